@@ -14,7 +14,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.legacy import VerboseObserver, hooks_observer
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage
@@ -24,9 +24,9 @@ from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.journal import Journal, NoJournal
 from sayso.agent.run.loop import Loop
-from sayso.agent.run.model_call import Asker, Sleep
+from sayso.agent.run.model_call import ModelCaller, Sleep
 from sayso.agent.run.runner import Runner, Session
-from sayso.agent.run.state import OnText, RunRequest, said_in
+from sayso.agent.run.state import RunRequest, RunTextListener, said_in
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, speaks_text
 from sayso.agent.tools.registry import ToolRegistry, Toolset
@@ -55,7 +55,7 @@ class Batch:
 
     async def answers(self, prompts: Sequence[str | Sequence[Message]]) -> list[AgentResult]:
         """The results, in the prompts' order."""
-        chronicle, began = Chronicle(self.observers, asynchronous=self.asynchronous), perf_counter()
+        chronicle, began = RunEvents(self.observers, asynchronous=self.asynchronous), perf_counter()
         await chronicle.tell("batch_start", len(prompts))
         room, done = asyncio.Semaphore(self.max_concurrency), 0
 
@@ -132,7 +132,7 @@ class Agent:
 
     def _wired(self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None) -> Runner:
         spoken_to = TextToolProvider(provider, self.parser, self._prompt_builder) if speaks_text(provider) else provider
-        asker = Asker(spoken_to, self.config, self.usage, sleep=self._sleep)
+        asker = ModelCaller(spoken_to, self.config, self.usage, sleep=self._sleep)
         loop = Loop(self._toolset, asker, self.config, selector)
         self._provider, self._selector = provider, selector
         return Runner(provider, self.config, loop, asker, self._observers, self.analytics, memory, self._session)
@@ -343,7 +343,7 @@ class Agent:
         batch = Batch(self._runner, self._observers, max_concurrency, response_format, on_progress, asynchronous=False)
         return run_sync(batch.answers(prompts))
 
-    def _heard_by(self, handler: StreamHandler | None) -> OnText | None:
+    def _heard_by(self, handler: StreamHandler | None) -> RunTextListener | None:
         if handler is None and not self.config.stream:
             return None
         return _Heard(handler or _printed)

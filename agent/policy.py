@@ -21,10 +21,10 @@ from sayso.agent.swift import swift
 from sayso.channels.i18n.invisible import UNSEEN
 
 #: What an argument holds, as far as its rule says so.
-Form: TypeAlias = Literal["text", "email", "domain", "path", "number"]
+ArgumentForm: TypeAlias = Literal["text", "email", "domain", "path", "number"]
 
 
-FORMS: tuple[Form, ...] = get_args(Form)
+FORMS: tuple[ArgumentForm, ...] = get_args(ArgumentForm)
 
 
 #: Characters that show nothing but a gap, although Unicode does not count them as white space.
@@ -88,7 +88,7 @@ def matches_text(text: str, pattern: str) -> bool:
     return any(fnmatchcase(plain, each) for plain in plain_texts(text) for each in patterns)
 
 
-def matches_form(form: Form, text: str, pattern: str) -> bool:
+def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
     """Return whether something of this form in the text matches the pattern."""
     match form:
         case "email":
@@ -105,7 +105,7 @@ def matches_form(form: Form, text: str, pattern: str) -> bool:
     return False
 
 
-def problem_of(form: Form, pattern: str) -> str:
+def problem_of(form: ArgumentForm, pattern: str) -> str:
     """Return why a pattern can match nothing of its form, "" when it can."""
     if form == "number" and not _numbers(_compared(pattern)[1]):
         return f"{pattern!r} is no number: write 500, or >500, >=500, <0, <=0"
@@ -330,13 +330,13 @@ def _check_rule(rule: Mapping[str, str]) -> None:
         raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
 
 
-def _form_of(rule: Mapping[str, str]) -> Form:
+def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
     """Return the form that a rule looks for; a pattern with an @ means an address where the rule does not say."""
-    form = cast("Form", rule.get("matches", "text"))
+    form = cast("ArgumentForm", rule.get("matches", "text"))
     return "email" if form == "text" and "@" in rule["pattern"] else form
 
 
-def _matches(value: Any, pattern: str, form: Form) -> bool:
+def _matches(value: Any, pattern: str, form: ArgumentForm) -> bool:
     return any(
         matches_text(said, pattern) or matches_form(form, said, pattern) or _equal(leaf, pattern)
         for leaf in _leaves(value)

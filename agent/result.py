@@ -13,11 +13,11 @@ from sayso.agent.tools.context import Artifact
 
 #: Why a run was ended politely: its budget is spent, a guardrail blocked, somebody cancelled it, it went in circles,
 #: its model was not to be had.
-Ending = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
+StopCause = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
 
 
 #: In English, for callers without a channel; channels say it in the person's language (`sayso.channels.i18n.texts`).
-_WORDS: dict[Ending, str] = {
+_WORDS: dict[StopCause, str] = {
     "budget_spent": "I have used up what I may spend on this for now, so I stopped. Please try again later.",
     "refused": "I may not answer that. Please ask for something else.",
     "cancelled": "This was stopped. What had already begun may have finished.",
@@ -26,10 +26,10 @@ _WORDS: dict[Ending, str] = {
 }
 
 
-def ending_words(reason: Ending) -> str:
+def ending_words(reason: StopCause) -> str:
     """What the user reads. Raises ValueError for a reason that has no words."""
     if reason not in _WORDS:
-        raise ValueError(f"a run does not end because of {reason!r}; known: {sorted(get_args(Ending))}")
+        raise ValueError(f"a run does not end because of {reason!r}; known: {sorted(get_args(StopCause))}")
     return _WORDS[reason]
 
 

@@ -18,11 +18,11 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import DRAIN, WakeUps
 
@@ -35,7 +35,7 @@ Case = Callable[[int], object]
 def cases(url: str) -> dict[str, Case]:
     """Each takes the number of the message and keeps it durably, once."""
     client = connect(url)
-    mailbox = RedisMailbox(Scripts(client, LUA), lambda turn: speak(turn.language), WakeUps(client))
+    mailbox = RedisMailbox(LuaScripts(client, LUA), lambda turn: texts_for(turn.language), WakeUps(client))
     bytes_client = Redis.from_url(url)
     queue = Queue("bench", connection=bytes_client, serializer=JSONSerializer)
     push = client.register_script(

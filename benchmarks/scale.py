@@ -29,8 +29,8 @@ from benchmarks.turns import accept
 from sayso.agent import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
-from sayso.pending.redis.scripts import Scripts, shard_of
-from sayso.pending.turns.change import Change
+from sayso.pending.redis.scripts import LuaScripts, shard_of
+from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedReply, QueuedTurn
 from sayso.workers.mailbox import LUA
 from sayso.workers.outbox import RedisOutbox
@@ -191,7 +191,7 @@ def preload(stack: Stack, numbers: range) -> None:
 
 def _lived(stack: Stack) -> Conversation:
     """A conversation with one turn that was answered, and nothing left to do."""
-    mailbox, outbox = stack.mailbox(wakes=False), RedisOutbox(Scripts(stack.client, LUA))
+    mailbox, outbox = stack.mailbox(wakes=False), RedisOutbox(LuaScripts(stack.client, LUA))
     turn = _turn(-1 - next(_NUMBERS), 0)
     mailbox.accept(turn)
     lease, queued = mailbox.lease(turn.conversation.id, "bench") or (None, None)
@@ -199,7 +199,7 @@ def _lived(stack: Stack) -> Conversation:
     assert isinstance(queued, QueuedTurn)
     memory = ConversationMemory()
     memory.add_many([Message(Role.USER, TEXT), Message(Role.ASSISTANT, f"You said: {TEXT}")])
-    change = Change(((Reply(f"You said: {TEXT}"), ""),), json.dumps(memory.to_dict()))
+    change = TurnChange(((Reply(f"You said: {TEXT}"), ""),), json.dumps(memory.to_dict()))
     reply = mailbox.commit(lease, queued, change)
     assert isinstance(reply, QueuedReply)
     outbox.settle(lease, reply, receipt="1795300000.000001")

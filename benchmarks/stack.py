@@ -16,10 +16,10 @@ from typing import Any, Self, cast
 import httpx
 from redis import Redis
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
@@ -123,9 +123,9 @@ class Stack:
         scripts = (
             RoutedScripts(ShardMap(client, prefix=PREFIX), clients, LUA, prefix=PREFIX)
             if clients
-            else Scripts(client, LUA, prefix=PREFIX)
+            else LuaScripts(client, LUA, prefix=PREFIX)
         )
-        return RedisMailbox(scripts, lambda turn: speak(turn.language), wake_up)
+        return RedisMailbox(scripts, lambda turn: texts_for(turn.language), wake_up)
 
     def web(self) -> subprocess.Popen[bytes]:
         """Our web process, answering."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, runtime_checkable
 
-from sayso.channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
+from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 
 class ChannelError(Exception):
@@ -40,7 +40,7 @@ class FetchError(ChannelError):
     """Raised when the bytes of an inbound file cannot be had. The message is safe to log: no token or address."""
 
 
-class Elsewhere(ChannelError):
+class WebhookConflict(ChannelError):
     """Raised when a platform that is asked what came in tells somebody else. The message names the cure."""
 
 
@@ -68,7 +68,7 @@ class WindowClosed(SendError):
     """Raised when the platform takes the message only once the person has written again."""
 
 
-class Ambiguous(SendError):
+class DeliveryUncertain(SendError):
     """Raised when the connection broke after the message was sent: it may or may not have arrived."""
 
 
@@ -81,7 +81,7 @@ class AddressClosed(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RateLimit:
     """How fast a platform takes messages, as far as it says.
 
     `per_second`: messages of the whole channel, 0 where there is no such limit. `chat_gap`: seconds between two
@@ -102,10 +102,10 @@ class Channel(Protocol):
     def name(self) -> str:
         """The channel's name in the YAML, as in `/hooks/<name>`."""
 
-    def receive(self, hook: Hook) -> Received:
+    def receive(self, hook: WebhookRequest) -> Received:
         """Verify a webhook, then read it. No I/O. Raises Forbidden or BadHook."""
 
-    def pace(self, conversation: Conversation) -> Pace:
+    def pace(self, conversation: Conversation) -> RateLimit:
         """How fast the platform takes messages, and into this conversation."""
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
@@ -162,7 +162,7 @@ class QuoteSource(Protocol):
         """Return the words of the message that the turn replies to. Raises FetchError when nobody has them."""
 
 
-class Notebook(Protocol):
+class SharedCache(Protocol):
     """A small shared memory for adapters: vendor-side ids that are costly to make and safe to lose."""
 
     def get(self, key: str) -> str | None:
@@ -174,18 +174,18 @@ class Notebook(Protocol):
 
 __all__ = [
     "AddressClosed",
-    "Ambiguous",
+    "DeliveryUncertain",
     "BadHook",
     "Channel",
     "ChannelDown",
     "ChannelError",
-    "Elsewhere",
+    "WebhookConflict",
     "FetchError",
     "Forbidden",
     "MediaSource",
     "MediaStore",
-    "Notebook",
-    "Pace",
+    "SharedCache",
+    "RateLimit",
     "RateLimited",
     "Refused",
     "SendError",

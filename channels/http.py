@@ -48,7 +48,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 #: What is wrong with a URL, its scheme and its host aside, in words that follow "the address "; "" where nothing is.
-Refusal = Callable[["httpx.URL"], str]
+UrlCheck = Callable[["httpx.URL"], str]
 
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ async def public_address(url: httpx.URL, resolve: Resolve) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class DownloadedFile:
     """What arrived: the bytes, and the type and charset their server claims."""
 
     data: bytes
@@ -107,7 +107,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class SafeDownload:
     """The rules of one platform's downloads: at most `max_bytes`, through at most `redirects` redirects.
 
     Only the first address, which the adapter has checked, sees the headers. Redirects go to https on public hosts,
@@ -119,15 +119,15 @@ class Download:
     home: str = ""
     resolve: Resolve = addresses_of
     transport: httpx.AsyncBaseTransport | None = None
-    refusal: Refusal | None = None
+    refusal: UrlCheck | None = None
 
-    async def get(self, url: str, headers: Mapping[str, str]) -> File:
+    async def get(self, url: str, headers: Mapping[str, str]) -> DownloadedFile:
         """Download from an address that the caller has checked. Raises FetchError, whose words hold no address."""
         import httpx
 
-        return await self._got(lambda: Hop(httpx.URL(url), headers), self._read)
+        return await self._got(lambda: Redirect(httpx.URL(url), headers), self._read)
 
-    async def get_public(self, url: str) -> File:
+    async def get_public(self, url: str) -> DownloadedFile:
         """Download from an address that nobody has checked: the first one is held to what redirects are held to.
 
         Raises FetchError, whose words hold no address.
@@ -146,10 +146,10 @@ class Download:
         async def write(response: httpx.Response) -> Saved:
             return Saved(await save(response, file, self.max_bytes), content_type_of(response))
 
-        return await self._got(lambda: Hop(httpx.URL(url), headers), write)
+        return await self._got(lambda: Redirect(httpx.URL(url), headers), write)
 
     async def _got(
-        self, begin: Callable[[], Hop | Awaitable[Hop]], take: Callable[[httpx.Response], Awaitable[T]]
+        self, begin: Callable[[], Redirect | Awaitable[Redirect]], take: Callable[[httpx.Response], Awaitable[T]]
     ) -> T:
         import httpx
 
@@ -157,20 +157,20 @@ class Download:
         try:
             async with asyncio.timeout(TIMEOUT):
                 hop = begin()
-                return await self._follow(hop if isinstance(hop, Hop) else await hop, take)
+                return await self._follow(hop if isinstance(hop, Redirect) else await hop, take)
         except TimeoutError:
             raise FetchError(f"the file took longer than {TIMEOUT:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:  # ValueError: punycode that is none
             # The cause is left out: it may quote the address, and with it a token.
             raise FetchError(f"the file did not arrive: {type(exc).__name__}") from None
 
-    async def _follow(self, hop: Hop, take: Callable[[httpx.Response], Awaitable[T]]) -> T:
+    async def _follow(self, hop: Redirect, take: Callable[[httpx.Response], Awaitable[T]]) -> T:
         answer = await follow(hop, self.redirects, functools.partial(self._ask, take), self._checked)
         if answer is None:
             raise FetchError(f"redirected more than {self.redirects} times")
         return answer
 
-    async def _ask(self, take: Callable[[httpx.Response], Awaitable[T]], hop: Hop) -> T | str:
+    async def _ask(self, take: Callable[[httpx.Response], Awaitable[T]], hop: Redirect) -> T | str:
         """What `take` makes of the file, or where the file is said to be."""
         async with hop.asked("GET", limit=TIMEOUT, transport=self.transport) as response:
             if response.has_redirect_location:
@@ -182,22 +182,22 @@ class Download:
             except Unreadable as exc:
                 raise FetchError(f"the file came {exc}") from None
 
-    async def _read(self, response: httpx.Response) -> File:
+    async def _read(self, response: httpx.Response) -> DownloadedFile:
         data = await read(response, self.max_bytes)
-        return File(data, content_type_of(response), response.charset_encoding or "")
+        return DownloadedFile(data, content_type_of(response), response.charset_encoding or "")
 
-    async def _checked(self, url: httpx.URL) -> Hop:
+    async def _checked(self, url: httpx.URL) -> Redirect:
         """An address nobody vouches for, pinned to what was looked at."""
         import httpx
 
         if self.home and origin_of(url) == origin_of(httpx.URL(self.home)):
-            return Hop(url)
+            return Redirect(url)
         if url.scheme != "https" or not host_of(url):
             raise FetchError("it leads to something that is not https")
         if words := self.refusal(url) if self.refusal else "":
             raise FetchError(f"the address {words}")
         try:
-            return Hop(url, address=await public_address(url, self.resolve))
+            return Redirect(url, address=await public_address(url, self.resolve))
         except NotPublic:
             raise FetchError("it leads to a host that is not public") from None
         except (OSError, ValueError):
@@ -205,7 +205,7 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class Redirect:
     """One request: a URL, the headers it may see, and the address it must connect to if that was checked."""
 
     url: httpx.URL
@@ -249,10 +249,10 @@ class Hop:
 
 
 async def follow(
-    hop: Hop,
+    hop: Redirect,
     redirects: int,
-    ask: Callable[[Hop], Awaitable[T | str]],
-    onward: Callable[[httpx.URL], Awaitable[Hop]],
+    ask: Callable[[Redirect], Awaitable[T | str]],
+    onward: Callable[[httpx.URL], Awaitable[Redirect]],
 ) -> T | None:
     """What is at the end of at most so many redirects; None when there are more. `ask` says a redirect as a text."""
     for left in range(redirects, -1, -1):
@@ -342,7 +342,7 @@ PINNED_CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What came back."""
 
     status: int
@@ -353,7 +353,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class OriginClient:
     """One origin. `trusted` says that the operator wrote this very host down: then its addresses may be private, and
     it may speak http.
     """
@@ -375,7 +375,7 @@ class Pinned:
 
     async def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send one request below the base URL. Raises SourceUnreachable before anything was sent, else AnswerLost.
 
         Errors hold no URL: there may be a secret in it.
@@ -404,8 +404,8 @@ class Pinned:
 
     async def _follow(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
-    ) -> Answer:
-        async def onward(target: httpx.URL) -> Hop:
+    ) -> HttpResponse:
+        async def onward(target: httpx.URL) -> Redirect:
             if origin_of(target) != origin_of(url):
                 raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
             return await self._checked(target, headers)
@@ -418,20 +418,20 @@ class Pinned:
             raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
         return answer
 
-    async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> Hop:
+    async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> Redirect:
         """The way to a URL: by an address that was looked at, unless the operator named the host."""
         if self.trusted:
-            return Hop(url, headers)
+            return Redirect(url, headers)
         if url.scheme != "https":
             raise SourceError(f"{self.host} is reached without https: if you mean it, write it as base_url")
         try:
-            return Hop(url, headers, await public_address(url, self.resolve))
+            return Redirect(url, headers, await public_address(url, self.resolve))
         except NotPublic:
             raise SourceError(f"{self.host} is not public: if you mean it, write it as base_url") from None
         except (OSError, ValueError):
             raise SourceUnreachable(f"{self.host} has no address: check its name") from None
 
-    async def _send(self, hop: Hop, method: str, body: bytes | None) -> Answer | str:
+    async def _send(self, hop: Redirect, method: str, body: bytes | None) -> HttpResponse | str:
         """The answer, or where it is said to be."""
         import httpx
 
@@ -445,7 +445,7 @@ class Pinned:
                 raise AnswerLost(f"{self.host} answered {exc}") from None
             name = _filename(response.headers.get("content-disposition", ""))
             charset = response.charset_encoding or ""
-            return Answer(response.status_code, content_type_of(response), data, name, charset)
+            return HttpResponse(response.status_code, content_type_of(response), data, name, charset)
 
 
 def _filename(disposition: str) -> str:
@@ -474,7 +474,7 @@ ANSWER_SECONDS, CALL_SECONDS = 10.0, 60.0
 IDLE_SECONDS = 5.0
 
 
-class PerLoop(Generic[T]):
+class PooledSessions(Generic[T]):
     """A platform's client for each event loop, made of a session of its own. It is closed when its loop ends, which
     cancels what still runs on it. One instance serves a whole process, from any thread and across forks. Without `tls`
     the system's certificates count.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from sayso.channels.redaction import redact
 
-State = Literal["ok", "warn", "fail"]
+CheckState = Literal["ok", "warn", "fail"]
 
 
 #: Characters of anything that somebody else wrote, such as a platform's last error.
@@ -24,11 +24,11 @@ WIDTH = 22
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One check. `channel` is "" for what is of no channel; `cure` is "" exactly where `state` is ok."""
 
     check: str
-    state: State
+    state: CheckState
     says: str
     cure: str = ""
     channel: str = ""
@@ -74,13 +74,13 @@ class SetupError(Exception):
         self.says, self.cure = says, cure
 
 
-class Desk(Protocol):
+class PlatformSetup(Protocol):
     """One channel's desk. Lives as long as one command, and its event loop: that closes the connections."""
 
     async def point(self) -> list[str]:
         """Tell the platform where this channel's webhooks go. Returns what was done. Raises SetupError."""
 
-    async def look(self) -> list[Finding]:
+    async def look(self) -> list[CheckResult]:
         """What the platform says of the channel. What it would not tell is a finding too."""
 
     async def leave(self) -> list[str]:
@@ -135,6 +135,6 @@ async def asking(
         raise SetupError(*why(exc)) from None
 
 
-def not_told(check: str, channel: str, error: SetupError) -> Finding:
+def not_told(check: str, channel: str, error: SetupError) -> CheckResult:
     """What a platform would not tell, as a finding."""
-    return Finding(check, "fail", error.says, error.cure, channel)
+    return CheckResult(check, "fail", error.says, error.cure, channel)

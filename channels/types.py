@@ -291,7 +291,7 @@ class StatusUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class AddressNews:
+class AddressChange:
     """What a platform says of an address without being asked: `closed` is why nothing arrives there, "" for open.
 
     `late`: it is about an earlier message, and whoever wrote since proves it wrong.
@@ -303,7 +303,7 @@ class AddressNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
+class WebhookRequest:
     """One webhook request as it came in.
 
     `url` is the address the platform was configured with (public base, path, raw query), `headers` has lower-case
@@ -322,7 +322,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class HookAnswer:
+class WebhookResponse:
     """The HTTP answer a platform wants to hear once its webhook is stored."""
 
     status: int = 200
@@ -338,9 +338,9 @@ class Received:
 
     turns: tuple[Turn, ...] = ()
     statuses: tuple[StatusUpdate, ...] = ()
-    addresses: tuple[AddressNews, ...] = ()
+    addresses: tuple[AddressChange, ...] = ()
     alerts: tuple[str, ...] = ()
-    answer: HookAnswer = field(default_factory=HookAnswer)
+    answer: WebhookResponse = field(default_factory=WebhookResponse)
     ignored: str = ""
 
 

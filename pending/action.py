@@ -28,13 +28,13 @@ MAX_ARGS_CHARS = 65_536
 RESERVED = "sayso:"
 
 #: The life of an action: armed -> shown -> claimed -> started -> done | failed | unknown, or an end without effect.
-State = Literal[
+ActionState = Literal[
     "armed", "shown", "claimed", "started", "done", "failed", "unknown", "cancelled", "expired", "superseded"
 ]
 #: The seed's coarser words for the same life.
 Status = Literal["pending", "confirmed", "cancelled", "expired", "consumed"]
 
-_STATUS: Mapping[State, Status] = {
+_STATUS: Mapping[ActionState, Status] = {
     "armed": "pending",
     "shown": "pending",
     "claimed": "confirmed",
@@ -87,7 +87,7 @@ class PendingAction:
     version: str = ""
     language: str = ""
     plan: str = ""
-    state: State = "armed"
+    state: ActionState = "armed"
     outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 

@@ -176,7 +176,7 @@ def _nothing() -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class ThreadCall:
     """Something to run in a thread; it must not raise. `begins` is called there right before.
 
     `thread` is the one that it began in, `left` says that nobody waits for it any more.
@@ -201,7 +201,7 @@ class Threads:
         self._level = level
         self._most = most
         self._changed = threading.Condition()
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[ThreadCall] = deque()
         self._threads = self._idle = self._hung = 0
 
     @property
@@ -209,7 +209,7 @@ class Threads:
         """How many functions run that nobody waits for any more."""
         return self._hung
 
-    def start(self, work: Work, *, beyond: bool = False) -> None:
+    def start(self, work: ThreadCall, *, beyond: bool = False) -> None:
         """Run this as soon as a thread is free; `beyond` the bound at once. RuntimeError: no thread can be had."""
         if beyond:
             work.thread = 0
@@ -223,7 +223,7 @@ class Threads:
             self._threads += 1
         self._one_more(work)
 
-    def leave(self, work: Work) -> bool:
+    def leave(self, work: ThreadCall) -> bool:
         """Nobody waits for it any more. What has not begun never will, and the answer is True; what goes on is counted,
         and logged with its stack.
         """
@@ -244,7 +244,7 @@ class Threads:
         )
         return False
 
-    def _one_more(self, work: Work) -> None:
+    def _one_more(self, work: ThreadCall) -> None:
         try:
             threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
         except RuntimeError:
@@ -259,7 +259,7 @@ class Threads:
         while (work := self._next()) is not None:
             self._run(work)
 
-    def _next(self) -> Work | None:
+    def _next(self) -> ThreadCall | None:
         with self._changed:
             while not self._waiting:
                 self._idle += 1
@@ -272,7 +272,7 @@ class Threads:
             work.thread = threading.get_ident()
             return work
 
-    def _run(self, work: Work) -> None:
+    def _run(self, work: ThreadCall) -> None:
         work.thread = threading.get_ident()
         work.begins()
         work.run()
@@ -389,15 +389,15 @@ def own_loop() -> OwnLoop:
 P = ParamSpec("P")
 
 
-class CutOff(Exception):
+class TimedOut(Exception):
     """Raised when somebody else's code took longer than it may. What it did is not known."""
 
 
-class NeverBegan(Exception):
+class NotStarted(Exception):
     """Raised when nobody waited any more for somebody else's code before there was a thread for it: it did nothing."""
 
 
-class Quit(Exception):
+class Escaped(Exception):
     """Raised when somebody else's code tried to end this process, or its own task."""
 
 
@@ -433,7 +433,7 @@ async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
     return result
 
 
-class Strays:
+class AbandonedCalls:
     """Somebody else's functions that go on although their caller was cancelled: those called in one context, or in one
     that was started from it.
     """
@@ -451,12 +451,12 @@ class Strays:
         self._ended.append(ended)
 
 
-_strays: ContextVar[Strays | None] = ContextVar("sayso_strays", default=None)
+_strays: ContextVar[AbandonedCalls | None] = ContextVar("sayso_strays", default=None)
 
 
-def watch_strays() -> Strays:
+def watch_strays() -> AbandonedCalls:
     """From now on, those of the current context."""
-    strays = Strays()
+    strays = AbandonedCalls()
     _strays.set(strays)
     return strays
 
@@ -499,7 +499,7 @@ async def perform(function: Callable[[], Any], seconds: float, late: LateOutcome
         if not limit.expired():
             raise
         _leave(work, errand, late)
-        raise CutOff(f"no end after {seconds:g} s") from exc
+        raise TimedOut(f"no end after {seconds:g} s") from exc
     except asyncio.CancelledError:
         _leave(work, errand, late)
         raise
@@ -540,11 +540,11 @@ async def contained(awaitable: Awaitable[T]) -> T:
         task = asyncio.current_task()
         if task is None or task.cancelling():  # we are being stopped ourselves
             raise
-        raise Quit("it cancelled itself") from exc
+        raise Escaped("it cancelled itself") from exc
     except (Exception, GeneratorExit):  # the latter closes the coroutine that waits
         raise
     except BaseException as exc:  # also what libraries stop their own code with
-        raise Quit(f"it raised {type(exc).__name__}") from exc
+        raise Escaped(f"it raised {type(exc).__name__}") from exc
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -629,7 +629,7 @@ def _called(function: Callable[[], T]) -> T:
     try:
         return function()
     except (SystemExit, GeneratorExit, asyncio.CancelledError) as exc:
-        raise Quit(f"it raised {type(exc).__name__}") from exc
+        raise Escaped(f"it raised {type(exc).__name__}") from exc
 
 
 async def _at_once(function: Callable[[], T]) -> T:
@@ -683,7 +683,7 @@ class _Errand(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
         self._limits, self._left = _limits.get(), dict[asyncio.Timeout, float]()
-        self._work = Work(self._run, self._begins)
+        self._work = ThreadCall(self._run, self._begins)
         self._pool = pool or _tool_pool()
 
     async def __call__(self) -> T:
@@ -734,7 +734,7 @@ def _outcome(context: contextvars.Context, function: Callable[[], T]) -> tuple[T
     except Exception as exc:  # noqa: BLE001  # raised again by the task that waits
         return None, exc
     except BaseException as exc:  # noqa: BLE001  # it must not end the loop of the task that waits
-        quit_ = Quit(f"it raised {type(exc).__name__}")
+        quit_ = Escaped(f"it raised {type(exc).__name__}")
         quit_.__cause__ = exc
         return None, quit_
 
@@ -769,7 +769,7 @@ def _leave(work: asyncio.Future[Any], errand: _Errand[Any] | None, late: LateOut
 
 
 async def _refuse(late: LateOutcome) -> None:
-    await late(None, NeverBegan("there was no thread for it in time"))
+    await late(None, NotStarted("there was no thread for it in time"))
 
 
 async def _listen(work: asyncio.Future[Any], late: LateOutcome) -> None:

@@ -11,26 +11,26 @@ from hashlib import sha1
 from json import dumps
 from typing import Any, Literal, Protocol
 
-from sayso.pending.action import State
+from sayso.pending.action import ActionState
 from sayso.pending.repository import (
     MAX_ATTEMPTS,
     OPEN_STATES,
+    ActionDecision,
+    ActionResult,
     Claim,
-    Decision,
+    ClaimStatus,
     DecisionVerdict,
-    Ending,
     StartVerdict,
     StoredAction,
-    Verdict,
 )
-from sayso.pending.turns.change import Arm, Change, Deciding, Lease, Move
+from sayso.pending.turns.change import DecisionContext, Lease, NewAction, Transition, TurnChange
 
 #: Entries of the audit log that are kept.
 MAX_ENTRIES = 5000
 #: Messages that may show one question: its pieces, copies and repetitions. The scripts know it too.
 MAX_PROMPTS = 50
 
-_STEP_END: dict[State, State] = {"expired": "expired", "superseded": "superseded"}
+_STEP_END: dict[ActionState, ActionState] = {"expired": "expired", "superseded": "superseded"}
 
 
 class Fence(Protocol):
@@ -75,7 +75,7 @@ class MemoryRecords:
         self.lock = threading.RLock()
         self.fence: Fence | None = None
         self.log = MemoryLog()
-        self._actions: OrderedDict[str, tuple[StoredAction, Arm]] = OrderedDict()
+        self._actions: OrderedDict[str, tuple[StoredAction, NewAction]] = OrderedDict()
         self._tries: dict[str, int] = {}
         self._late: set[str] = set()
         self._asked: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -106,12 +106,12 @@ class MemoryRecords:
         with self.lock:
             return self._asked.get((chat, user), "")
 
-    def stash(self, conversation: str, arm: Arm) -> float | None:
+    def stash(self, conversation: str, arm: NewAction) -> float | None:
         """Arm outside a lane, shown at once."""
-        word, stored = self.change(conversation, Change(arms=(arm,)))
+        word, stored = self.change(conversation, TurnChange(arms=(arm,)))
         return stored.expires_at if word == "ok" and stored else None
 
-    def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
+    def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
         """Move or arm outside a lane."""
         with self.lock:
             refused = self.obstacle(conversation, change)
@@ -123,7 +123,7 @@ class MemoryRecords:
             touched = change.arms[-1] if change.arms else change.move
             return "ok", self._get(touched.pending_action_id) if touched else None
 
-    def claim(self, claim: Claim, stored: StoredAction) -> tuple[Verdict, State | Literal[""]]:
+    def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Take a shown action, once."""
         with self.lock:
             if self._lost(claim):
@@ -143,7 +143,7 @@ class MemoryRecords:
                 return "tampered", now.state
             return self._take_step(claim, now) or self._take(claim, now)
 
-    def decide(self, decision: Decision) -> tuple[DecisionVerdict, StoredAction | None]:
+    def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Check and confirm, cancel or ignore, outside a lane."""
         scope = decision.scope
         with self.lock:
@@ -182,7 +182,7 @@ class MemoryRecords:
                 return "no"
             return self._start(pid, attempt, limited=not arm.steps)
 
-    def finish(self, claim: Claim, attempt: str, ending: Ending) -> None:
+    def finish(self, claim: Claim, attempt: str, ending: ActionResult) -> None:
         """Record the truth about an effect, also from a worker that lost its lane."""
         with self.lock:
             pid = claim.pending_action_id
@@ -200,7 +200,7 @@ class MemoryRecords:
             elif ending.correction:
                 self.fence.say(claim.conversation, ending.correction)
 
-    def obstacle(self, conversation: str, change: Change) -> str:
+    def obstacle(self, conversation: str, change: TurnChange) -> str:
         """Why the change cannot be made: "state", "exists", or "" when it can."""
         if change.move:
             moved = self._get(change.move.pending_action_id)
@@ -210,7 +210,7 @@ class MemoryRecords:
         live = [arm for arm in change.arms if arm.live]
         return "exists" if any(self._occupied(conversation, arm, change.move) for arm in live) else ""
 
-    def apply(self, conversation: str, change: Change) -> None:
+    def apply(self, conversation: str, change: TurnChange) -> None:
         """Make the change."""
         if change.move:
             self._apply_move(change.move)
@@ -231,7 +231,9 @@ class MemoryRecords:
             others = tuple(known for known in now.prompts if known != message)
             self._put(pid, replace(now, prompts=(*others, message)[-MAX_PROMPTS:]))
 
-    def show(self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0) -> tuple[float, Arm | None]:
+    def show(
+        self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
+    ) -> tuple[float, NewAction | None]:
         """The preview was delivered, as the message `prompt`: its window opens, and those of its steps.
 
         Returns when it closes, on what.
@@ -272,7 +274,7 @@ class MemoryRecords:
         """The user whom an action waits for, "" where nobody knows."""
         return self._scopes.get(pid, ("", ""))[1]
 
-    def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
+    def commit(self, conversation: str, letter: DecisionContext, change: TurnChange) -> str:
         """A lane's commit: make the change, or say what is in its way. What is over leaves the scope."""
         user = letter.user
         for stored in (self.look(conversation, user), self._get(letter.tapped)):
@@ -287,7 +289,7 @@ class MemoryRecords:
             del self._live[conversation, user]
         return ""
 
-    def _take_step(self, claim: Claim, now: StoredAction) -> tuple[Verdict, State] | None:
+    def _take_step(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState] | None:
         """The yes was to the plan, whose window was judged: its steps run only while it does."""
         arm = self._actions[now.pid][1]
         if not arm.plan:
@@ -299,7 +301,7 @@ class MemoryRecords:
         self._put(arm.plan, replace(plan, begun_at=self._clock()))
         return "mine", "claimed"
 
-    def _take(self, claim: Claim, now: StoredAction) -> tuple[Verdict, State]:
+    def _take(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState]:
         fence = self.fence if claim.lease else None
         seq, at = fence.head(claim.conversation) if fence else (claim.seq, self._clock())
         if seq != claim.seq:
@@ -312,7 +314,7 @@ class MemoryRecords:
         self._set(now.pid, "claimed", by=claim.by)
         return "mine", "claimed"
 
-    def _decide(self, decision: Decision, now: StoredAction) -> tuple[DecisionVerdict, StoredAction]:
+    def _decide(self, decision: ActionDecision, now: StoredAction) -> tuple[DecisionVerdict, StoredAction]:
         match decision.intent:
             case "cancel":
                 return "cancelled", self._set(now.pid, "cancelled", by=decision.by)
@@ -343,7 +345,7 @@ class MemoryRecords:
         """When the window opened. A turn that waited elsewhere has a later number, not a later time."""
         return round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
 
-    def _occupied(self, conversation: str, arm: Arm, move: Move | None) -> bool:
+    def _occupied(self, conversation: str, arm: NewAction, move: Transition | None) -> bool:
         other = self._live.get((conversation, arm.user), "")
         now = self.look(conversation, arm.user)
         if now is None or other == arm.pending_action_id or (move and move.pending_action_id == other):
@@ -356,7 +358,7 @@ class MemoryRecords:
             return False
         return now.state in OPEN_STATES
 
-    def _apply_move(self, move: Move) -> None:
+    def _apply_move(self, move: Transition) -> None:
         now = self._actions[move.pending_action_id][0]
         if now.state in (move.to, "expired"):
             self._put(now.pid, replace(now, told=move.told or now.told))
@@ -379,7 +381,7 @@ class MemoryRecords:
         self._actions[pid] = (stored, self._actions[pid][1])
         return stored
 
-    def _set(self, pid: str, state: State, told: str = "", by: str = "") -> StoredAction:
+    def _set(self, pid: str, state: ActionState, told: str = "", by: str = "") -> StoredAction:
         """Change the state, on record; what a plan's steps have not begun ends with it."""
         now, arm = self._actions[pid]
         begun_at = self._clock() if state in ("claimed", "started") else now.begun_at
@@ -403,11 +405,11 @@ class MemoryRecords:
                 del self._live[scope]
 
 
-def _may_move(now: StoredAction, move: Move) -> bool:
+def _may_move(now: StoredAction, move: Transition) -> bool:
     """Whether the move is possible. Nobody did what expired meanwhile: who says that it is let go says no untruth."""
     return now.state in move.from_states or (now.state == "expired" and move.to in ("cancelled", "expired"))
 
 
-def _end_of_step(step: State, plan: State) -> State:
+def _end_of_step(step: ActionState, plan: ActionState) -> ActionState:
     """How an open step ends with its plan: what has begun is unknown, the rest was not done."""
     return "unknown" if step == "started" else _STEP_END.get(plan, "cancelled")

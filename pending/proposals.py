@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from secrets import randbelow, token_urlsafe
 from typing import Any, TypeVar
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope
 from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
@@ -28,8 +28,8 @@ from sayso.pending.concurrency import installed
 from sayso.pending.context import Confirmation, Person, ToolContext
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory, undo_kind
 from sayso.pending.repository import StoredAction, seal_action
-from sayso.pending.signing import Seal
-from sayso.pending.turns.change import Arm
+from sayso.pending.signing import ActionSigner
+from sayso.pending.turns.change import NewAction
 
 #: The kind of a plan's own record, which no tool can have. It has no effect itself: its steps do.
 PLAN_KIND = "sayso:plan"
@@ -42,7 +42,7 @@ class Proposal:
     head: PendingAction
     steps: tuple[PendingAction, ...] = ()
 
-    def arms(self, seal: Seal, user: str, *, live: bool = True) -> tuple[Arm, ...]:
+    def arms(self, seal: ActionSigner, user: str, *, live: bool = True) -> tuple[NewAction, ...]:
         """All its records as they are stored, the head last. One that is not `live` is reached by its button only."""
         steps = tuple(seal_action(step, seal, user=user, live=False) for step in self.steps)
         names = tuple(step.pending_action_id for step in self.steps)
@@ -66,7 +66,7 @@ def propose(actions: Sequence[PendingAction]) -> Proposal | None:
         actions[0],
         pending_action_id=plan_id,
         kind=PLAN_KIND,
-        preview=speak(actions[0].language).plan([step.preview for step in steps]),
+        preview=texts_for(actions[0].language).plan([step.preview for step in steps]),
         args=args,
         args_digest=compute_args_digest(args),
         ttl_seconds=min(step.ttl_seconds for step in steps),
@@ -116,7 +116,7 @@ def _undo(effect: Effect, seconds: float) -> PendingAction:
     return PendingAction(
         user_id=action.user_id,
         kind=undo_kind(action.kind),
-        preview=speak(action.language).undo(action.preview),
+        preview=texts_for(action.language).undo(action.preview),
         args=args,
         channel_id=action.channel_id,
         conversation_id=action.conversation_id,

@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from sayso.channels.types import Intent, Scope
-from sayso.pending.action import PendingAction, State, spell
-from sayso.pending.signing import Seal
-from sayso.pending.turns.change import Arm, Change, Lease
+from sayso.pending.action import ActionState, PendingAction, spell
+from sayso.pending.signing import ActionSigner
+from sayso.pending.turns.change import Lease, NewAction, TurnChange
 
 #: What a claim found. Only `mine` may go on; the others execute nothing.
-Verdict = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
+ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
 
 #: What a decision without a lane came to. Only `mine` may go on; what is `stale` was begun by somebody who died.
 DecisionVerdict = Literal["mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"]
@@ -23,7 +23,7 @@ DecisionVerdict = Literal["mine", "gone", "expired", "early", "mismatch", "chang
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 #: States in which an action still occupies its scope.
-OPEN_STATES: tuple[State, ...] = ("armed", "shown", "claimed", "started")
+OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 
 #: What stands for the preview of a record that was changed.
 CHANGED = "an action that was changed"
@@ -54,7 +54,7 @@ class StoredAction:
     pid: str
     record: str
     mac: str
-    state: State
+    state: ActionState
     expires_at: float = 0.0
     by: str = ""
     attempt: str = ""
@@ -129,7 +129,7 @@ class StoredAction:
         """The action: what was sealed, in its present state. A record that is no longer one has no kind to run."""
         return self._opened[1]
 
-    def is_genuine(self, seal: Seal, scope: Scope) -> bool:
+    def is_genuine(self, seal: ActionSigner, scope: Scope) -> bool:
         """Whether the record is exactly what we sealed, under this name and for this scope."""
         if not seal.verify(self.record, self.mac):
             return False
@@ -156,11 +156,13 @@ class StoredAction:
         return name, action
 
 
-def seal_action(action: PendingAction, seal: Seal, *, user: str, live: bool = True, steps: tuple[str, ...] = ()) -> Arm:
+def seal_action(
+    action: PendingAction, seal: ActionSigner, *, user: str, live: bool = True, steps: tuple[str, ...] = ()
+) -> NewAction:
     """The action as it is stored: everything that was shown and will run, under one MAC."""
     said = {name: value for name, default in _SEALED.items() if (value := getattr(action, name)) != default}
     record = spell({**said, "pid": action.pending_action_id})  # exact: its arguments have a digest
-    return Arm(
+    return NewAction(
         pending_action_id=action.pending_action_id,
         user=user,
         record=record,
@@ -199,7 +201,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ActionDecision:
     """A decision without a lane on what its scope waits for; what is expected ("" for anything) must be what is there.
 
     `by` is a random word of the caller's, so that the same decision sent again is the same; it names the attempt too.
@@ -220,7 +222,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ActionResult:
     """How an effect ended: what the user is told, what the tool returned, and the reply that says so if it is late."""
 
     state: Literal["done", "failed", "unknown"]
@@ -229,7 +231,7 @@ class Ending:
     correction: str = ""
 
 
-class Records(Protocol):
+class ActionRepository(Protocol):
     """The life of stored actions, one atomic step a call, each safe to repeat."""
 
     def look(self, conversation: str, user: str) -> StoredAction | None:
@@ -244,22 +246,22 @@ class Records(Protocol):
     def last_asked(self, chat: str, user: str) -> str:
         """Return what `note_asked` noted last, "" for nothing."""
 
-    def stash(self, conversation: str, arm: Arm) -> float | None:
+    def stash(self, conversation: str, arm: NewAction) -> float | None:
         """Arm outside a lane, shown at once: when its window closes, None when something else waits."""
 
-    def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
+    def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
         """Move or arm outside a lane. The first word is "ok", "exists" or "state"."""
 
-    def claim(self, claim: Claim, stored: StoredAction) -> tuple[Verdict, State | Literal[""]]:
+    def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Take a shown action, once. `stored` is what was verified: anything else there is `tampered`."""
 
-    def decide(self, decision: Decision) -> tuple[DecisionVerdict, StoredAction | None]:
+    def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Outside a lane: check, then confirm (claim and start at once), cancel or ignore. The caller verifies."""
 
     def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """The last step before the effect: whether this attempt may go ahead."""
 
-    def finish(self, claim: Claim, attempt: str, ending: Ending) -> None:
+    def finish(self, claim: Claim, attempt: str, ending: ActionResult) -> None:
         """Record the truth about an effect, however late."""
 
 

@@ -11,18 +11,26 @@ from secrets import token_hex
 from time import time as unix_now
 from typing import Any, Literal
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, storable
-from sayso.pending.action import Executor, PendingAction, State
-from sayso.pending.concurrency import CutOff, LateOutcome, NeverBegan, perform, reach
+from sayso.pending.action import ActionState, Executor, PendingAction
+from sayso.pending.concurrency import LateOutcome, NotStarted, TimedOut, perform, reach
 from sayso.pending.context import Confirmation, with_context
 from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, performing, words_for_person
 from sayso.pending.proposals import PLAN_KIND, Effect, acting, current_context, is_step, is_undo, step_names
-from sayso.pending.repository import CHANGED, OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
-from sayso.pending.signing import Seal
-from sayso.pending.turns.change import Change, Move, outbox_entry
-from sayso.pending.turns.queued import LaneLost, TurnOvertaken
+from sayso.pending.repository import (
+    CHANGED,
+    OPEN_STATES,
+    ActionDecision,
+    ActionRepository,
+    ActionResult,
+    Claim,
+    StoredAction,
+)
+from sayso.pending.signing import ActionSigner
+from sayso.pending.turns.change import Transition, TurnChange, outbox_entry
+from sayso.pending.turns.queued import LeaseLost, StaleTurn
 
 #: The seed's statuses, and two that only a lane knows: `early` and `unknown`.
 OutcomeStatus = Literal[
@@ -67,18 +75,18 @@ def ended(
 
 def expired(action: PendingAction) -> ConfirmOutcome:
     """The decision came too late."""
-    told = speak(action.language).expired(action.preview)
+    told = texts_for(action.language).expired(action.preview)
     return ConfirmOutcome("expired", replace(action, state="expired"), told=told)
 
 
 def early(action: PendingAction) -> ConfirmOutcome:
     """The words came before the question."""
-    return ConfirmOutcome("early", action, told=speak(action.language).early(action.preview))
+    return ConfirmOutcome("early", action, told=texts_for(action.language).early(action.preview))
 
 
 def told_of(action: PendingAction, state: EndState, result: str = "") -> str:
     """What the user hears of an effect that was begun. `result` is what its tool returned, or said of its failure."""
-    words = speak(action.language)
+    words = texts_for(action.language)
     match state:
         case "done":
             return words.done(action.preview, result)
@@ -87,7 +95,7 @@ def told_of(action: PendingAction, state: EndState, result: str = "") -> str:
     return words.unknown(action.preview)
 
 
-def state_of_plan(states: list[State]) -> EndState:
+def state_of_plan(states: list[ActionState]) -> EndState:
     """How a plan ended whose steps are in these states."""
     if all(state == "done" for state in states):
         return "done"
@@ -109,7 +117,12 @@ class Settlement:
     """Claims, starts, runs and records one confirmed action."""
 
     def __init__(
-        self, records: Records, seal: Seal, executors: Executors, *, timeout_seconds: float = EXECUTOR_TIMEOUT
+        self,
+        records: ActionRepository,
+        seal: ActionSigner,
+        executors: Executors,
+        *,
+        timeout_seconds: float = EXECUTOR_TIMEOUT,
     ) -> None:
         self._records = records
         self._seal = seal
@@ -143,12 +156,12 @@ class Settlement:
             case "tampered":
                 return await self._disarm(claim, stored)
             case "lost":
-                raise LaneLost(claim.conversation)
+                raise LeaseLost(claim.conversation)
             case "moved":
-                raise TurnOvertaken(claim.conversation)
+                raise StaleTurn(claim.conversation)
         return None
 
-    async def decide(self, decision: Decision) -> ConfirmOutcome | None:
+    async def decide(self, decision: ActionDecision) -> ConfirmOutcome | None:
         """Settle, without a lane, what the decision's scope waits for. None: nothing does, execute nothing."""
         verdict, stored = await reach(self._records.decide, decision)
         if stored is None:
@@ -174,9 +187,9 @@ class Settlement:
             return await self._interrupted_plan(claim, action)
         if stored.state == "started":
             return await self._interrupted(claim, action)
-        told = speak(action.language).unsafe(action.preview)  # claimed: it has certainly not begun
-        move = Move(stored.pid, ("claimed",), "superseded", told, claim.by)
-        await reach(self._records.change, claim.conversation, Change(move=move))
+        told = texts_for(action.language).unsafe(action.preview)  # claimed: it has certainly not begun
+        move = Transition(stored.pid, ("claimed",), "superseded", told, claim.by)
+        await reach(self._records.change, claim.conversation, TurnChange(move=move))
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), told=told)
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
@@ -203,15 +216,15 @@ class Settlement:
         return "\n".join(str(step.action.args.get("result", "")) for step in reversed(steps or ())).strip()
 
     async def _execute(
-        self, claim: Claim, stored: StoredAction, state: State | str, deadline: float | None
+        self, claim: Claim, stored: StoredAction, state: ActionState | str, deadline: float | None
     ) -> ConfirmOutcome:
         action = stored.action
         executor = self._executors.take(action)
         if executor is None and action.kind != PLAN_KIND:
             if state == "started":  # by an earlier worker, which could still run it
                 return await self._interrupted(claim, action)
-            told = speak(action.language).unsafe(action.preview)
-            move = Move(claim.pending_action_id, ("claimed",), "failed", told, claim.by)
+            told = texts_for(action.language).unsafe(action.preview)
+            move = Transition(claim.pending_action_id, ("claimed",), "failed", told, claim.by)
             return await self._without_executor(claim, action, move)
         attempt = secrets.token_urlsafe(8)
         match await reach(self._records.start, claim, stored, attempt):
@@ -219,12 +232,12 @@ class Settlement:
                 return await self._begun(claim, action, executor, attempt, deadline)
             case "worn":
                 return await self._interrupted(claim, action)
-        raise TurnOvertaken(f"{claim.conversation}: the action moved before it was started")
+        raise StaleTurn(f"{claim.conversation}: the action moved before it was started")
 
-    async def _without_executor(self, claim: Claim, action: PendingAction, move: Move) -> ConfirmOutcome:
-        word, _ = await reach(self._records.change, claim.conversation, Change(move=move))
+    async def _without_executor(self, claim: Claim, action: PendingAction, move: Transition) -> ConfirmOutcome:
+        word, _ = await reach(self._records.change, claim.conversation, TurnChange(move=move))
         if word != "ok":
-            raise TurnOvertaken(f"{claim.conversation}: another worker can run what this one cannot")
+            raise StaleTurn(f"{claim.conversation}: another worker can run what this one cannot")
         return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=move.told), told=move.told)
 
     async def _begun(
@@ -233,8 +246,8 @@ class Settlement:
         if action.kind == PLAN_KIND:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
-            told = speak(action.language).unsafe(action.preview)
-            await reach(self._records.finish, claim, attempt, Ending("failed", told))
+            told = texts_for(action.language).unsafe(action.preview)
+            await reach(self._records.finish, claim, attempt, ActionResult("failed", told))
             return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=told), told=told)
         seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
         state, result = await self._run(claim, action, executor, attempt, seconds)
@@ -255,7 +268,7 @@ class Settlement:
             # The lane is lost, or this worker is being stopped. A thread may still be at it: nobody can know yet.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
             raise
-        except CutOff:  # it did not fail, it was left alone: what it did is unknown
+        except TimedOut:  # it did not fail, it was left alone: what it did is unknown
             log.warning("pending.cut_off", extra={"kind": action.kind, "pending": action.pending_action_id})
             return "unknown", ""
         except KeyboardInterrupt:  # of a caller's own thread
@@ -269,9 +282,9 @@ class Settlement:
 
         async def tell(result: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra={"kind": action.kind, "pending": action.pending_action_id})
-            if isinstance(error, CutOff):
+            if isinstance(error, TimedOut):
                 return  # it stays unknown
-            if isinstance(error, NeverBegan):
+            if isinstance(error, NotStarted):
                 await self._record(claim, attempt, "failed", action, "")
             elif error is not None:
                 await self._record(claim, attempt, "failed", action, _why_it_failed(action, error))
@@ -287,10 +300,13 @@ class Settlement:
     ) -> ConfirmOutcome:
         told, correction = told_of(action, state, result), ""
         if state == "done" and claim.lease:
-            words = speak(action.language)
+            words = texts_for(action.language)
             correction = outbox_entry(claim.scope.conversation, Reply(words.correction(action.preview, result)))
         await reach(
-            self._records.finish, claim, attempt, Ending(state, told, result if state == "done" else "", correction)
+            self._records.finish,
+            claim,
+            attempt,
+            ActionResult(state, told, result if state == "done" else "", correction),
         )
         effects = (Effect(action, result),) if state == "done" else ()
         return ended(action, state, told, result, effects)
@@ -311,7 +327,7 @@ class Settlement:
                 break
         ended_steps = await self._became(claim.scope, steps)
         told, state = _report(plan, ended_steps), state_of_plan([step.state for step in ended_steps])
-        await reach(self._records.finish, claim, attempt, Ending(state, told))
+        await reach(self._records.finish, claim, attempt, ActionResult(state, told))
         return ended(plan, state, told, told, effects)
 
     async def _steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
@@ -346,10 +362,10 @@ class Settlement:
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
         found = await reach(self._records.read, claim.conversation, step_names(plan))
         begun = any(step and step.state not in ("shown", "claimed") for step in found)
-        words = speak(plan.language)
+        words = texts_for(plan.language)
         state: EndState = "unknown" if begun else "failed"
         told = words.unknown(plan.preview) if begun else words.unsafe(plan.preview)
-        await reach(self._records.finish, claim, attempt, Ending(state, told))
+        await reach(self._records.finish, claim, attempt, ActionResult(state, told))
         return ended(plan, state, told)
 
     async def _interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
@@ -359,13 +375,13 @@ class Settlement:
             if step.state == "started":
                 await self._interrupted(replace(claim, pending_action_id=step.pid), step.action)
         known = await self._steps(claim.scope, plan) or []
-        told = _report(plan, known) if known else speak(plan.language).unknown(plan.preview)
+        told = _report(plan, known) if known else texts_for(plan.language).unknown(plan.preview)
         state = state_of_plan([step.state for step in known]) if known else "unknown"
         return await self._close(claim, plan, state, told)
 
     async def _interrupted(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
         """An earlier worker started it and died: ask the world if it can be asked, else say so. Never repeat it."""
-        words = speak(action.language)
+        words = texts_for(action.language)
         match await self._ask_world(claim, action):
             case None:
                 return await self._close(claim, action, "unknown", words.unknown(action.preview))
@@ -392,30 +408,30 @@ class Settlement:
     async def _lost_track(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """It was started and its record was changed since: its words are not ours to repeat."""
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        return await self._close(claim, stored.action, "unknown", speak().unknown(CHANGED))
+        return await self._close(claim, stored.action, "unknown", texts_for().unknown(CHANGED))
 
     async def _close(self, claim: Claim, action: PendingAction, state: EndState, told: str) -> ConfirmOutcome:
         # Where "unknown" was said meanwhile it stays: only who knows better may correct it, and says so.
         before = ("started", "unknown") if state == "unknown" else ("started",)
-        move = Move(claim.pending_action_id, before, state, told, claim.by)
-        word, _ = await reach(self._records.change, claim.conversation, Change(move=move))
+        move = Transition(claim.pending_action_id, before, state, told, claim.by)
+        word, _ = await reach(self._records.change, claim.conversation, TurnChange(move=move))
         if word == "ok":
             return ended(action, state, told, told)
         (now,) = await reach(self._records.read, claim.conversation, (claim.pending_action_id,))
         if claim.lease:
-            raise TurnOvertaken(f"{claim.conversation}: the outcome came in just now")
+            raise StaleTurn(f"{claim.conversation}: the outcome came in just now")
         if now is None or now.state not in ("done", "failed", "unknown"):
             return ended(action, state, told, told)
         return ended(action, now.state, now.told, now.result)
 
     async def _disarm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """The record is not what the user saw: it must never run."""
-        told = speak().tampered()
+        told = texts_for().tampered()
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
         begun = ("started",) if stored.state == "started" else ()  # by the decision at hand, which stops here
         before = ("armed", "shown", "claimed", *begun, "cancelled")
-        move = Move(claim.pending_action_id, before, "cancelled", told, claim.by)
-        await reach(self._records.change, claim.conversation, Change(move=move))
+        move = Transition(claim.pending_action_id, before, "cancelled", told, claim.by)
+        await reach(self._records.change, claim.conversation, TurnChange(move=move))
         return ConfirmOutcome("digest_mismatch", replace(stored.action, state="cancelled"), told=told)
 
 
@@ -424,7 +440,7 @@ def _may_reach(claim: Claim, action: PendingAction, plan: str = "") -> bool:
     return action.plan == plan and not (claim.kind == "text" and is_undo(action) and not plan)
 
 
-def _is_expected(decision: Decision, verdict: str, action: PendingAction) -> bool:
+def _is_expected(decision: ActionDecision, verdict: str, action: PendingAction) -> bool:
     """Whether the sealed record agrees with what was compared beside it in Redis, where anybody may have written."""
     if verdict not in ("mine", "stale"):
         return True
@@ -437,7 +453,7 @@ def _is_expected(decision: Decision, verdict: str, action: PendingAction) -> boo
 
 def _not_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
     """What a decision came to that runs nothing."""
-    words = speak(action.language)
+    words = texts_for(action.language)
     match verdict:
         case "expired":
             return expired(action)
@@ -456,7 +472,7 @@ def _report(plan: PendingAction, steps: list[StoredAction]) -> str:
     """Of every step: done, failed, unknown, or not started."""
     states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
     lines = [(states.get(step.state, "cancelled"), step.action.preview, step.told) for step in steps]
-    return speak(plan.language).plan_report(lines)
+    return texts_for(plan.language).plan_report(lines)
 
 
 def _why_it_failed(action: PendingAction, error: BaseException) -> str:
@@ -469,7 +485,7 @@ def _why_it_failed(action: PendingAction, error: BaseException) -> str:
     wrapped, reference = getattr(error, "error", None), token_hex(4)
     raised = wrapped if isinstance(wrapped, BaseException) else error
     log.error("pending.failed", extra={**named, "reference": reference}, exc_info=error)
-    return speak(action.language).reference(f"{reference} ({type(raised).__name__})")
+    return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")
 
 
 def _confirmation(claim: Claim, action: PendingAction) -> Confirmation:

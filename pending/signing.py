@@ -28,7 +28,7 @@ class ButtonPress:
     choice: int | None = None
 
 
-class Seal:
+class ActionSigner:
     """Signs with the first key and accepts any, so that keys rotate without disarming what waits."""
 
     def __init__(self, keys: Sequence[str]) -> None:

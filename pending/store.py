@@ -29,10 +29,10 @@ from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
 from sayso.pending.memory import MemoryRecords
 from sayso.pending.redis.client import PREFIX, connect
 from sayso.pending.redis.repository import LUA, RedisRecords
-from sayso.pending.redis.scripts import Scripts
-from sayso.pending.repository import Decision, Records, StoredAction, seal_action
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.repository import ActionDecision, ActionRepository, StoredAction, seal_action
 from sayso.pending.settlement import ConfirmOutcome, Settlement
-from sayso.pending.signing import Seal
+from sayso.pending.signing import ActionSigner
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,12 @@ class BasePendingStore:
     """The store's rules, once, over any Records."""
 
     def __init__(
-        self, records: Records, seal: Seal, parser: ConfirmParser | None, default_ttl_seconds: float, max_closures: int
+        self,
+        records: ActionRepository,
+        seal: ActionSigner,
+        parser: ConfirmParser | None,
+        default_ttl_seconds: float,
+        max_closures: int,
     ) -> None:
         self.parser = parser or RegexConfirmParser()
         self.records = records
@@ -247,7 +252,7 @@ class BasePendingStore:
         return self.records.look(scope.conversation.id, scope.id)
 
     def _decide(self, scope: Scope, intent: Intent, **expected: Any) -> ConfirmOutcome | None:
-        decision = Decision(scope, intent, token_urlsafe(8), **expected)
+        decision = ActionDecision(scope, intent, token_urlsafe(8), **expected)
         return run_here(self.settlement.decide(decision))
 
 
@@ -263,7 +268,7 @@ class InMemoryPendingStore(BasePendingStore):
         clock: Callable[[], float] = time.time,
     ) -> None:
         records = MemoryRecords(max_entries=max_entries, clock=clock)
-        super().__init__(records, Seal([token_hex()]), parser, default_ttl_seconds, max_entries)
+        super().__init__(records, ActionSigner([token_hex()]), parser, default_ttl_seconds, max_entries)
 
 
 class RedisPendingStore(BasePendingStore):
@@ -283,11 +288,11 @@ class RedisPendingStore(BasePendingStore):
         max_executor_entries: int = 5000,
         *,
         client: Redis | None = None,
-        scripts: Scripts | None = None,
+        scripts: LuaScripts | None = None,
         secret_keys: list[str] | None = None,
     ) -> None:
-        scripts = scripts or Scripts(client or connect(url), LUA, prefix=prefix)
-        seal = Seal(secret_keys or _keys_from_environment())
+        scripts = scripts or LuaScripts(client or connect(url), LUA, prefix=prefix)
+        seal = ActionSigner(secret_keys or _keys_from_environment())
         super().__init__(RedisRecords(scripts), seal, parser, default_ttl_seconds, max_executor_entries)
 
 

@@ -13,15 +13,15 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Protocol, TypeVar
 
-from sayso.channels.i18n.texts import Voice
+from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Delivery, Reply, Turn, shown_to
 from sayso.pending.turns.change import (
     MAX_TIMERS,
-    Arm,
-    Change,
-    Deciding,
+    DecisionContext,
     Lease,
+    NewAction,
     Timer,
+    TurnChange,
     in_order,
     in_place_of,
     outbox_entry,
@@ -29,15 +29,25 @@ from sayso.pending.turns.change import (
 from sayso.pending.turns.queued import (
     ABOUT,
     PART,
-    LaneLost,
+    LeaseLost,
+    NextItem,
     QueuedReply,
     QueuedTurn,
-    TurnOvertaken,
-    Work,
+    StaleTurn,
     is_quick,
     stops,
 )
-from sayso.workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, Stage, hears_refusal, refusal, waited_ms
+from sayso.workers.mailbox import (
+    LEASE_MS,
+    SEEN_MS,
+    Accepted,
+    InboxLimits,
+    Outcome,
+    TurnStatus,
+    hears_refusal,
+    refusal,
+    waited_ms,
+)
 from sayso.workers.outbox import (
     KEEP_HELD_SECONDS,
     LATE_SECONDS,
@@ -45,8 +55,8 @@ from sayso.workers.outbox import (
     MAX_WAITING,
     REPORTS,
     Aside,
+    DeliveryStatus,
     End,
-    Fate,
     MemoryFates,
     Why,
     new_id,
@@ -100,13 +110,15 @@ class Pendings(Protocol):
     def asked(self, pid: str) -> str:
         """The user whom an action waits for, "" where nobody knows."""
 
-    def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
+    def commit(self, conversation: str, letter: DecisionContext, change: TurnChange) -> str:
         """Make the change, or say what is in its way."""
 
     def note_shows(self, pid: str, message: str) -> None:
         """Note that this message of the platform shows the question, or a piece or a copy of it."""
 
-    def show(self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0) -> tuple[float, Arm | None]:
+    def show(
+        self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
+    ) -> tuple[float, NewAction | None]:
         """The preview was delivered, as the message `prompt`: the window opens. Returns when it closes, and on what."""
 
     def run_out(self, pid: str) -> bool:
@@ -266,7 +278,7 @@ class _Lane:
         own = sum(letter.turn.scope.id == user for letter in list(self.inbox)[cap:])
         return not urgent or len(self.inbox) >= cap + URGENT_PLACES or own >= URGENT_EACH
 
-    def is_too_fast(self, user: str, now: float, limits: Limits) -> bool:
+    def is_too_fast(self, user: str, now: float, limits: InboxLimits) -> bool:
         """Whether a user has used up what may be said in one go, and what has been gained per minute since."""
         gain = 60.0 / limits.per_minute
         whole = max(self.paces.get(user, 0.0), now) + gain
@@ -326,11 +338,11 @@ class MemoryLanes:
 
     def __init__(
         self,
-        voice: Voice,
+        voice: TextsForTurn,
         pendings: Pendings | None = None,
         *,
         clock: Callable[[], float] = time.time,
-        limits: Limits | None = None,
+        limits: InboxLimits | None = None,
         max_lanes: int = MAX_LANES,
     ) -> None:
         self._fates = MemoryFates()
@@ -340,7 +352,7 @@ class MemoryLanes:
         self._lock = self._pendings.lock
         self._clock = clock
         self._voice = voice
-        self._limits = limits or Limits()
+        self._limits = limits or InboxLimits()
         self._max_lanes = max_lanes
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
         self._forwarded: OrderedDict[str, str] = OrderedDict()
@@ -371,7 +383,7 @@ class MemoryLanes:
             lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
             return Accepted("new", lane.received)
 
-    def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
+    def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take a lane and see what it holds. None while another worker has it."""
         with self._lock:
             lane, now = self._lanes.get(conversation), self._clock()
@@ -403,7 +415,7 @@ class MemoryLanes:
             lane.until = lane.due = self._clock() + LEASE_MS / 1000
             return lane.stops.get(lane.inbox[0].turn.scope.id, 0) if lane.inbox else 0
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
+    def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
         with self._lock:
             if self._ended(lease):
@@ -412,14 +424,14 @@ class MemoryLanes:
             if lane.done >= queued.seq:
                 return self._next_work(lease, lane, let_go=let_go)
             if not lane.inbox or lane.inbox[0].seq != queued.seq:
-                raise TurnOvertaken(f"{lease.conversation}: moved")
+                raise StaleTurn(f"{lease.conversation}: moved")
             if change.timers and len(lane.bells) + len(change.timers) - len(change.silenced) > MAX_TIMERS:
-                raise TurnOvertaken(f"{lease.conversation}: timers")
+                raise StaleTurn(f"{lease.conversation}: timers")
             refused = self._pendings.commit(
-                lease.conversation, Deciding(queued.user, queued.turn.event_id, lane.inbox[0].tapped), change
+                lease.conversation, DecisionContext(queued.user, queued.turn.event_id, lane.inbox[0].tapped), change
             )
             if refused:
-                raise TurnOvertaken(f"{lease.conversation}: {refused}")
+                raise StaleTurn(f"{lease.conversation}: {refused}")
             if not self._waits_for(queued.turn):
                 lane.drop_notices(queued.user)
             _set_timers(lane, queued, change)
@@ -435,11 +447,11 @@ class MemoryLanes:
         with self._lock:
             lane = self._held(lease)
             if not lane.inbox or lane.inbox[0].seq != seq:
-                raise TurnOvertaken(f"{lease.conversation}: moved")
+                raise StaleTurn(f"{lease.conversation}: moved")
             if at == 0 and lane.journal[:1] != list(entries[:1]):
                 lane.journal.clear()
             if at > len(lane.journal):
-                raise TurnOvertaken(f"{lease.conversation}: gap")
+                raise StaleTurn(f"{lease.conversation}: gap")
             lane.journal += entries[len(lane.journal) - at :]
 
     def entries(self, lease: Lease) -> Sequence[str]:
@@ -447,7 +459,7 @@ class MemoryLanes:
         with self._lock:
             return tuple(self._held(lease).journal)
 
-    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> Work:
+    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
         with self._lock:
             if not self.holds(lease):
@@ -472,7 +484,7 @@ class MemoryLanes:
         gap: float = 0.0,
         let_go: bool = False,
         written_at: float = 0.0,
-    ) -> Work:
+    ) -> NextItem:
         """The reply was sent, or is given up for the reason `dead`. Raises LaneLost."""
         with self._lock:
             if self._ended(lease):
@@ -487,7 +499,9 @@ class MemoryLanes:
                 lane.hold = None
                 if dead:
                     self._fates.end(
-                        Fate(delivery_id, "dead", now, tries, "", dead, text, bool(pid) and not repeats, doubtful)
+                        DeliveryStatus(
+                            delivery_id, "dead", now, tries, "", dead, text, bool(pid) and not repeats, doubtful
+                        )
                     )
                     if end == "closed":
                         lane.close(dead)
@@ -497,7 +511,9 @@ class MemoryLanes:
                 else:
                     copy = self._fates.find(delivery_id)
                     self._fates.end(
-                        Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt, reply.cause)
+                        DeliveryStatus(
+                            delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt, reply.cause
+                        )
                     )
                     lane.chat = max(now, lane.chat) + gap
                     lane.newest = pid if pid == asked else ""
@@ -560,7 +576,7 @@ class MemoryLanes:
             lane = self._lanes.get(conversation)
             sending = bool(lane and lane.outbox and lane.outbox[0][0] == number)
             tries = lane.attempts + 1 if lane else 1
-            fate = Fate(delivery_id, news, self._clock(), tries, message_id, reason)
+            fate = DeliveryStatus(delivery_id, news, self._clock(), tries, message_id, reason)
             kept = self._fates.report(fate, sending=sending)
             self._pendings.note_shows(lane.asks.get(str(number), "") if lane else "", message_id)
             if lane and kept == news == "failed":
@@ -571,7 +587,7 @@ class MemoryLanes:
         """A reply failed after all: what it asked for ends, for nobody agrees to what was never shown."""
         self._pendings.bury(lane.asks.get(str(number), ""), shown=True)
 
-    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+    def fates(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
         with self._lock:
             lane = self._lanes.get(conversation)
@@ -590,7 +606,7 @@ class MemoryLanes:
             else:
                 lane.closed = (-1, "")
 
-    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+    def aside(self, state: Aside, most: int = 1000) -> list[DeliveryStatus]:
         """What was put aside, newest first."""
         with self._lock:
             if state != "held":
@@ -639,7 +655,7 @@ class MemoryLanes:
         lane.due = lane.due if lane.awaited(now) else now + WAKE_GRACE_SECONDS
         new = _say(lane, "", entry)
         lane.suspect |= {new} if doubtful else set()
-        self._fates.note(Fate(delivery_id, "retried", now, 0, str(new)), over=True)
+        self._fates.note(DeliveryStatus(delivery_id, "retried", now, 0, str(new)), over=True)
         return str(new)
 
     def _channel(self, conversation: str) -> _Channel:
@@ -702,7 +718,7 @@ class MemoryLanes:
             lane = self._lanes.get(turn.conversation.id, _Lane())
             return lane.first_of(turn, self._clock()) > 0 or self._waits_for(turn)
 
-    def stage(self, turn: Turn) -> Stage:
+    def stage(self, turn: Turn) -> TurnStatus:
         """How far a turn has come here."""
         with self._lock:
             lane = self._lanes.get(turn.conversation.id, _Lane())
@@ -732,7 +748,7 @@ class MemoryLanes:
             return self._pendings.run_out(bell.ends)
         return not bell.asks or self._pendings.view(conversation, "", bell.asks)[1].get("state") == "shown"
 
-    def _next_work(self, lease: Lease, lane: _Lane, *, let_go: bool) -> Work:
+    def _next_work(self, lease: Lease, lane: _Lane, *, let_go: bool) -> NextItem:
         """What is next; a holder that has nothing left to do lets go in the same step."""
         work = self._view(lease.conversation, lane)
         if work is None and let_go:
@@ -747,10 +763,10 @@ class MemoryLanes:
 
     def _held(self, lease: Lease) -> _Lane:
         if not self.holds(lease):
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
         return self._lanes[lease.conversation]
 
-    def _view(self, conversation: str, lane: _Lane) -> Work:
+    def _view(self, conversation: str, lane: _Lane) -> NextItem:
         if lane.outbox:
             number, _, text = lane.outbox[0]
             reply, now = QueuedReply(number, text, lane.attempts + 1), self._clock()
@@ -811,7 +827,7 @@ class _NoPendings:
     def asked(self, pid: str) -> str:
         return ""
 
-    def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
+    def commit(self, conversation: str, letter: DecisionContext, change: TurnChange) -> str:
         if change.move or change.arms:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
         return ""
@@ -819,7 +835,9 @@ class _NoPendings:
     def note_shows(self, pid: str, message: str) -> None:
         """Nothing was previewed."""
 
-    def show(self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0) -> tuple[float, Arm | None]:
+    def show(
+        self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
+    ) -> tuple[float, NewAction | None]:
         """Nothing was previewed."""
         return 0.0, None
 
@@ -850,20 +868,20 @@ def _say(lane: _Lane, pid: str, entry: str) -> int:
     return lane.said
 
 
-def _held_fates(conversation: str, lane: _Lane) -> list[Fate]:
+def _held_fates(conversation: str, lane: _Lane) -> list[DeliveryStatus]:
     """What waits there for somebody to write."""
     held = lane.held
-    return [Fate(f"{conversation}#{held.number}", "held", held.since, 0, reason=held.reason)] if held else []
+    return [DeliveryStatus(f"{conversation}#{held.number}", "held", held.since, 0, reason=held.reason)] if held else []
 
 
-def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:
+def _set_timers(lane: _Lane, queued: QueuedTurn, change: TurnChange) -> None:
     for name in change.silenced:
         lane.bells.pop(name, None)
     for timer in change.timers:
         lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, timer.reply))
 
 
-def _set_notices(lane: _Lane, at: float, arm: Arm | None) -> None:
+def _set_notices(lane: _Lane, at: float, arm: NewAction | None) -> None:
     """What an action shown just now has to say when nobody answers, until its window closes `at`.
 
     A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say.

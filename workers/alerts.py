@@ -28,10 +28,10 @@ CLEAR_SECONDS = 10.0
 
 #: What does not work: asking the platform to send, what the platform reports of replies later, or hearing from it. The
 #: success of one says nothing of the others.
-Kind = Literal["sending", "arriving", "hearing"]
+AlertKind = Literal["sending", "arriving", "hearing"]
 
 
-KINDS: tuple[Kind, ...] = ("sending", "arriving", "hearing")
+KINDS: tuple[AlertKind, ...] = ("sending", "arriving", "hearing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Alert:
 class Alerts(Protocol):
     """The last alert of each channel."""
 
-    def note(self, channel: str, words: str, kind: Kind = "sending") -> None:
+    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
         """Keep it, in place of an earlier one. Failing is no error: whoever notes it has logged it."""
 
-    def is_clearing_due(self, channel: str, kind: Kind) -> bool:
+    def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
         """Return whether `clear` would do anything, without asking anybody."""
 
-    def clear(self, channel: str, kind: Kind) -> None:
+    def clear(self, channel: str, kind: AlertKind) -> None:
         """Forget an alert of this kind, because the channel did just that. Failing is no error."""
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
@@ -68,7 +68,7 @@ class RedisAlerts:
         self._steady = steady
         self._cleared: dict[str, float] = {}
 
-    def note(self, channel: str, words: str, kind: Kind = "sending") -> None:
+    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
         """Keep it for KEEP_SECONDS."""
         self._cleared.pop(self._key(channel, kind), None)
         with contextlib.suppress(RedisError):
@@ -76,11 +76,11 @@ class RedisAlerts:
             kept = json.dumps({"at": at, "words": words[:MAX_CHARS]})
             self._client.set(self._key(channel, kind), kept, ex=ALERT_SECONDS)
 
-    def is_clearing_due(self, channel: str, kind: Kind) -> bool:
+    def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
         """Return whether this process has not cleared it within CLEAR_SECONDS."""
         return self._steady() - self._cleared.get(self._key(channel, kind), float("-inf")) >= CLEAR_SECONDS
 
-    def clear(self, channel: str, kind: Kind) -> None:
+    def clear(self, channel: str, kind: AlertKind) -> None:
         """Forget it, if that is due."""
         if not self.is_clearing_due(channel, kind):
             return
@@ -97,7 +97,7 @@ class RedisAlerts:
         found = [(name, json.loads(text)) for name, text in zip(names, kept, strict=True) if text]
         return _newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in found)
 
-    def _key(self, channel: str, kind: Kind) -> str:
+    def _key(self, channel: str, kind: AlertKind) -> str:
         return f"{self._prefix}{channel}:{kind}"
 
 
@@ -106,9 +106,9 @@ class MemoryAlerts:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._alerts: dict[tuple[str, Kind], Alert] = {}
+        self._alerts: dict[tuple[str, AlertKind], Alert] = {}
 
-    def note(self, channel: str, words: str, kind: Kind = "sending") -> None:
+    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
         """Keep it."""
         self._alerts[channel, kind] = Alert(channel, words[:MAX_CHARS], self._clock())
 
@@ -118,11 +118,11 @@ class MemoryAlerts:
         found = (alert for (name, _), alert in self._alerts.items() if name in names)
         return _newest_first(alert for alert in found if self._clock() - alert.at < ALERT_SECONDS)
 
-    def is_clearing_due(self, channel: str, kind: Kind) -> bool:
+    def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
         """Return whether there is one."""
         return (channel, kind) in self._alerts
 
-    def clear(self, channel: str, kind: Kind) -> None:
+    def clear(self, channel: str, kind: AlertKind) -> None:
         """Forget it."""
         self._alerts.pop((channel, kind), None)
 
@@ -137,7 +137,7 @@ def _newest_first(alerts: Iterable[Alert]) -> list[Alert]:
 CACHE_SECONDS = 90 * 24 * 3600
 
 
-class RedisNotebook:
+class RedisSharedCache:
     """Notes in Redis, one key each, with a time to live."""
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:

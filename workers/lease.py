@@ -42,7 +42,7 @@ async def listen(url: str, heard: Callable[[str], None], *, prefix: str = PREFIX
 
 
 @dataclass(slots=True)
-class _Held:
+class HeldLease:
     """A lease, when it was last renewed by this machine's monotonic clock, and the turn that is worked on."""
 
     lease: Lease
@@ -82,9 +82,10 @@ class _Held:
             self._working[1].reschedule(asyncio.get_running_loop().time())
 
     def lose(self) -> None:
-        """The lane is lost, or may be: what is done under it ends here."""
+        """End the work under this lease: another worker has it, or may have it."""
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             self.limit.reschedule(asyncio.get_running_loop().time())
 
     def is_fresh(self, now: float) -> bool:
+        """Return whether the lease was renewed so recently that nobody else can have taken it."""
         return now - self.renewed_at < LEASE_MS / 1000 * 0.9

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from sayso.channels.base import SendError
-from sayso.channels.i18n.texts import Voice, Words
+from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn
 from sayso.channels.types import Conversation, Reply, Turn, shown_to
 from sayso.pending.concurrency import reach
-from sayso.pending.redis.scripts import SHARDS, Scripts, WakeUp
-from sayso.pending.turns.change import Change, Lease, outbox_entry
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
+from sayso.pending.turns.change import Lease, TurnChange, outbox_entry
 from sayso.pending.turns.queued import (
-    Answers,
-    Hearing,
-    LaneLost,
+    LeaseLost,
+    NextItem,
     QueuedTurn,
-    TurnOvertaken,
-    Work,
+    StaleTurn,
+    StreamListener,
+    TurnHandler,
     is_quick,
     read_work,
     stops,
@@ -47,11 +47,11 @@ Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spo
 
 
 #: What a mailbox knows of a turn: nothing, that it waits or is worked on, or that it was.
-Stage = Literal["unknown", "waits", "done"]
+TurnStatus = Literal["unknown", "waits", "done"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class InboxLimits:
     """What is refused at the door.
 
     `waiting`: turns of one conversation. `per_minute` and `in_one_go`: turns of one person in one conversation, answers
@@ -91,7 +91,7 @@ class Accepted:
         return self.outcome in ("full", "fast", "crowded")
 
 
-class Entrance(Protocol):
+class Inbox(Protocol):
     """Where turns go in."""
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
@@ -101,7 +101,7 @@ class Entrance(Protocol):
         """
 
 
-class Porch(Entrance, Protocol):
+class GuardedInbox(Inbox, Protocol):
     """A mailbox as whoever stands at its door needs it."""
 
     def tell(self, turn: Turn, reply: Reply) -> bool:
@@ -110,14 +110,14 @@ class Porch(Entrance, Protocol):
     def is_asked(self, turn: Turn) -> bool:
         """Whether a question waits for the answer of whoever wrote this, or it came in before."""
 
-    def stage(self, turn: Turn) -> Stage:
+    def stage(self, turn: Turn) -> TurnStatus:
         """How far a turn has come here. One that was worked on is forgotten SEEN_MS after it came in."""
 
 
-class Mailbox(Entrance, Protocol):
+class Mailbox(Inbox, Protocol):
     """Turns in, one lease at a time, commits out. Every call is safe to repeat."""
 
-    def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
+    def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take a lane and see what it holds. None while another worker has it."""
 
     def defer(self, conversation: str) -> float:
@@ -132,13 +132,13 @@ class Mailbox(Entrance, Protocol):
         Raises LaneLost.
         """
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
+    def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Finish a turn, all or nothing, and see what is next. With `let_go`, None means that the lane is let go.
 
         Raises LaneLost, TurnOvertaken.
         """
 
-    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> Work:
+    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over.
 
         With `begun` the turn at the head was begun, as by a holder that died, and whoever is next tries it once more.
@@ -149,12 +149,17 @@ class RedisMailbox:
     """The mailbox in Redis: each call is one script, one round trip."""
 
     def __init__(
-        self, scripts: Scripts, voice: Voice, wake_up: WakeUp = lambda _: (), *, limits: Limits | None = None
+        self,
+        scripts: LuaScripts,
+        voice: TextsForTurn,
+        wake_up: WakeUp = lambda _: (),
+        *,
+        limits: InboxLimits | None = None,
     ) -> None:
         self._scripts = scripts
         self._voice = voice
         self._wake_up = wake_up
-        self._limits = limits or Limits()
+        self._limits = limits or InboxLimits()
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker. Raises redis.RedisError when nothing was promised."""
@@ -189,13 +194,13 @@ class RedisMailbox:
         """Whether a question waits for an answer, or it came in before. Raises redis.RedisError."""
         return bool(self._scripts.run("asked", turn.conversation.id, turn.scope.id, turn.event_id))
 
-    def stage(self, turn: Turn) -> Stage:
+    def stage(self, turn: Turn) -> TurnStatus:
         """How far a turn has come here. Raises redis.RedisError."""
         spelled = json.dumps(turn.event_id, ensure_ascii=False)
-        answer: Stage = self._scripts.run("stage", turn.conversation.id, turn.event_id, spelled)
+        answer: TurnStatus = self._scripts.run("stage", turn.conversation.id, turn.event_id, spelled)
         return answer
 
-    def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
+    def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take a lane if it is free. `token` is the worker's own random word."""
         answer = self._scripts.run("lease", conversation, token, LEASE_MS)
         if not answer:
@@ -211,10 +216,10 @@ class RedisMailbox:
         """Keep the lane for another LEASE_MS. Raises LaneLost."""
         answer = self._scripts.run("renew", lease.conversation, lease.epoch, lease.token, LEASE_MS)
         if answer == "lost":
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
         return int(answer)
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
+    def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Pop the turn, append its replies, save its history, move or arm its action: all or nothing."""
         data = change.to_json(queued.turn.conversation)
         answer = self._scripts.run(
@@ -231,7 +236,7 @@ class RedisMailbox:
         )
         return checked(answer, lease)
 
-    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> Work:
+    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Let the lane go; a lane lost meanwhile is let go too."""
         flags = ("1" if hand_over else "0", "1" if begun else "0")
         wake_up = self._wake_up(lease.conversation) if hand_over else ()
@@ -254,7 +259,7 @@ def hears_refusal(turn: Turn) -> bool:
     return not (turn.tap and turn.in_group)
 
 
-def refusal(words: Words, outcome: Outcome) -> Reply:
+def refusal(words: SpokenTexts, outcome: Outcome) -> Reply:
     """What somebody hears whose turn was refused."""
     match outcome:
         case "fast":
@@ -282,17 +287,17 @@ def waited_ms(seconds: float) -> int:
     return max(0, min(round(seconds * 1000), SEEN_MS))
 
 
-def checked(answer: Sequence[Any], lease: Lease) -> Work:
+def checked(answer: Sequence[Any], lease: Lease) -> NextItem:
     """What is next, if the script did its work. Raises LaneLost, TurnOvertaken."""
     if answer[0] == "lost":
-        raise LaneLost(lease.conversation)
+        raise LeaseLost(lease.conversation)
     if answer[0] != "ok":
-        raise TurnOvertaken(f"{lease.conversation}: {answer[0]}")
+        raise StaleTurn(f"{lease.conversation}: {answer[0]}")
     return read_work(answer[1])
 
 
 @runtime_checkable
-class Places(Protocol):
+class HasAliases(Protocol):
     """A channel on which a conversation may have two names."""
 
     async def place(self, conversation: Conversation) -> Conversation:
@@ -300,27 +305,27 @@ class Places(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
+class AliasForwarder:
     """An agent whose turns are handed on to where they belong; it answers only what belongs where it is.
 
     A turn is handed on before it is finished here, and is stored there once: killed in between, it is handed on again
     and not taken twice. Those that are worked on together are handed on one by one: the next attempt may not join them.
     """
 
-    agent: Answers
-    places: Places
-    entrance: Entrance
+    agent: TurnHandler
+    places: HasAliases
+    entrance: Inbox
 
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: Hearing | None = None) -> Change:
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
         """All that the turn changes: nothing here where it is handed on. Who is refused there hears it there."""
         there = await self._place(queued)
         if there == queued.turn.conversation:
             return await self.agent.answer(queued, lease, hear)
         for turn in queued.parts or (queued.turn,):
             await reach(self.entrance.accept, replace(turn, conversation=there))
-        return Change()
+        return TurnChange()
 
-    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
+    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
         """All that a turn changes that took too long or broke."""
         return await self.agent.give_up(queued, lease, words)
 

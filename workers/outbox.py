@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from sayso.channels.types import Delivery, Reply
-from sayso.pending.redis.scripts import Scripts, WakeUp, shard_of
+from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
 from sayso.pending.turns.change import Lease, outbox_entry
-from sayso.pending.turns.queued import LaneLost, QueuedReply, Work, pairs, read_work
+from sayso.pending.turns.queued import LeaseLost, NextItem, QueuedReply, pairs, read_work
 
 #: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: it waits for its person to
 #: write, and counts as not tried.
-State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
+DeliveryState = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
 
 
 #: What an operator may want to look at.
@@ -38,7 +38,7 @@ LATE_SECONDS = 3600.0
 
 
 #: The platforms' words for what they report. Others, such as a payment's, tell nothing of a delivery.
-REPORTS: Mapping[str, State] = {
+REPORTS: Mapping[str, DeliveryState] = {
     "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
     "failed": "failed", "undelivered": "failed", "canceled": "failed",
 }  # fmt: skip
@@ -49,7 +49,7 @@ class NotRepeatable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class DeliveryStatus:
     """What became of one delivery, in `tries` tries, at Unix seconds `at`.
 
     `receipt` is the platform's message id, and of a retried one the number it has now. Only a dead one has its `entry`;
@@ -57,7 +57,7 @@ class Fate:
     """
 
     id: str
-    state: State
+    state: DeliveryState
     at: float
     tries: int
     receipt: str = ""
@@ -78,7 +78,7 @@ class Deliveries(Protocol):
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
         """Note what a platform said, whenever it comes. Returns the state that is kept, "" for one nobody knows."""
 
-    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+    def fates(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
@@ -87,7 +87,7 @@ class Deliveries(Protocol):
         What comes `late` is about an earlier message: it is not believed of whoever wrote within LATE_SECONDS.
         """
 
-    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+    def aside(self, state: Aside, most: int = 1000) -> list[DeliveryStatus]:
         """What was put aside, newest first, at most so many of each shard."""
 
     def retry(self, delivery_id: str) -> str:
@@ -97,7 +97,7 @@ class Deliveries(Protocol):
 class RedisDeliveries:
     """The deliveries in Redis."""
 
-    def __init__(self, scripts: Scripts, wake_up: WakeUp = lambda _: ()) -> None:
+    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = lambda _: ()) -> None:
         self._scripts = scripts
         self._wake_up = wake_up
 
@@ -108,21 +108,21 @@ class RedisDeliveries:
             return ""
         return str(self._scripts.run("report", conversation, number, message_id, news, reason))
 
-    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+    def fates(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """The last deliveries of a conversation, and why its address takes none."""
         found, closed, waits = self._scripts.run("fates", conversation)
         noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
         fates = [_noted(f"{conversation}#{number}", words) for number, words in noted]
         if waits:
             number, since, why = waits
-            fates.append(Fate(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+            fates.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
         return fates, str(closed)
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Mark its address, or take the mark away. Raises redis.RedisError."""
         self._scripts.run("address", conversation, reason, round(LATE_SECONDS * 1000) if late else 0)
 
-    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+    def aside(self, state: Aside, most: int = 1000) -> list[DeliveryStatus]:
         """What was put aside in all shards."""
         found = [entry for entries in self._scripts.on_every_shard("aside", state, most) for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda fate: -fate.at)
@@ -147,7 +147,7 @@ def split_id(delivery_id: str) -> tuple[str, int]:
     return conversation, int(number)
 
 
-def repeatable(fate: Fate) -> tuple[str, bool]:
+def repeatable(fate: DeliveryStatus) -> tuple[str, bool]:
     """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
 
     What was to take another message's place comes as a message of its own: by now that one is far above.
@@ -172,19 +172,19 @@ def new_id(delivery_id: str, number: str) -> str:
     return f"{split_id(delivery_id)[0]}#{number}"
 
 
-def _noted(delivery_id: str, words: str) -> Fate:
+def _noted(delivery_id: str, words: str) -> DeliveryStatus:
     state, at, tries, receipt, reason = words.split(" ", 4)
-    return Fate(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
+    return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
 
 
-def _put_aside(state: Aside, entry: str) -> Fate:
+def _put_aside(state: Aside, entry: str) -> DeliveryStatus:
     fields: dict[str, Any] = json.loads(entry)
     more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
-    return Fate(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
+    return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
 
 
 #: How far each state is, for reports that come in any order.
-_RANKS: Mapping[State, int] = {
+_RANKS: Mapping[DeliveryState, int] = {
     "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
 }  # fmt: skip
 
@@ -193,8 +193,8 @@ _RANKS: Mapping[State, int] = {
 class MemoryFates:
     """The deliveries of one process, bounded: what the scripts note, in Python. `MemoryLanes` keeps the rest."""
 
-    noted: dict[str, OrderedDict[int, Fate]] = field(default_factory=dict)
-    put_aside: dict[Aside, deque[Fate]] = field(
+    noted: dict[str, OrderedDict[int, DeliveryStatus]] = field(default_factory=dict)
+    put_aside: dict[Aside, deque[DeliveryStatus]] = field(
         default_factory=lambda: {
             "dead": deque(maxlen=1000),
             "failed": deque(maxlen=1000),
@@ -202,7 +202,7 @@ class MemoryFates:
         }
     )
 
-    def note(self, fate: Fate, *, over: bool = False) -> bool:
+    def note(self, fate: DeliveryStatus, *, over: bool = False) -> bool:
         """Keep what became of a reply. A status that the platform reported before us stays, unless it is `over`."""
         conversation, number = split_id(fate.id)
         noted = self.noted.setdefault(conversation, OrderedDict())
@@ -213,13 +213,13 @@ class MemoryFates:
         noted.pop(number - MAX_DELIVERIES, None)
         return True
 
-    def find(self, delivery_id: str) -> Fate | None:
+    def find(self, delivery_id: str) -> DeliveryStatus | None:
         """What is noted of a delivery."""
         conversation, number = split_id(delivery_id)
         noted = self.noted.get(conversation)
         return noted.get(number) if noted else None
 
-    def of(self, conversation: str) -> list[Fate]:
+    def of(self, conversation: str) -> list[DeliveryStatus]:
         """What is noted of a conversation, oldest first."""
         noted = self.noted.get(conversation)
         return [noted[number] for number in sorted(noted)] if noted else []
@@ -229,14 +229,14 @@ class MemoryFates:
         known = self.find(delivery_id)
         return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
 
-    def end(self, fate: Fate) -> None:
+    def end(self, fate: DeliveryStatus) -> None:
         """A reply was settled. The failure of an earlier copy is none of this one."""
         known = self.find(fate.id)
         new = self.note(fate, over=bool(known and known.state == "failed" and fate.receipt not in ("", known.receipt)))
         if fate.state == "dead" or (fate.state == "ambiguous" and new):
             self.put_aside[fate.state].appendleft(fate)
 
-    def report(self, news: Fate, *, sending: bool) -> str:
+    def report(self, news: DeliveryStatus, *, sending: bool) -> str:
         """A platform said something of a reply; `sending` says that it is the one at the head of its outbox."""
         known = self.find(news.id)
         if known is None and not sending:
@@ -379,7 +379,7 @@ class Outbox(Protocol):
         gap: float = 0.0,
         let_go: bool = False,
         written_at: float = 0.0,
-    ) -> Work:
+    ) -> NextItem:
         """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now.
 
         `written_at` is when the platform says that it shows the reply, 0.0 where the platform does not say.
@@ -407,7 +407,7 @@ class Outbox(Protocol):
 class RedisOutbox:
     """The outbox in Redis: each call is one script, one round trip."""
 
-    def __init__(self, scripts: Scripts, wake_up: WakeUp = lambda _: ()) -> None:
+    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = lambda _: ()) -> None:
         self._scripts = scripts
         self._wake_up = wake_up
 
@@ -422,7 +422,7 @@ class RedisOutbox:
         gap: float = 0.0,
         let_go: bool = False,
         written_at: float = 0.0,
-    ) -> Work:
+    ) -> NextItem:
         """Drop the reply from the outbox and note what became of it. Raises LaneLost."""
         outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
@@ -430,21 +430,21 @@ class RedisOutbox:
         told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", when, cause)
         answer = self._scripts.run("settle", *place, *told)
         if answer[0] == "lost":
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
         return read_work(answer[1])
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
         """Park the lane. Raises LaneLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
         if self._scripts.run("postpone", *place, round(seconds * 1000), why, reason) == "lost":
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
 
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Note the channel's pace and book the reply's slot. Raises LaneLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
         wait_ms = int(self._scripts.run("pace", *place, 1000 / per_second))
         if wait_ms == -2:
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
         return wait_ms / 1000
 
     def forward(self, delivery: Delivery) -> str:

@@ -15,30 +15,30 @@ from typing import Any, BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, FetchError, Pace, QuoteSource
-from sayso.channels.i18n.texts import Voice, Words
+from sayso.channels.base import Channel, FetchError, QuoteSource, RateLimit
+from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
-from sayso.pending.concurrency import Strays, offload, reach, watch_strays
+from sayso.pending.concurrency import AbandonedCalls, offload, reach, watch_strays
 from sayso.pending.redis.scripts import Halted, ShardMoved
-from sayso.pending.turns.change import Arm, Change, Lease
+from sayso.pending.turns.change import Lease, NewAction, TurnChange
 from sayso.pending.turns.queued import (
     ABOUT,
     PART,
-    Answers,
+    ConversationParked,
     JournalUnreadable,
-    LaneLost,
-    LaneParked,
+    LeaseLost,
+    NextItem,
     QueuedReply,
     QueuedTurn,
-    TurnOvertaken,
-    Work,
+    StaleTurn,
+    TurnHandler,
     stops,
 )
 from sayso.workers.alerts import MemoryNotebook
-from sayso.workers.lease import _Held
+from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LEASE_MS, Mailbox, new_token
-from sayso.workers.progress import Company, Draft, Easel, Notes
-from sayso.workers.sender import Postman
+from sayso.workers.progress import DraftMessage, DraftNotes, DraftRateLimiter, ProgressIndicator
+from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ NO_WORDS = "…"
 LONG_CHARS = 5_000
 
 
-class MediaSink(Protocol):
+class InboundMediaStore(Protocol):
     """Where inbound files are kept: the media store."""
 
     def receiving(self, owner: str, size: int = 0) -> AbstractContextManager[BinaryIO]:
@@ -113,7 +113,7 @@ class MediaSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class ConversationProcessor:
     """Works through conversations. One instance serves a worker's whole event loop.
 
     Without `media` the agent sees inbound files as the platform's handles. With `joins`, a burst of plain messages is
@@ -123,25 +123,25 @@ class Drain:
     """
 
     mailbox: Mailbox
-    postman: Postman
+    postman: ReplySender
     channels: Mapping[str, Channel]
-    agents: Mapping[str, Answers]
-    voice: Voice
-    media: MediaSink | None = None
+    agents: Mapping[str, TurnHandler]
+    voice: TextsForTurn
+    media: InboundMediaStore | None = None
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
     still_after: float = STILL_AFTER
     streams: Collection[str] = frozenset()
-    notes: Notes = field(default_factory=MemoryNotebook)
+    notes: DraftNotes = field(default_factory=MemoryNotebook)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: By channel, where its drafts take turns.
-    _easels: dict[str, Easel] = field(default_factory=dict)
+    _easels: dict[str, DraftRateLimiter] = field(default_factory=dict)
     #: Taken by each inbound file while it arrives, whatever turn it belongs to.
     _arriving: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, MAX_ARRIVING))
     _leaving: threading.Event = field(default_factory=threading.Event)
-    _at_work: dict[str, _Held] = field(default_factory=dict)
+    _at_work: dict[str, HeldLease] = field(default_factory=dict)
     #: Conversations that were cut off and whose lanes were not let go.
     _cut_off: set[str] = field(default_factory=set)
 
@@ -171,11 +171,11 @@ class Drain:
             return
         if taken is None:
             return
-        held = self._at_work[conversation] = _Held(taken[0], asked)
+        held = self._at_work[conversation] = HeldLease(taken[0], asked)
         try:
             async with self._keeping(held):
                 await self._work(held, taken[1])
-        except (LaneLost, LaneParked, TurnOvertaken, ShardMoved, Halted) as exc:
+        except (LeaseLost, ConversationParked, StaleTurn, ShardMoved, Halted) as exc:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
         except asyncio.CancelledError:
@@ -202,7 +202,7 @@ class Drain:
         return waited < UNKNOWN_CHANNEL_SECONDS
 
     @asynccontextmanager
-    async def _keeping(self, held: _Held) -> AsyncIterator[None]:
+    async def _keeping(self, held: HeldLease) -> AsyncIterator[None]:
         """Keep the lane meanwhile; most are let go before their lease is due. Raises LaneLost when it is lost."""
         due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self._keep_on, held)
         try:
@@ -210,20 +210,20 @@ class Drain:
                 yield
         except TimeoutError:
             if held.limit.expired():
-                raise LaneLost(held.lease.conversation) from None
+                raise LeaseLost(held.lease.conversation) from None
             raise
         finally:
             due.cancel()
             if held.keeping:
                 await _end(held.keeping)
 
-    def _keep_on(self, held: _Held) -> None:
+    def _keep_on(self, held: HeldLease) -> None:
         """Renew the lease now, and then whenever it is due."""
         held.nudge.set()
         if held.keeping is None:
             held.keeping = asyncio.create_task(self._keep(held))
 
-    async def _keep(self, held: _Held) -> None:
+    async def _keep(self, held: HeldLease) -> None:
         """Renew the lease at each nudge and when it is due; end the work when it is certainly or possibly lost."""
         try:
             while True:
@@ -234,12 +234,12 @@ class Drain:
                 await self._renew(held)
                 if not held.is_fresh(self.clock()):
                     return
-        except (LaneLost, Halted):
+        except (LeaseLost, Halted):
             return
         finally:
             held.lose()
 
-    async def _renew(self, held: _Held) -> None:
+    async def _renew(self, held: HeldLease) -> None:
         asked, at = self.clock(), held.at
         try:
             stop = await reach(self.mailbox.renew, held.lease)
@@ -252,7 +252,7 @@ class Drain:
         if at == held.at:  # else it may be about the turn before
             held.stop(stop)
 
-    async def _let_go(self, lease: Lease, strays: Strays) -> None:
+    async def _let_go(self, lease: Lease, strays: AbandonedCalls) -> None:
         """Let go of a lane in the middle of its work: the next worker goes on at once where the journal ends.
 
         What had begun without a result is as unknown to it as after a kill. But a tool that cannot be stopped may still
@@ -267,7 +267,7 @@ class Drain:
                 await reach(self.mailbox.release, lease, hand_over=True, begun=True)
                 self._cut_off.discard(lease.conversation)
 
-    async def _work(self, held: _Held, work: Work) -> None:
+    async def _work(self, held: HeldLease, work: NextItem) -> None:
         until, turns, waited_for = self.clock() + MAX_SECONDS, 0, 0
         if work is None:
             work = await reach(self.mailbox.release, held.lease)
@@ -297,7 +297,7 @@ class Drain:
         alone = queued.attempt > 1  # what kills its worker does so alone
         return queued.joined(agent.is_answer) if self.joins and not alone else queued
 
-    async def _turn(self, held: _Held, queued: QueuedTurn) -> Work:
+    async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
         draft = self._draft(queued, channel)
         held.begin(queued)
@@ -306,34 +306,34 @@ class Drain:
         try:
             pieces = await _cut(_in_place_of(shown, change), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
-        except TurnOvertaken as exc:
+        except StaleTurn as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = _shown_to(queued, await self._give_up(lease, queued, self.voice(queued.turn).broken()))
             pieces = await _cut(_in_place_of(shown, broken), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
-    def _draft(self, queued: QueuedTurn, channel: Channel | None) -> Draft | None:
+    def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
         """Where the channel shows drafts: of the answer, or only of the word that it takes longer."""
-        pace = channel.pace(queued.turn.conversation) if channel else Pace()
+        pace = channel.pace(queued.turn.conversation) if channel else RateLimit()
         if channel is None or pace.draft_gap <= 0 or _never_began(queued) or queued.turn.ephemeral:
             return None
-        easel = self._easels.setdefault(channel.name, Easel.of(pace))
-        return Draft(channel, queued, self.notes, gap=pace.draft_gap, easel=easel)
+        easel = self._easels.setdefault(channel.name, DraftRateLimiter.of(pace))
+        return DraftMessage(channel, queued, self.notes, gap=pace.draft_gap, easel=easel)
 
     async def _in_company(
-        self, held: _Held, queued: QueuedTurn, channel: Channel | None, draft: Draft | None
-    ) -> Change:
+        self, held: HeldLease, queued: QueuedTurn, channel: Channel | None, draft: DraftMessage | None
+    ) -> TurnChange:
         if channel is None or _never_began(queued):
             return await self._answer(held, queued)
         words = partial(self.voice, queued.turn)
-        async with Company(channel, queued, words, draft=draft, still_after=self.still_after):
+        async with ProgressIndicator(channel, queued, words, draft=draft, still_after=self.still_after):
             return await self._answer(held, queued, draft if channel.name in self.streams else None)
 
-    async def _answer(self, held: _Held, queued: QueuedTurn, hear: Draft | None = None) -> Change:
+    async def _answer(self, held: HeldLease, queued: QueuedTurn, hear: DraftMessage | None = None) -> TurnChange:
         lease, words = held.lease, partial(self.voice, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return Change(replies=((Reply(words().channel_gone()), ""),))
+            return TurnChange(replies=((Reply(words().channel_gone()), ""),))
         given_up = _unasked(queued, words)
         if given_up is not None:
             return await self._give_up(lease, queued, given_up)
@@ -348,25 +348,25 @@ class Drain:
         except JournalUnreadable as exc:  # no traceback: it may quote what was said
             log.error("turn.unreadable", extra={"conversation": lease.conversation, "reason": str(exc)})
             return await self._give_up(lease, queued, words().interrupted_before())
-        except (LaneLost, TurnOvertaken, RedisError):
+        except (LeaseLost, StaleTurn, RedisError):
             raise  # nothing may be said about a turn whose state is not known: the next holder works on it again
         except Exception:
             # The rim of a turn: whatever a tool or a model broke, the person hears a word and the next turn goes on.
             log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
             return await self._give_up(lease, queued, words().broken())
 
-    async def _give_up(self, lease: Lease, queued: QueuedTurn, words: str) -> Change:
+    async def _give_up(self, lease: Lease, queued: QueuedTurn, words: str) -> TurnChange:
         """The world may have changed since this turn was looked at: the agent looks again at what it decided."""
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return Change(replies=((Reply(words), ""),))
+            return TurnChange(replies=((Reply(words), ""),))
         try:
             return await agent.give_up(queued, lease, words)
-        except (LaneLost, TurnOvertaken, RedisError):
+        except (LeaseLost, StaleTurn, RedisError):
             raise
         except Exception:
             log.exception("turn.not_given_up", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return Change(replies=((Reply(words), ""),))
+            return TurnChange(replies=((Reply(words), ""),))
 
     async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
         """Return the turn with the words that it quotes, where its platform names only the message and has them."""
@@ -393,7 +393,7 @@ class Drain:
         return replace(queued, turn=replace(turn, media=tuple(files)))
 
     async def _kept(
-        self, media: Media, channel: Channel, sink: MediaSink, slots: asyncio.Semaphore, owner: str
+        self, media: Media, channel: Channel, sink: InboundMediaStore, slots: asyncio.Semaphore, owner: str
     ) -> Media:
         """The file in the store; one that cannot be had stays as it is, without the size that was only claimed."""
         if media.stored:
@@ -421,7 +421,7 @@ def _never_began(queued: QueuedTurn) -> bool:
     return queued.is_stopped and queued.attempt == 1
 
 
-def _unasked(queued: QueuedTurn, words: Callable[[], Words]) -> str | None:
+def _unasked(queued: QueuedTurn, words: Callable[[], SpokenTexts]) -> str | None:
     """What is said to a turn that no agent is asked about, None for one that it answers."""
     if queued.is_stopped:  # the turn that said so tells it
         return ""
@@ -435,7 +435,7 @@ def _unasked(queued: QueuedTurn, words: Callable[[], Words]) -> str | None:
     return None
 
 
-def _in_place_of(shown: str, change: Change) -> Change:
+def _in_place_of(shown: str, change: TurnChange) -> TurnChange:
     """The first words of a change take the place of the draft that they grew from; where it has none, a sign does."""
     if not shown:
         return change
@@ -449,21 +449,21 @@ def _in_place_of(shown: str, change: Change) -> Change:
     return replace(change, replies=tuple(replies))
 
 
-def _shown_to(queued: QueuedTurn, change: Change) -> Change:
+def _shown_to(queued: QueuedTurn, change: TurnChange) -> TurnChange:
     """Return the change, whose replies nobody sees but the person of an ephemeral turn."""
     if not queued.turn.ephemeral:
         return change
     return replace(change, replies=tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies))
 
 
-async def _cut(change: Change, channel: Channel | None) -> Change:
+async def _cut(change: TurnChange, channel: Channel | None) -> TurnChange:
     """The change in pieces: a long reply, which takes as long as a whole turn, is cut without holding up the others."""
     if sum(len(reply.text) for reply, _ in change.replies) > LONG_CHARS:
         return await offload(_in_pieces, change, channel)
     return _in_pieces(change, channel)
 
 
-def _in_pieces(change: Change, channel: Channel | None) -> Change:
+def _in_pieces(change: TurnChange, channel: Channel | None) -> TurnChange:
     """Each reply as the platform messages it takes; what a reply previews is shown with its last piece, if all came."""
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
@@ -483,7 +483,7 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
     return replace(change, replies=tuple(pieces), arms=tuple(_as_shown(change.arms, channel)))
 
 
-def _as_shown(arms: Sequence[Arm], channel: Channel | None) -> Iterator[Arm]:
+def _as_shown(arms: Sequence[NewAction], channel: Channel | None) -> Iterator[NewAction]:
     """What is asked; no later edit of the question is kept for a platform that changes no message."""
     edits = channel is not None and bool(_pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel))
     for arm in arms:

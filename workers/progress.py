@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, Pace, RateLimited, SendError
-from sayso.channels.i18n.texts import Words
+from sayso.channels.base import Channel, RateLimit, RateLimited, SendError
+from sayso.channels.i18n.texts import SpokenTexts
 from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import offload
 from sayso.pending.turns.queued import QueuedTurn
@@ -23,7 +23,7 @@ from sayso.pending.turns.queued import QueuedTurn
 LAST_CALL_SECONDS = 3.0
 
 
-class Beside:
+class BackgroundTask:
     """Lives as long as one attempt at a turn. After `end` nothing of it reaches the platform any more."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ DRAFT_SHARE = 0.25
 MAX_REST_SECONDS = 86_400.0
 
 
-class Notes(Protocol):
+class DraftNotes(Protocol):
     """Where it is noted which message shows a draft, for who takes the turn up, and that a platform asked to wait, for
     all processes: the notebook.
     """
@@ -83,7 +83,7 @@ class Notes(Protocol):
         """Note a value for so long."""
 
 
-class Easel:
+class DraftRateLimiter:
     """Where the drafts of one channel take turns in this process, at least `gap` seconds apart: what is sent has the
     same limits, and comes first.
     """
@@ -94,7 +94,7 @@ class Easel:
         self._free = 0.0
 
     @classmethod
-    def of(cls, pace: Pace, *, clock: Callable[[], float] = time.monotonic) -> Self:
+    def of(cls, pace: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> Self:
         """Drafts get a share of the channel's pace; where its platform names none, all go as slowly as one."""
         return cls(1 / (pace.per_second * DRAFT_SHARE) if pace.per_second else pace.draft_gap, clock=clock)
 
@@ -109,7 +109,7 @@ class Easel:
         self._free = max(self._free, self._clock() + seconds)
 
 
-class Draft:
+class DraftMessage:
     """Lives as long as one attempt at a turn. Whoever is heard is never held up, and nothing of it fails the turn.
 
     The first is shown after one `gap`, in seconds, so that a quick answer needs none.
@@ -119,21 +119,21 @@ class Draft:
         self,
         channel: Channel,
         queued: QueuedTurn,
-        notes: Notes,
+        notes: DraftNotes,
         *,
         gap: float,
-        easel: Easel | None = None,
+        easel: DraftRateLimiter | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
         self._queued = queued
         self._notes = notes
         self._gap = gap
-        self._easel = easel or Easel()
+        self._easel = easel or DraftRateLimiter()
         self._sleep = sleep
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
         self._resting = f"rest:{channel.name}"
-        self._beside = Beside()
+        self._beside = BackgroundTask()
         self._changed = asyncio.Event()
         self._text = self._word = self._drawn = ""
         self._step_is_over = False
@@ -223,7 +223,7 @@ class Draft:
                 await offload(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
 
 
-class Company:
+class ProgressIndicator:
     """Lives as long as one attempt at a turn: "typing" is kept up, and after `still_after` seconds (0: never) a word
     says that it takes longer, once.
 
@@ -235,9 +235,9 @@ class Company:
         self,
         channel: Channel,
         queued: QueuedTurn,
-        words: Callable[[], Words],
+        words: Callable[[], SpokenTexts],
         *,
-        draft: Draft | None = None,
+        draft: DraftMessage | None = None,
         still_after: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -247,7 +247,7 @@ class Company:
         self._draft = draft
         self._still_after = still_after
         self._sleep = sleep
-        self._attending, self._telling = Beside(), Beside()
+        self._attending, self._telling = BackgroundTask(), BackgroundTask()
         self._due: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -265,7 +265,11 @@ class Company:
         """End all of it: what came after the answer would stay."""
         if self._due:
             self._due.cancel()
-        sides: list[Beside | Draft] = [self._attending, self._telling, *([self._draft] if self._draft else [])]
+        sides: list[BackgroundTask | DraftMessage] = [
+            self._attending,
+            self._telling,
+            *([self._draft] if self._draft else []),
+        ]
         await asyncio.gather(*(side.end(at_once=kind is not None) for side in sides))
 
     async def _attend(self) -> None:

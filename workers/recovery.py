@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from sayso.pending.concurrency import offload
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, Scripts, ShardMoved, WakeUp
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, ShardMoved, WakeUp
 from sayso.workers.mailbox import mark
 
 #: The folder of them in the data folder.
@@ -35,7 +35,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 KEEP_SECONDS = 7 * 24 * 3600
 
 
-class Lifeline:
+class WorkerLock:
     """One worker's file in a folder of all, from `hold` to the end of its process. `group` is what it works for.
 
     `name` is new for each process, of letters, digits, - and _.
@@ -127,7 +127,7 @@ return redis.call('ZCARD', KEYS[1])
 _COUNT = "return redis.call('ZCOUNT', KEYS[1], redis.call('TIME')[1] - ARGV[1], '+inf')"
 
 
-class Presence:
+class Heartbeat:
     """One worker's sign of life, and the count of all; on Redis's clock."""
 
     def __init__(self, client: Redis, name: str = "", *, prefix: str = PREFIX) -> None:
@@ -175,15 +175,15 @@ class Reaper:
     def __init__(
         self,
         client: Redis,
-        scripts: Scripts,
+        scripts: LuaScripts,
         wake_up: WakeUp,
-        lifeline: Lifeline,
+        lifeline: WorkerLock,
         *,
         queue: Sequence[str] = (),
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.presence = Presence(client, lifeline.name, prefix=prefix)
+        self.presence = Heartbeat(client, lifeline.name, prefix=prefix)
         self._lifeline = lifeline
         self._client = client
         self._scripts = scripts

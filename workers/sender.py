@@ -18,20 +18,20 @@ from redis.exceptions import RedisError
 
 from sayso.channels.base import (
     AddressClosed,
-    Ambiguous,
     Channel,
     ChannelDown,
-    Pace,
+    DeliveryUncertain,
+    RateLimit,
     RateLimited,
     SendError,
     Unreachable,
     WindowClosed,
 )
-from sayso.channels.i18n.texts import Speak
+from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import offload, reach
 from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import LaneLost, LaneParked, QueuedReply, Work
+from sayso.pending.turns.queued import ConversationParked, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import Alerts, MemoryAlerts
 from sayso.workers.outbox import KEEP_HELD_SECONDS, End, NoReceipts, Outbox, Receipts, Why
 
@@ -90,7 +90,7 @@ DOWN_SECONDS = 60.0
 MAX_HOLD_SECONDS = 0.5
 
 
-class Postman:
+class ReplySender:
     """Carries one reply at a time to its channel and records what became of it.
 
     `paces` say how fast each channel may send; one that is not named sends as fast as it goes.
@@ -100,9 +100,9 @@ class Postman:
         self,
         outbox: Outbox,
         channels: Mapping[str, Channel],
-        speak: Speak,
+        speak: TextsForLanguage,
         *,
-        paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
+        paces: Mapping[str, Callable[[Conversation], RateLimit]] | None = None,
         receipts: Receipts | None = None,
         alerts: Alerts | None = None,
         chance: Callable[[], float] = random.random,
@@ -121,7 +121,7 @@ class Postman:
         #: The fewer are under way at once, the fewer it is unknown of whether they arrived when this process is killed.
         self._turnstile = Turnstile()
 
-    async def carry(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> Work:
+    async def carry(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
         """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
 
         Sending is not fenced: `is_held` is asked last of all before it, for after a long pause of this process the lane
@@ -145,7 +145,7 @@ class Postman:
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         await self._turnstile.step()
         if not is_held():
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
         try:
             receipt = await self._send(channel, delivery, suspect=reply.suspect)
         except SendError as exc:
@@ -157,12 +157,12 @@ class Postman:
         settle = partial(self._outbox.settle, receipt=receipt.message_id, written_at=receipt.written_at)
         return await reach(settle, lease, reply, gap=pace.chat_gap, let_go=True)
 
-    async def _hold(self, lease: Lease, reply: QueuedReply) -> Work:
+    async def _hold(self, lease: Lease, reply: QueuedReply) -> NextItem:
         """Nobody wrote since it was held: the platform is not asked again."""
         if reply.held is not None and reply.held >= KEEP_HELD_SECONDS:
             return await self._bury(lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days")
         await reach(self._outbox.postpone, lease, reply, 0.0, "held")
-        raise LaneParked(lease.conversation)
+        raise ConversationParked(lease.conversation)
 
     async def _arrived(self, reply: QueuedReply, delivery: Delivery) -> str | None:
         """The platform's id of a reply that an earlier holder sent, as far as anybody knows. None: it is to be sent."""
@@ -170,7 +170,7 @@ class Postman:
             return reply.receipt or None
         return await offload(self._receipts.find, delivery)
 
-    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
+    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> NextItem:
         """Have another conversation say it: whatever is wrong with its platform holds nobody up in this one."""
         there = await reach(self._outbox.forward, delivery)
         if not there:
@@ -178,11 +178,11 @@ class Postman:
         log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
         return await reach(self._outbox.settle, lease, reply, receipt=there, let_go=True)
 
-    def _pace(self, conversation: Conversation) -> Pace:
+    def _pace(self, conversation: Conversation) -> RateLimit:
         pace = self._paces.get(conversation.channel)
-        return pace(conversation) if pace else Pace()
+        return pace(conversation) if pace else RateLimit()
 
-    async def _wait(self, lease: Lease, reply: QueuedReply, channel: str, pace: Pace) -> None:
+    async def _wait(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Until it is this reply's turn. Raises LaneParked when that takes long."""
         wait = reply.wait
         if pace.per_second and (wait is None or channel not in self._paced):
@@ -192,34 +192,36 @@ class Postman:
         if wait > MAX_HOLD_SECONDS:
             log.info("reply.waits", extra={"conversation": lease.conversation, "seconds": wait})
             await reach(self._outbox.postpone, lease, reply, wait, "paced")
-            raise LaneParked(lease.conversation)
+            raise ConversationParked(lease.conversation)
         if wait > 0:
             await self._sleep(wait)
 
-    async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+    async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
         if isinstance(error, ChannelDown):
             return await self._wait_for_the_operator(lease, reply, error)
-        waits = isinstance(error, RateLimited | Unreachable | Ambiguous | WindowClosed)
+        waits = isinstance(error, RateLimited | Unreachable | DeliveryUncertain | WindowClosed)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, error)
         wait, why = max(self._backoff(reply.attempt), _asked(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
         await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
-        raise LaneParked(lease.conversation)
+        raise ConversationParked(lease.conversation)
 
-    async def _wait_for_the_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> Work:
+    async def _wait_for_the_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> NextItem:
         """No reply of the channel can arrive, and none is to blame: all are kept, and the operator hears why."""
         channel = lease.conversation.partition(":")[0]
         log.error("channel.down", extra={"channel": channel, "reason": str(error)})
         await offload(self._alerts.note, channel, str(error))
         await reach(self._outbox.postpone, lease, reply, DOWN_SECONDS, "down")
-        raise LaneParked(lease.conversation)
+        raise ConversationParked(lease.conversation)
 
-    async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+    async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
         return await self._bury(lease, reply, f"{type(error).__name__}: {error}", _end(error), _asked(error))
 
-    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0) -> Work:
+    async def _bury(
+        self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0
+    ) -> NextItem:
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
         return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
@@ -258,7 +260,7 @@ def _why(error: SendError) -> Why:
         return "limited"
     if isinstance(error, WindowClosed):
         return "held"
-    return "suspect" if isinstance(error, Ambiguous) else "tried"
+    return "suspect" if isinstance(error, DeliveryUncertain) else "tried"
 
 
 def _asked(error: SendError) -> float:
@@ -271,4 +273,4 @@ def _end(error: SendError) -> End:
         return "closed"
     if isinstance(error, RateLimited):
         return "limited"
-    return "doubtful" if isinstance(error, Ambiguous) else "dead"
+    return "doubtful" if isinstance(error, DeliveryUncertain) else "dead"

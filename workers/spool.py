@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.types import Turn
-from sayso.pending.redis.client import Breather, NotAsked
-from sayso.workers.mailbox import Accepted, Entrance
+from sayso.pending.redis.client import CircuitOpen, RedisCircuitBreaker
+from sayso.workers.mailbox import Accepted, Inbox
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class SpoolFull(SpoolUnusable):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SpoolLimits:
     """How much may wait."""
 
     turns: int = MAX_TURNS
@@ -79,7 +79,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SpooledTurn:
     """One turn that waits, the action its button names, and when it came in, by this machine's clock."""
 
     n: int
@@ -95,11 +95,11 @@ class SpoolFile:
     looks after a turn was kept sees it. Every call opens and closes the file, so that processes may fork.
     """
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
         self._folder = folder
         self._path = folder / "turns.sqlite3"
         self._sign = str(folder / "waiting")
-        self._limits = limits or Limits()
+        self._limits = limits or SpoolLimits()
         self._lock = threading.Lock()  # threads wait for each other here: fairer than SQLite's waiting, and no slower
 
     def has_some(self) -> bool:
@@ -140,7 +140,7 @@ class SpoolFile:
         if free < FREE_BYTES:
             raise SpoolUnusable(f"{self._path} cannot be used as a spool: its disk has {free} bytes free")
 
-    def next(self, after: int, most: int) -> list[Kept]:
+    def next(self, after: int, most: int) -> list[SpooledTurn]:
         """The next turns in the order they came in. One that cannot be read is put aside. Raises SpoolUnusable."""
         with self._open() as db:
             rows = db.execute(
@@ -178,9 +178,9 @@ class SpoolFile:
         if turns >= self._limits.turns or of_one >= self._limits.turns_of_one:
             raise SpoolFull(f"{self._path} is full: {turns} turns wait, {of_one} of them in {conversation}")
 
-    def _read(self, n: int, turn: str, tapped: str, received_at: float) -> Kept | None:
+    def _read(self, n: int, turn: str, tapped: str, received_at: float) -> SpooledTurn | None:
         try:
-            return Kept(n, Turn.from_json(turn), tapped, received_at)
+            return SpooledTurn(n, Turn.from_json(turn), tapped, received_at)
         except ValidationError:  # its message would repeat the turn
             log.error("spool.unreadable", extra={"n": n, "file": self._path})
         with self._write() as db:
@@ -246,7 +246,7 @@ class Spool:
     def __init__(
         self,
         file: SpoolFile,
-        mailbox: Entrance,
+        mailbox: Inbox,
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
@@ -254,7 +254,7 @@ class Spool:
         self._file = file
         self._mailbox = mailbox
         self._clock = clock
-        self._breather = Breather(pause_seconds=PAUSE_SECONDS, clock=steady)
+        self._breather = RedisCircuitBreaker(pause_seconds=PAUSE_SECONDS, clock=steady)
         self._watching = 0
         self._lock = threading.Lock()
 
@@ -264,7 +264,7 @@ class Spool:
         if not self._file.holds(turn.conversation.id):
             try:
                 return self._breather.ask(lambda: self._mailbox.accept(turn, tapped=tapped))
-            except NotAsked:
+            except CircuitOpen:
                 pass
             except RedisError as exc:  # it may even have arrived: then it will be a duplicate
                 log.error("redis.away", extra={"reason": type(exc).__name__})
@@ -323,7 +323,7 @@ class Spool:
             last = batch[-1].n
         return taken
 
-    def _hand_over_some(self, batch: Sequence[Kept], stuck: set[str]) -> int:
+    def _hand_over_some(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
         """`stuck` are the conversations of which a turn was not taken: the rest of theirs must wait behind it."""
         done: list[int] = []
         try:
@@ -337,7 +337,7 @@ class Spool:
             self._file.drop(done)
         return len(done)
 
-    def _is_taken(self, kept: Kept) -> bool:
+    def _is_taken(self, kept: SpooledTurn) -> bool:
         waited = max(self._clock() - kept.received_at, 0.001)  # it did wait, whatever the clock did
         try:
             accepted = self._mailbox.accept(kept.turn, tapped=kept.tapped, waited_seconds=waited)

@@ -16,12 +16,21 @@ from secrets import token_urlsafe
 from sayso.agent.agent import Agent
 from sayso.agent.channel.choices import Choices
 from sayso.agent.channel.commands import Commands
-from sayso.agent.channel.context import TAPPED, Answer, Case, note_asked, open_elsewhere, recollected, remembered, said
-from sayso.agent.channel.files import Made, MediaSink
+from sayso.agent.channel.context import (
+    TAPPED,
+    TurnAnswer,
+    TurnContext,
+    load_history,
+    note_asked,
+    open_elsewhere,
+    remembered,
+    said,
+)
+from sayso.agent.channel.files import ArtifactStore, TurnFiles
 from sayso.agent.channel.long_texts import LongTexts, TextStore
-from sayso.agent.channel.prompts import Escalation, Prompts, Questions
-from sayso.agent.channel.tool_executors import ToolKinds, is_hidden, learn_schemas
-from sayso.agent.channel.user_message import HeardJournal, heard, may_be_heard, spoken
+from sayso.agent.channel.prompts import ClosedPrompts, ConfirmPrompts, Escalation
+from sayso.agent.channel.tool_executors import ToolExecutors, is_hidden, learn_schemas
+from sayso.agent.channel.user_message import HeardJournal, may_be_heard, spoken, user_message_text
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.scope import in_scope
 from sayso.agent.messages import Message, Role
@@ -33,13 +42,13 @@ from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of
 from sayso.channels.i18n.language import choose
-from sayso.channels.i18n.texts import Texts, speak
+from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Scope, Turn
-from sayso.pending.action import PendingAction, State
+from sayso.pending.action import ActionState, PendingAction
 from sayso.pending.concurrency import reach, run_sync
 from sayso.pending.consent.parser import (
     ConfirmParser,
-    Words,
+    ParsedAnswer,
     is_ok,
     is_unclear,
     quotes_another,
@@ -47,11 +56,11 @@ from sayso.pending.consent.parser import (
     written_before,
 )
 from sayso.pending.proposals import ChannelRun, Proposal, channel_run, propose
-from sayso.pending.repository import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
+from sayso.pending.repository import CHANGED, OPEN_STATES, ActionDecision, Claim, StoredAction
 from sayso.pending.signing import ButtonPress, split_button
 from sayso.pending.store import BasePendingStore, InMemoryPendingStore, scope_of
-from sayso.pending.turns.change import Change, Lease, Move
-from sayso.pending.turns.queued import ABOUT, CHOICE_KIND, Hearing, JournalUnreadable, QueuedTurn
+from sayso.pending.turns.change import Lease, Transition, TurnChange
+from sayso.pending.turns.queued import ABOUT, CHOICE_KIND, JournalUnreadable, QueuedTurn, StreamListener
 
 #: Characters of one result of a read-only tool that a person reads above a question.
 MAX_READ_CHARS = 2000
@@ -141,7 +150,7 @@ class ChannelAgent:
         parser: ConfirmParser | None = None,
         *,
         confirm_ttl: float | None = None,
-        media: MediaSink | None = None,
+        media: ArtifactStore | None = None,
         journals: Journals | None = None,
         texts: TextStore | None = None,
         language: str = "en",
@@ -155,20 +164,20 @@ class ChannelAgent:
         self.store = store or InMemoryPendingStore()
         self.parser = parser or self.store.parser
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
-        self._made = Made(media)
+        self._made = TurnFiles(media)
         self._journals = journals
         self._texts = texts
         self._language = language
         self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         self._memories_lock = threading.Lock()
-        self._prompts = Prompts(self.store)
+        self._prompts = ClosedPrompts(self.store)
         self._choices = Choices(self.store)
-        self._questions = Questions(self.store, escalation, expiry_notice=expiry_notice)
+        self._questions = ConfirmPrompts(self.store, escalation, expiry_notice=expiry_notice)
         self._confirm_ok = confirm_ok
         self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
-        ToolKinds(lambda: agent.tools, self.store, lambda: agent.config)
+        ToolExecutors(lambda: agent.tools, self.store, lambda: agent.config)
 
     def ask_channel(
         self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
@@ -204,7 +213,7 @@ class ChannelAgent:
         answer = await self._answered(await self._alone(turn))
         return tuple(reply for reply, _ in answer.change.replies)
 
-    async def _alone(self, turn: Turn) -> Case:
+    async def _alone(self, turn: Turn) -> TurnContext:
         """A turn and all that is known about it in this process."""
         scope, conversation = turn.scope, turn.conversation.id
         live = await reach(self.store.records.look, conversation, scope.id)
@@ -214,24 +223,24 @@ class ChannelAgent:
         (tapped,) = await reach(self.store.records.read, conversation, (parts[0],)) if parts else (None,)
         memory = self._memory_of(f"{conversation}:{scope.id}")
         received_at = live.looked_at if live else time.time()
-        return Case(turn, live, tapped, memory, received_at, self._words(turn, memory))
+        return TurnContext(turn, live, tapped, memory, received_at, self._words(turn, memory))
 
-    async def _answered(self, case: Case) -> Answer:
+    async def _answered(self, case: TurnContext) -> TurnAnswer:
         """The answer to a turn without a lane, with all that it changes applied."""
         conversation, live = case.turn.conversation.id, case.live
         try:
             answer = await self._heard_out(case)
         except BaseException:
             # Nothing destructive stays armed behind a message that could not be answered.
-            await self._applied(conversation, Change(move=_dropped(live, case.turn) if live else None))
+            await self._applied(conversation, TurnChange(move=_dropped(live, case.turn) if live else None))
             raise
         if not await self._applied(conversation, answer.change):
-            return Answer(Change(replies=((Reply(case.words.overtaken()), ""),)))
+            return TurnAnswer(TurnChange(replies=((Reply(case.words.overtaken()), ""),)))
         if self._confirm_ok:
             await self._note_question(case)
         return answer
 
-    async def _note_question(self, case: Case) -> None:
+    async def _note_question(self, case: TurnContext) -> None:
         """Note that the answer to a turn without a lane asked a new question: a plain "ok" may be said to it next."""
         conversation = case.turn.conversation.id
         asked = await reach(self.store.records.look, conversation, case.turn.scope.id)
@@ -240,7 +249,7 @@ class ChannelAgent:
             while len(self._last_questions) > MAX_MEMORIES:
                 self._last_questions.popitem(last=False)
 
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: Hearing | None = None) -> Change:
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
         """All that a turn of a mailbox changes; `hear` hears the words while they come, unless something judges them.
 
         Raises LaneLost, TurnOvertaken and JournalUnreadable.
@@ -248,7 +257,7 @@ class ChannelAgent:
         memory = remembered(queued.history, self.agent.memory)
         texts = LongTexts(self._texts, queued.turn.scope.id)
         keep_file = partial(self._made.stored, queued.turn)
-        case = Case(
+        case = TurnContext(
             turn=queued.turn,
             live=StoredAction.from_hash(queued.live),
             tapped=StoredAction.from_hash(queued.tapped),
@@ -285,7 +294,7 @@ class ChannelAgent:
         """How to speak to whoever wrote this: as it is written, else as their app is set, else as the channel does."""
         return self._speak([turn.text], turn)
 
-    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
+    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
         """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`,
         behind the calls of which nobody knows whether they finished.
 
@@ -306,8 +315,8 @@ class ChannelAgent:
         if live and live.state in _WAITING and (is_choice or not queued.turn.tap):
             move = _dropped(live, queued.turn)
             closed = await self._prompts.closed(queued.turn, live, "cancelled", move.told)
-            return Change(replies=(*closed, (Reply(_joined([move.told, *told])), "")), move=move)
-        return Change(replies=((Reply(_joined(told)), ""),))
+            return TurnChange(replies=(*closed, (Reply(_joined([move.told, *told])), "")), move=move)
+        return TurnChange(replies=((Reply(_joined(told)), ""),))
 
     async def _left_unclear(self, queued: QueuedTurn, lease: Lease) -> list[str]:
         """What is said of each call that this turn, or an earlier attempt at it, began and did not see end."""
@@ -320,28 +329,28 @@ class ChannelAgent:
             return []
         return [self.words(queued.turn).unknown(call.tool_name) for call in calls]
 
-    async def _owned_up(self, queued: QueuedTurn, stored: StoredAction) -> Change:
+    async def _owned_up(self, queued: QueuedTurn, stored: StoredAction) -> TurnChange:
         """The turn claimed this, and perhaps began it, before it broke: the commit ends what is still open."""
         genuine = stored.is_genuine(self.store.seal, queued.turn.scope)
-        words = speak(stored.action.language if genuine else "")
+        words = texts_for(stored.action.language if genuine else "")
         preview = stored.action.preview if genuine else CHANGED  # its words are not ours to repeat
         state, told, move = stored.state, "", None
         if state == "claimed":  # it has certainly not begun
             state, told = "superseded", words.unsafe(preview)
         elif state == "started":
             state, told = "unknown", words.unknown(preview)
-            move = Move(stored.pid, ("started", "unknown"), "unknown", told, queued.turn.event_id)
+            move = Transition(stored.pid, ("started", "unknown"), "unknown", told, queued.turn.event_id)
         else:
             told = await self._retold(queued.turn.scope, stored)
         closed = await self._prompts.closed(queued.turn, stored, state, told)
-        return Change(replies=(*closed, (Reply(told), "")), move=move)
+        return TurnChange(replies=(*closed, (Reply(told), "")), move=move)
 
-    async def _heard_out(self, case: Case) -> Answer:
+    async def _heard_out(self, case: TurnContext) -> TurnAnswer:
         """The answer to a turn; whatever runs for it can read the files that were sent."""
         with handing(lambda: self._made.received(case)):
             return await self._answer(case)
 
-    async def _answer(self, case: Case) -> Answer:
+    async def _answer(self, case: TurnContext) -> TurnAnswer:
         if case.settled and case.settled.action.kind != CHOICE_KIND:
             return await self._settled(case, case.settled)
         if case.turn.tap:
@@ -362,7 +371,7 @@ class ChannelAgent:
             return await self._move_on(case, live)
         return await self._decide(case, live, self._read_answer(case.turn, live, case.seq))
 
-    def _read_answer(self, turn: Turn, live: StoredAction, seq: int) -> Words:
+    def _read_answer(self, turn: Turn, live: StoredAction, seq: int) -> ParsedAnswer:
         """Return what the turn says about the open question. A plain "ok" counts only right behind it.
 
         A turn without a lane has the number 0, and `newest` alone tells.
@@ -372,20 +381,20 @@ class ChannelAgent:
             return words
         is_next = live.state == "shown" and live.newest and not live.told and seq in (0, live.seen + 1)
         says_ok = (is_next or live.by == turn.event_id) and is_ok(self.parser, turn.text, live.action.language)
-        return Words("confirm") if says_ok else words
+        return ParsedAnswer("confirm") if says_ok else words
 
-    async def _unasked(self, case: Case) -> Answer:
+    async def _unasked(self, case: TurnContext) -> TurnAnswer:
         """Answer a turn while nothing waits for its person here. A yes may be meant for another thread of the chat."""
         turn = case.turn
         if turn.decides and read_answer(self.parser, turn.text, case.words.language).says == "confirm":
             question = await open_elsewhere(self.store, turn, case.received_at)
             if question:
-                told = speak(question.action.language).asked_elsewhere(question.action.preview)
+                told = texts_for(question.action.language).asked_elsewhere(question.action.preview)
                 # In a thread that was talked in before, the yes may answer what was said there.
                 return await self._run(case, told) if case.memory.get_history() else said(case, told)
         return await self._run(case, await self._recovered(case))
 
-    def _is_late(self, case: Case, live: StoredAction) -> bool:
+    def _is_late(self, case: TurnContext, live: StoredAction) -> bool:
         """Whether this answer crossed with the end of the window, or a yes with that of an action of which nobody can
         tell any more what became.
         """
@@ -394,7 +403,7 @@ class ChannelAgent:
         says = read_answer(self.parser, case.turn.text, live.action.language).says
         return says == "confirm" or (says == "cancel" and live.state == "expired")
 
-    async def _recovered(self, case: Case) -> str:
+    async def _recovered(self, case: TurnContext) -> str:
         """What must be said of an action that somebody began, without a lane, and died at."""
         live = case.live
         if live is None or not live.is_stale:
@@ -403,11 +412,11 @@ class ChannelAgent:
         with channel_run(self._channel_run(case)):
             return (await self.store.settlement.recover(claim, live)).told
 
-    async def _decide(self, case: Case, live: StoredAction, words: Words) -> Answer:
+    async def _decide(self, case: TurnContext, live: StoredAction, words: ParsedAnswer) -> TurnAnswer:
         if words.says == "cancel" and live.state in _WAITING:
             return await self._cancel(case, live)
         if words.says == "confirm" and live.state in _WAITING and not live.action.is_expired(case.received_at):
-            spoken_to = speak(live.action.language)
+            spoken_to = texts_for(live.action.language)
             if quotes_another(case.turn, live):
                 return _repeating(said(case, spoken_to.another_quoted(live.action.preview, live.action.code)), live)
             if written_before(case.turn, live):
@@ -415,31 +424,31 @@ class ChannelAgent:
         if words.says == "confirm" and words.code == live.action.code:
             return await self._confirm(case, live)
         if words.says == "confirm" and live.action.code and not live.action.is_expired(case.received_at):
-            told = speak(live.action.language).code_needed(live.action.preview, live.action.code)
+            told = texts_for(live.action.language).code_needed(live.action.preview, live.action.code)
             return _repeating(said(case, told), live)
         if self._is_unclear(case, live, words):
             return self._ask_again(case, live)
         return await self._move_on(case, live)
 
-    def _is_unclear(self, case: Case, live: StoredAction, words: Words) -> bool:
+    def _is_unclear(self, case: TurnContext, live: StoredAction, words: ParsedAnswer) -> bool:
         """Return whether this may be an answer that nobody can read, to a question that was not yet asked again."""
         is_open = live.state == "shown" and not live.told and not live.action.is_expired(case.received_at)
         if words.says or not is_open or quotes_another(case.turn, live):
             return False
         return is_unclear(self.parser, case.turn.text, live.action.language)
 
-    def _ask_again(self, case: Case, live: StoredAction) -> Answer:
+    def _ask_again(self, case: TurnContext, live: StoredAction) -> TurnAnswer:
         """Ask once more, within the same window. The record keeps that it was, with what its end will be told as."""
         action = live.action
-        words = speak(action.language)
+        words = texts_for(action.language)
         answer = said(case, words.unclear(action.preview, action.code))
         ((reply, _),) = answer.change.replies
         left = max(0.0, action.expires_at - case.received_at)
         asked = replace(reply, buttons=self._questions.buttons(action, case), answer_seconds=left)
-        move = Move(live.pid, ("shown",), "shown", words.expired(action.preview), case.turn.event_id)
-        return _repeating(replace(answer, change=Change(replies=((asked, ""),), move=move)), live)
+        move = Transition(live.pid, ("shown",), "shown", words.expired(action.preview), case.turn.event_id)
+        return _repeating(replace(answer, change=TurnChange(replies=((asked, ""),), move=move)), live)
 
-    async def _tap(self, case: Case) -> Answer:
+    async def _tap(self, case: TurnContext) -> TurnAnswer:
         """A button decides only what it was minted for, and only for its own person."""
         turn, target = case.turn, case.tapped or case.live
         press = self.store.seal.read(turn.tap.data, turn.scope) if turn.tap else None
@@ -457,13 +466,13 @@ class ChannelAgent:
                 return await self._confirm(case, target)
             case "cancel" if target.state in _WAITING:
                 return await self._cancel(case, target)
-        words, preview = speak(target.action.language), target.action.preview
+        words, preview = texts_for(target.action.language), target.action.preview
         if target.state not in _WAITING:  # it was confirmed without a turn
             return said(case, words.status_running(preview))
         expired = words.expired(preview)
         if target.action.is_expired(case.received_at):
             return await self._closed(case, said(case, expired), target, "expired", expired)
-        decision = Decision(
+        decision = ActionDecision(
             turn.scope, "ignore", turn.event_id, expected_id=target.pid,
             ignore_seconds=self.store.ignore_ttl_seconds,
         )  # fmt: skip
@@ -472,7 +481,7 @@ class ChannelAgent:
             return await self._closed(case, said(case, expired), target, "expired", expired)
         return said(case, words.ignored(preview))
 
-    async def _choose(self, case: Case, offer: StoredAction, press: ButtonPress) -> Answer:
+    async def _choose(self, case: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
         """What a tool offered and this person chose is what they say now. It is no yes to anything, and said once."""
         place, turn = press.choice, case.turn
         if place is None or offer.action.kind != CHOICE_KIND or not offer.is_genuine(self.store.seal, turn.scope):
@@ -482,35 +491,37 @@ class ChannelAgent:
             return await self._closed(case, said(case, case.words.stale()), offer, "expired", "")
         label = offer.told
         if offer.by != turn.event_id:
-            answer = said(case, speak(offer.action.language).already_chosen(label))
+            answer = said(case, texts_for(offer.action.language).already_chosen(label))
             return await self._closed(case, answer, offer, "done", label)
         case = replace(case, turn=replace(turn, text=label))
         answer = await (self._move_on(case, case.waiting) if case.waiting else self._run(case))
         return await self._closed(case, answer, offer, "done", label)
 
-    async def _cancel(self, case: Case, stored: StoredAction, told: str = "") -> Answer:
-        told = told or speak(stored.action.language).cancelled(stored.action.preview)
-        move = Move(stored.action.pending_action_id, _WAITING, "cancelled", told, case.turn.event_id)
+    async def _cancel(self, case: TurnContext, stored: StoredAction, told: str = "") -> TurnAnswer:
+        told = told or texts_for(stored.action.language).cancelled(stored.action.preview)
+        move = Transition(stored.action.pending_action_id, _WAITING, "cancelled", told, case.turn.event_id)
         answer = said(case, told)
         answer = replace(answer, change=replace(answer.change, move=move))
         return await self._closed(case, answer, stored, "cancelled", told)
 
-    async def _closed(self, case: Case, answer: Answer, stored: StoredAction, state: State, told: str) -> Answer:
+    async def _closed(
+        self, case: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, told: str
+    ) -> TurnAnswer:
         """The answer, behind what closes the message that asked. Without a lane nobody knows that message."""
         closed = await self._prompts.closed(case.turn, stored, state, told) if case.lease else ()
         return replace(answer, change=replace(answer.change, replies=(*closed, *answer.change.replies)))
 
-    def _not_for_you(self, case: Case) -> str:
+    def _not_for_you(self, case: TurnContext) -> str:
         """A button of somebody else's, else of a prompt that is over, else of nobody's."""
         words, tapped = case.words, case.tapped
         foreign = tapped is not None and tapped.action.user_id not in ("", case.turn.user_id)
         return words.not_yours() if foreign else words.stale()
 
-    async def _confirm(self, case: Case, stored: StoredAction) -> Answer:
+    async def _confirm(self, case: TurnContext, stored: StoredAction) -> TurnAnswer:
         if stored.state == "armed":
-            return said(case, speak(stored.action.language).early(stored.action.preview))
+            return said(case, texts_for(stored.action.language).early(stored.action.preview))
         if stored.state == "shown" and await self._is_hidden(case, stored):
-            return await self._cancel(case, stored, speak(stored.action.language).unsafe(stored.action.preview))
+            return await self._cancel(case, stored, texts_for(stored.action.language).unsafe(stored.action.preview))
         claim = Claim(
             scope=case.turn.scope,
             pending_action_id=stored.pid,
@@ -539,11 +550,11 @@ class ChannelAgent:
         answer = self._choices.offered(case, answer, choices)
         return await self._closed(case, answer, stored, outcome.record.state, outcome.told)
 
-    def _channel_run(self, case: Case) -> ChannelRun:
+    def _channel_run(self, case: TurnContext) -> ChannelRun:
         """Return what tools, roles and proposals of this turn know of who speaks."""
         return replace(case.run(self._confirm_ttl, self.parser.version), role=role_of(self.agent.selector))
 
-    async def _is_hidden(self, case: Case, stored: StoredAction) -> bool:
+    async def _is_hidden(self, case: TurnContext, stored: StoredAction) -> bool:
         """Whether they asked for what they may not use any more: their role may have changed since."""
         if self.agent.selector is None or stored.action.is_expired(case.received_at):
             return False
@@ -551,7 +562,7 @@ class ChannelAgent:
             genuine = stored.is_genuine(self.store.seal, case.turn.scope)
             return genuine and await is_hidden(self.agent.selector, self.agent.tools, stored.action)
 
-    async def _settled(self, case: Case, stored: StoredAction) -> Answer:
+    async def _settled(self, case: TurnContext, stored: StoredAction) -> TurnAnswer:
         """The outcome of this very turn: it was reached before a crash, and is told now."""
         effects = await self.store.settlement.effects(case.turn.scope, stored)
         told = await self._retold(case.turn.scope, stored)
@@ -571,28 +582,28 @@ class ChannelAgent:
 
     def _speak(self, said: Iterable[str], turn: Turn) -> Texts:
         language = choose(said, turn.language, self._language)
-        return speak(language if not self._languages or language in self._languages else self._language)
+        return texts_for(language if not self._languages or language in self._languages else self._language)
 
-    async def _move_on(self, case: Case, live: StoredAction) -> Answer:
+    async def _move_on(self, case: TurnContext, live: StoredAction) -> TurnAnswer:
         """Another subject: nothing destructive stays armed behind an unrelated message (seed), and we say so."""
         action = live.action
         over = action.is_expired(case.received_at)
-        words = speak(action.language)
+        words = texts_for(action.language)
         told = words.expired(action.preview) if over else words.dropped(action.preview)
         move = replace(_dropped(live, case.turn), to="expired" if over else "cancelled", told=told)
         answer = await self._run(case, preface="" if over else told)
         answer = replace(answer, change=replace(answer.change, move=move))
         return await self._closed(case, answer, live, "expired" if over else "cancelled", told)
 
-    async def _run(self, case: Case, preface: str = "") -> Answer:
+    async def _run(self, case: TurnContext, preface: str = "") -> TurnAnswer:
         turn, words = case.turn, case.words
         run = self._channel_run(case)
         book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
-        memory = await recollected(case)
+        memory = await load_history(case)
         hear = case.hear if case.hear and may_be_heard(self.agent.config) else None
         with channel_run(run), timer_book(book):
             result = await self.agent.arun(
-                [Message(Role.USER, heard(turn) or turn_label(turn), media=turn.media)],
+                [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
                 memory=memory,
                 journal=HeardJournal(case.journal or NoJournal(), hear) if hear else case.journal,
                 stream_handler=hear,
@@ -610,7 +621,9 @@ class ChannelAgent:
         change = replace(answer.change, timers=tuple(book.added), silenced=tuple(book.silenced))
         return replace(answer, change=change)
 
-    async def _reply(self, case: Case, result: AgentResult, proposal: Proposal | None, preface: str) -> Answer:
+    async def _reply(
+        self, case: TurnContext, result: AgentResult, proposal: Proposal | None, preface: str
+    ) -> TurnAnswer:
         """What the person reads of a run, and is asked."""
         words = case.words
         files = tuple((Reply(media=media), "") for media in await self._made.kept(result.artifacts, case.turn))
@@ -622,9 +635,9 @@ class ChannelAgent:
         if proposal:  # nothing else is asked beside it
             asked, arms = self._questions.asked(case, proposal, preface, proposal.prompt_in(content))
             await note_asked(self.store, case.turn, asked[1])
-            return Answer(Change(replies=(*_spoken(told), *files, asked), arms=arms), result)
+            return TurnAnswer(TurnChange(replies=(*_spoken(told), *files, asked), arms=arms), result)
         spoken_text = _spoken(_joined([preface, told, content]), result.failure_cause)
-        answer = Answer(Change(replies=(*spoken_text, *files)), result)
+        answer = TurnAnswer(TurnChange(replies=(*spoken_text, *files)), result)
         return self._choices.offered(case, answer, result.choices if result.stop_reason in _ITS_OWN else ())
 
     def _has_acted(self, result: AgentResult) -> bool:
@@ -632,7 +645,7 @@ class ChannelAgent:
         acting = {tool.name for tool in self.agent.tools if not tool.read_only}
         return any(call.tool_name in acting for call in result.tool_calls)
 
-    async def _applied(self, conversation: str, change: Change) -> bool:
+    async def _applied(self, conversation: str, change: TurnChange) -> bool:
         """Make the change. False when another message of the same scope was quicker: this answer is void."""
         if not (change.move or change.arms):
             return True
@@ -641,9 +654,9 @@ class ChannelAgent:
 
     async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
         action = live.action
-        move = Move(action.pending_action_id, _WAITING, "cancelled")
-        await reach(self.store.records.change, conversation, Change(move=move))
-        return speak(action.language).unsafe(action.preview)
+        move = Transition(action.pending_action_id, _WAITING, "cancelled")
+        await reach(self.store.records.change, conversation, TurnChange(move=move))
+        return texts_for(action.language).unsafe(action.preview)
 
     def _memory_of(self, scope: str) -> ConversationMemory:
         with self._memories_lock:
@@ -672,13 +685,13 @@ def _joined(paragraphs: Iterable[str]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _only_for(answer: Answer, user: str) -> Answer:
+def _only_for(answer: TurnAnswer, user: str) -> TurnAnswer:
     """Return the answer, which others in the group do not see where the platform can hide it."""
     replies = tuple((replace(reply, only_for=user), pid) for reply, pid in answer.change.replies)
     return replace(answer, change=replace(answer.change, replies=replies))
 
 
-def _repeating(answer: Answer, question: StoredAction) -> Answer:
+def _repeating(answer: TurnAnswer, question: StoredAction) -> TurnAnswer:
     """Return the answer, whose words repeat an open question: whoever quotes them quotes the question."""
     replies = tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies)
     return replace(answer, change=replace(answer.change, replies=replies))
@@ -689,19 +702,19 @@ def _in_language(replies: Sequence[tuple[Reply, str]], words: Texts) -> tuple[tu
     return tuple((replace(reply, language=words.language), pid) for reply, pid in replies)
 
 
-def _asserting(case: Case, answer: Answer, record: PendingAction) -> Answer:
+def _asserting(case: TurnContext, answer: TurnAnswer, record: PendingAction) -> TurnAnswer:
     """The answer, which is void if what it says is not true any more when it is committed."""
     if case.lease is None or record.state not in _BEGUN_AND_OVER:
         return answer
     told = record.outcome or ""
-    move = Move(record.pending_action_id, (record.state,), record.state, told, case.turn.event_id)
+    move = Transition(record.pending_action_id, (record.state,), record.state, told, case.turn.event_id)
     return replace(answer, change=replace(answer.change, move=move))
 
 
-def _dropped(live: StoredAction, turn: Turn) -> Move:
+def _dropped(live: StoredAction, turn: Turn) -> Transition:
     """What waits is let go by another message."""
-    told = speak(live.action.language).dropped(live.action.preview)
-    return Move(live.pid, _WAITING, "cancelled", told, turn.event_id)
+    told = texts_for(live.action.language).dropped(live.action.preview)
+    return Transition(live.pid, _WAITING, "cancelled", told, turn.event_id)
 
 
 def _typed(message: Message) -> bool:
@@ -719,7 +732,7 @@ def _told(stored: StoredAction) -> str:
     """What was said of an action that is over; one that ended without words of its own is put into words."""
     if stored.told:
         return stored.told
-    preview, words = stored.action.preview, speak(stored.action.language)
+    preview, words = stored.action.preview, texts_for(stored.action.language)
     match stored.state:
         case "expired":
             return words.expired(preview)

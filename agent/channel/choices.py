@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sayso.agent.channel.context import Answer, Case
+from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.channels.types import Button, Reply
 from sayso.pending.action import PendingAction, compute_args_digest
 from sayso.pending.concurrency import reach
-from sayso.pending.repository import OPEN_STATES, Claim, Ending, StoredAction, seal_action
+from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, seal_action
 from sayso.pending.store import BasePendingStore
-from sayso.pending.turns.change import Arm
-from sayso.pending.turns.queued import CHOICE_KIND, LaneLost, TurnOvertaken
+from sayso.pending.turns.change import NewAction
+from sayso.pending.turns.queued import CHOICE_KIND, LeaseLost, StaleTurn
 
 #: Seconds for which an offer can be taken.
 CHOICE_SECONDS = 86_400.0
@@ -25,7 +25,7 @@ class Choices:
     def __init__(self, store: BasePendingStore) -> None:
         self._store = store
 
-    def offered(self, case: Case, answer: Answer, labels: Sequence[str]) -> Answer:
+    def offered(self, case: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
         """The answer with these labels as buttons under its last words; in words where nothing can be tapped.
 
         What asks for something itself, or is too long to be kept when its buttons go, has them below it.
@@ -46,7 +46,7 @@ class Choices:
         )
         return replace(answer, change=change)
 
-    async def taken(self, case: Case, stored: StoredAction, choice: int) -> StoredAction:
+    async def taken(self, case: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
         """The offer, once this turn has taken the choice if nobody had before: then it is done, by this turn's event.
 
         Raises LaneLost and TurnOvertaken when the worker must stop or look again.
@@ -60,16 +60,16 @@ class Choices:
             case "mine":
                 label = stored.action.args["labels"][choice]
                 if await reach(records.start, claim, stored, event) != "go":
-                    raise TurnOvertaken(f"{claim.conversation}: the offer moved before it was taken")
-                await reach(records.finish, claim, event, Ending("done", label))
+                    raise StaleTurn(f"{claim.conversation}: the offer moved before it was taken")
+                await reach(records.finish, claim, event, ActionResult("done", label))
                 return replace(stored, state="done", by=event, told=label)
             case "lost":
-                raise LaneLost(claim.conversation)
+                raise LeaseLost(claim.conversation)
             case "moved":
-                raise TurnOvertaken(claim.conversation)
+                raise StaleTurn(claim.conversation)
         return replace(stored, state="expired")
 
-    def _offer(self, case: Case, text: str, labels: Sequence[str]) -> PendingAction:
+    def _offer(self, case: TurnContext, text: str, labels: Sequence[str]) -> PendingAction:
         where, args = case.turn.conversation, {"labels": list(labels), "text": text}
         return PendingAction(
             user_id=case.turn.user_id,
@@ -84,7 +84,7 @@ class Choices:
             language=case.words.language,
         )
 
-    def _reply(self, case: Case, offer: PendingAction) -> Reply:
+    def _reply(self, case: TurnContext, offer: PendingAction) -> Reply:
         seal, pid = self._store.seal, offer.pending_action_id
         labels = enumerate(offer.args["labels"])
         return Reply(
@@ -92,6 +92,6 @@ class Choices:
             tuple(Button(label, seal.mint_choice(pid, place, case.turn.scope)) for place, label in labels),
         )
 
-    def _arm(self, case: Case, offer: PendingAction) -> Arm:
+    def _arm(self, case: TurnContext, offer: PendingAction) -> NewAction:
         """It waits beside what the scope may wait for, and only its buttons reach it."""
         return seal_action(offer, self._store.seal, user=case.turn.scope.id, live=False)

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import Answer, Case
-from sayso.agent.channel.prompts import Prompts
-from sayso.agent.run.approval import decide, is_always_denied
+from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.channel.prompts import ClosedPrompts
+from sayso.agent.run.approval import effective_decision, is_always_denied
 from sayso.agent.tools.preview import literal
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.selectors import foresee, roles_in
+from sayso.agent.toolsets.selectors import roles_in, would_show
 from sayso.channels.i18n.invisible import readable
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply, Turn
-from sayso.pending.action import State
+from sayso.pending.action import ActionState
 from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.pending.repository import StoredAction
-from sayso.pending.turns.change import Change, Move
+from sayso.pending.turns.change import Transition, TurnChange
 
 #: In the order in which /help lists them. What stops a running turn is heard before it gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")
@@ -40,7 +40,7 @@ class Usable:
 class Commands:
     """The commands of one channel's agent. A tool of the same name goes first: it is its owner's."""
 
-    def __init__(self, agent: Agent, prompts: Prompts) -> None:
+    def __init__(self, agent: Agent, prompts: ClosedPrompts) -> None:
         self._agent = agent
         self._prompts = prompts
 
@@ -51,7 +51,7 @@ class Commands:
         is_ours = name in ANSWERED and turn.decides and turn.tap is None
         return name if is_ours and name not in self._taken() else ""
 
-    async def answer(self, name: str, case: Case, run: ChannelRun) -> Answer:
+    async def answer(self, name: str, case: TurnContext, run: ChannelRun) -> TurnAnswer:
         """What a command says and changes. The history does not hear of it."""
         with channel_run(run):
             match name:
@@ -74,12 +74,12 @@ class Commands:
         for tool in self._agent.tools:
             if is_always_denied(tool, self._agent.config):
                 continue
-            decision = decide(tool, {}, self._agent.config).decision
-            if await foresee(self._agent.selector, tool) != "hidden":
+            decision = effective_decision(tool, {}, self._agent.config).decision
+            if await would_show(self._agent.selector, tool) != "hidden":
                 found.append(Usable(tool, decision == "review" or bool(tool.proposes)))
         return found
 
-    def _help(self, case: Case, usable: list[Usable]) -> str:
+    def _help(self, case: TurnContext, usable: list[Usable]) -> str:
         words, taken = case.words, self._taken()
         lines = [f"- /{name}: {words.command(name)}" for name in LISTED if name not in taken]
         asking = [f"`{each.tool.name}`" for each in usable if each.asks]
@@ -87,28 +87,28 @@ class Commands:
         first = words.asks_first(", ".join([*asking[:MAX_TOOLS], *more])) if asking else ""
         return "\n\n".join(filter(None, [words.help_intro(), "\n".join(lines), first]))
 
-    async def _reset(self, case: Case) -> Answer:
+    async def _reset(self, case: TurnContext) -> TurnAnswer:
         """Forget the transcript, and cancel what waits. What other memories know, and reminders, stay."""
         case.memory.clear()
         done = case.words.reset_done()
         if case.waiting is None:
             return _only(done)
         state, told = _ended(case, case.waiting)
-        move = Move(case.waiting.pid, ("armed", "shown"), state, told, case.turn.event_id)
+        move = Transition(case.waiting.pid, ("armed", "shown"), state, told, case.turn.event_id)
         closed = await self._prompts.closed(case.turn, case.waiting, state, told)
-        return Answer(Change(replies=(*closed, (Reply(f"{done}\n{told}"), "")), move=move))
+        return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{told}"), "")), move=move))
 
 
-def _ended(case: Case, waiting: StoredAction) -> tuple[State, str]:
+def _ended(case: TurnContext, waiting: StoredAction) -> tuple[ActionState, str]:
     """How what waited ends with a reset, and what is said of it."""
     action = waiting.action
-    words = speak(action.language)
+    words = texts_for(action.language)
     if action.is_expired(case.received_at):
         return "expired", words.expired(action.preview)
     return "cancelled", words.cancelled(action.preview)
 
 
-def _tool_list(case: Case, usable: list[Usable]) -> str:
+def _tool_list(case: TurnContext, usable: list[Usable]) -> str:
     words = case.words
     if not usable:
         return words.no_tools()
@@ -122,7 +122,7 @@ def _tool_line(each: Usable, mark: str) -> str:
     return f"- `{each.tool.name}`{mark}: {first if len(first) <= MAX_LINE_CHARS else f'{first[:MAX_LINE_CHARS]}...'}"
 
 
-def _who(case: Case, roles: list[str]) -> Iterator[str]:
+def _who(case: TurnContext, roles: list[str]) -> Iterator[str]:
     """What an operator needs to know them by. A person without a role hears so."""
     turn, words = case.turn, case.words
     yield words.who("id", f"`{turn.user_id}`")
@@ -135,7 +135,7 @@ def _who(case: Case, roles: list[str]) -> Iterator[str]:
         yield words.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 
 
-def _status(case: Case) -> Iterator[str]:
+def _status(case: TurnContext) -> Iterator[str]:
     """What is open, and for how long. Turns of a conversation come one by one: whoever hears this has no other running,
     but an action may be, that was confirmed elsewhere.
     """
@@ -153,5 +153,5 @@ def _status(case: Case) -> Iterator[str]:
             yield words.status_reminder(timer.note or timer.text, timer.at - case.received_at)
 
 
-def _only(text: str) -> Answer:
-    return Answer(Change(replies=((Reply(text), ""),)))
+def _only(text: str) -> TurnAnswer:
+    return TurnAnswer(TurnChange(replies=((Reply(text), ""),)))

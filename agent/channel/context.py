@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.long_texts import LongTexts
-from sayso.agent.channel.user_message import heard
+from sayso.agent.channel.user_message import user_message_text
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
@@ -18,15 +18,15 @@ from sayso.pending.concurrency import reach
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, StoredAction
 from sayso.pending.store import BasePendingStore
-from sayso.pending.turns.change import Change, Lease, Timer
-from sayso.pending.turns.queued import Hearing
+from sayso.pending.turns.change import Lease, Timer, TurnChange
+from sayso.pending.turns.queued import StreamListener
 
 #: What the history holds of a tap.
 TAPPED = "(tapped a button)"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class TurnContext:
     """A turn and all that is known about it."""
 
     turn: Turn
@@ -43,7 +43,7 @@ class Case:
     timers: tuple[Timer, ...] = ()
     journal: TurnJournal | None = None
     #: Hears the words while they come.
-    hear: Hearing | None = None
+    hear: StreamListener | None = None
     #: Where the history's long texts are. Without a lane it stays in this process, as it is.
     texts: LongTexts | None = None
 
@@ -75,23 +75,23 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TurnAnswer:
     """What a turn changes, and the agent's own result if it was asked."""
 
-    change: Change
+    change: TurnChange
     result: AgentResult | None = None
 
-    def behind(self, reply: Reply) -> Answer:
+    def behind(self, reply: Reply) -> TurnAnswer:
         """The answer, said after this."""
         return replace(self, change=replace(self.change, replies=((reply, ""), *self.change.replies)))
 
 
-def said(case: Case, text: str, files: Sequence[Media] = ()) -> Answer:
+def said(case: TurnContext, text: str, files: Sequence[Media] = ()) -> TurnAnswer:
     """An answer without a model, which the history remembers all the same."""
-    words = heard(case.turn) or TAPPED
+    words = user_message_text(case.turn) or TAPPED
     case.memory.add_many([Message(Role.USER, words), Message(Role.ASSISTANT, text)])
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
-    return Answer(Change(replies=replies))
+    return TurnAnswer(TurnChange(replies=replies))
 
 
 def remembered(history: str, limits: ConversationMemory | None) -> ConversationMemory:
@@ -106,7 +106,7 @@ def remembered(history: str, limits: ConversationMemory | None) -> ConversationM
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
 
 
-async def recollected(case: Case) -> ConversationMemory:
+async def load_history(case: TurnContext) -> ConversationMemory:
     """What the model is to know of earlier turns: the history with its long texts, as far as there is room."""
     history = case.memory.get_history()
     if case.texts is None or not any(message.kept for message in history):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from sayso.agent.channel.context import Case
+from sayso.agent.channel.context import TurnContext
 from sayso.agent.messages import Role
 from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.channels.types import Media, Turn, named, owner_of
@@ -16,7 +16,7 @@ from sayso.pending.concurrency import offload
 log = logging.getLogger(__name__)
 
 
-class MediaSink(Protocol):
+class ArtifactStore(Protocol):
     """Where files are kept."""
 
     def put(self, data: bytes, *, mime_type: str, filename: str, owner: str) -> Media:
@@ -26,13 +26,13 @@ class MediaSink(Protocol):
         """The stored bytes. Raises KeyError when the file is gone."""
 
 
-class Made:
+class TurnFiles:
     """Puts files into the media store, if there is one, and finds there what people sent."""
 
-    def __init__(self, sink: MediaSink | None) -> None:
+    def __init__(self, sink: ArtifactStore | None) -> None:
         self._sink = sink
 
-    def received(self, case: Case) -> list[ReceivedFile]:
+    def received(self, case: TurnContext) -> list[ReceivedFile]:
         """What the person sent, as far as the conversation remembers it, and with this turn."""
         said = [message for message in case.memory.get_history() if message.role is Role.USER]
         files = [media for message in said for media in message.media] + list(case.turn.media)

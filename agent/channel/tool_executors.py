@@ -15,16 +15,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from sayso.agent.config import AgentConfig
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
-from sayso.agent.run.approval import decide
+from sayso.agent.run.approval import effective_decision
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from sayso.agent.tools.results import serialise
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.selectors import ToolSelector, foresee
+from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
-from sayso.pending.concurrency import CutOff, in_thread
+from sayso.pending.concurrency import TimedOut, in_thread
 from sayso.pending.executors import UNDO_PREFIX, Ambiguous, EffectFailed, ExecutorFactory, NotFound, PendingConfirmation
 from sayso.pending.proposals import PLAN_KIND
 from sayso.pending.store import BasePendingStore
@@ -32,7 +32,7 @@ from sayso.pending.store import BasePendingStore
 log = logging.getLogger(__name__)
 
 
-class ToolKinds:
+class ToolExecutors:
     """The agent's tools as a store's kinds of actions. Lives as long as the store, and follows tools that change.
 
     A tool that is gone, or switched off, runs nothing any more, a yes or not; nor does one that the agent's policy
@@ -101,10 +101,10 @@ def _runs(tool: Tool) -> ExecutorFactory:
             try:
                 value = await tool.ainvoke(action.args)
             except EffectUnknownError as exc:  # "failed" would say more than anybody knows
-                raise CutOff(str(exc)) from exc
+                raise TimedOut(str(exc)) from exc
             except ToolExecutionError as exc:
                 if isinstance(exc.error, TimeoutError):  # whatever it waited for may still be done
-                    raise CutOff(str(exc)) from exc
+                    raise TimedOut(str(exc)) from exc
                 raise
             return _told(tool, value)
 
@@ -118,7 +118,7 @@ async def _observed(action: PendingAction, config: AgentConfig, executor: Execut
 
     The call's id is that of the action, the tool's name its kind. Raises what the call raises.
     """
-    chronicle = Chronicle(
+    chronicle = RunEvents(
         config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=_in_event_loop()
     )
     began, call = perf_counter(), (action.pending_action_id, action.kind)
@@ -158,7 +158,7 @@ def _shown(value: Any) -> str:
         return type(value).__name__
 
 
-async def _tell_failure(chronicle: Chronicle, action: PendingAction, error: BaseException, began: float) -> None:
+async def _tell_failure(chronicle: RunEvents, action: PendingAction, error: BaseException, began: float) -> None:
     call = (action.pending_action_id, action.kind)
     chronicle.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=str(error))
     await chronicle.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
@@ -176,7 +176,7 @@ def _in_event_loop() -> bool:
 
 def _raised(error: Exception) -> BaseException:
     """Return what the tool itself raised."""
-    if isinstance(error, EffectFailed | CutOff) and isinstance(error.__cause__, Exception):
+    if isinstance(error, EffectFailed | TimedOut) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return error.error if isinstance(error, ToolExecutionError) and error.error else error
 
@@ -185,7 +185,7 @@ def _policy_refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> s
     """The event that is logged where nothing may run for this action; "" where something may."""
     if action.version and action.version != tool.version:
         return "pending.other_version"
-    return "pending.denied" if decide(tool, action.args, config).decision == "deny" else ""
+    return "pending.denied" if effective_decision(tool, action.args, config).decision == "deny" else ""
 
 
 def _refusal(tool: Tool, action: PendingAction) -> str:
@@ -198,7 +198,7 @@ def _refusal(tool: Tool, action: PendingAction) -> str:
 
 async def is_hidden(selector: ToolSelector | None, tools: Iterable[Tool], action: PendingAction) -> bool:
     """Whether whoever speaks now may not use a tool that the action, or a step of it, needs: asked in their run."""
-    return any([await foresee(selector, tool) == "hidden" for tool in _tools_of(action, tools)])
+    return any([await would_show(selector, tool) == "hidden" for tool in _tools_of(action, tools)])
 
 
 async def learn_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
@@ -278,7 +278,7 @@ def _undoes(tool: Tool) -> ExecutorFactory:
             try:
                 value = await tool.aundo_raw(action.args["args"], action.args["result"])
             except EffectUnknownError as exc:  # "failed" would say more than anybody knows
-                raise CutOff(str(exc)) from exc
+                raise TimedOut(str(exc)) from exc
             return _told(tool, value)
 
         return execute if action.version == tool.version else None

@@ -8,7 +8,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.run.journal import Answered, CallOutcome, Journal, Recalled
 from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.types import Turn
-from sayso.pending.turns.queued import Hearing
+from sayso.pending.turns.queued import StreamListener
 
 #: Characters of a quoted message, and of a note, that are read.
 MAX_QUOTED_CHARS = 1000
@@ -31,7 +31,7 @@ _EDITED = "[edited an earlier message]"
 _TAPPED = "[tapped a button]"
 
 
-def heard(turn: Turn) -> str:
+def user_message_text(turn: Turn) -> str:
     """The person's words, below a line in brackets for each thing that is none of them: what was quoted, what came
     along, that it is an edit or a tap. "" where there is nothing of either.
     """
@@ -76,7 +76,7 @@ def may_be_heard(config: AgentConfig) -> bool:
 class HeardJournal:
     """A journal that tells who listens when a step is over."""
 
-    def __init__(self, journal: Journal, hearing: Hearing) -> None:
+    def __init__(self, journal: Journal, hearing: StreamListener) -> None:
         self._journal = journal
         self._hearing = hearing
 

@@ -145,7 +145,7 @@ def _demand_a_result(result: object) -> None:
 
 
 #: Whether a text is the user's or the answer.
-Stage = Literal["input", "output"]
+GuardStage = Literal["input", "output"]
 
 
 class GuardrailBlocked(Exception):
@@ -157,7 +157,7 @@ class GuardrailBlocked(Exception):
         self.words = words or ending_words("refused")
 
 
-class Told(Protocol):
+class EventSink(Protocol):
     """Who keeps the trace of a run and tells its observers: a Chronicle."""
 
     def note(self, type: Any, *, began: float | None = None, **fields: Any) -> Any:  # noqa: A002  # as traces call it
@@ -167,7 +167,7 @@ class Told(Protocol):
         """Call `on_<event>` of each observer."""
 
 
-async def guarded(pipeline: GuardrailsPipeline | None, stage: Stage, text: str, chronicle: Told) -> str:
+async def guarded(pipeline: GuardrailsPipeline | None, stage: GuardStage, text: str, chronicle: EventSink) -> str:
     """The text to go on with. Raises GuardrailBlocked; each guardrail that was tripped is told and noted before."""
     if pipeline is None:
         return text

@@ -16,7 +16,7 @@ from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.scope import in_scope, named
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.trace import StepType
 from sayso.agent.providers.base import Provider
 from sayso.agent.tools.screening import fenced
@@ -34,7 +34,7 @@ PREFACE = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Remembering:
+class RunMemory:
     """Lives as long as one run, whose `provider`, `model` and `timeout` (seconds) it asks with where nothing else is
     configured.
 
@@ -49,7 +49,7 @@ class Remembering:
     memory: ConversationMemory | None
     own: bool
     scope: str
-    chronicle: Chronicle
+    chronicle: RunEvents
     entity_memory: EntityMemory | None = None
     knowledge_graph: KnowledgeGraphMemory | None = None
     knowledge_memory: KnowledgeMemory | None = None

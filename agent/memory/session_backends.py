@@ -16,7 +16,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.agent.memory.sessions import SessionKey, SessionStoreUnavailable, ShelvedSessions
+from sayso.agent.memory.sessions import KeyValueSessions, SessionKey, SessionStoreUnavailable
 from sayso.channels.media import remove_older, sync_folder, write_atomically
 from sayso.pending.redis.client import Connections, connect
 
@@ -28,7 +28,7 @@ UNFINISHED_SECONDS = 3600
 _LOCK = ".lock"
 
 
-class JsonFileSessionStore(ShelvedSessions):
+class JsonFileSessionStore(KeyValueSessions):
     """Files in a folder, for one machine. Only our own user reads them; a file is on disk when `save` returns.
 
     Needs a disk of this machine: on a network drive two processes may not see each other's locks.
@@ -122,7 +122,7 @@ _REMOVE_IF = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('D
 _SPECIAL = re.compile(r"[\\*?\[\]^-]")
 
 
-class RedisSessionStore(ShelvedSessions):
+class RedisSessionStore(KeyValueSessions):
     """One key a session, which Redis itself lets go after `default_ttl`; without one it stays until it is deleted.
 
     `list` goes through all keys of the server: for operators, not for each turn. A `client` takes the place of `url`.
@@ -217,7 +217,7 @@ CREATE TABLE IF NOT EXISTS sessions (
 """
 
 
-class SQLiteSessionStore(ShelvedSessions):
+class SQLiteSessionStore(KeyValueSessions):
     """One file that only our own user reads. Each call opens and closes it, so any thread and process may call."""
 
     def __init__(

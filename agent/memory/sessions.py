@@ -151,7 +151,7 @@ log = logging.getLogger(__name__)
 _UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
 
 
-class ShelvedSessions(ABC):
+class KeyValueSessions(ABC):
     """A session store; who inherits keeps the texts. Each text is replaced as a whole, and read as a whole.
 
     `default_ttl` is in seconds from the last save, None for sessions that stay; `clock` tells Unix seconds.
@@ -280,7 +280,7 @@ def _broken(key: SessionKey) -> BrokenSession:
     )
 
 
-class InMemorySessionStore(ShelvedSessions):
+class InMemorySessionStore(KeyValueSessions):
     """For tests, and for one process whose conversations may end with it. It keeps texts, as the others do."""
 
     def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:

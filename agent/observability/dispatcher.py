@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MOST_UNDER_WAY = 10_000
 
 
-class Chronicle:
+class RunEvents:
     """Of one run, made when it begins. `side_usage` is what it asked models beside its own loop.
 
     With `asynchronous=False` only the sync methods of observers are called. Results of tools are kept in the trace up

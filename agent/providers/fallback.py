@@ -26,7 +26,7 @@ from sayso.agent.providers.base import (
     pieces,
     without_secrets,
 )
-from sayso.agent.providers.testing import drawn
+from sayso.agent.providers.testing import iterate_sync
 from sayso.pending.concurrency import run_sync
 
 
@@ -36,7 +36,7 @@ class Permit:
     __slots__ = ()
 
 
-class Breaker:
+class CircuitBreaker:
     """Closed at first. After `max_failures` in a row it admits nobody for `cooldown` seconds, then one at a time until
     one of them passes. Thread-safe; lives as long as its provider.
     """
@@ -136,7 +136,9 @@ class FallbackProvider:
         if max_failures < 1:
             raise ValueError(f"max_failures={max_failures!r} never asks anybody: use 1 or more")
         self._lines = [
-            _Line(provider, name_of(provider), Breaker(max_failures, cooldown_seconds, clock), is_first=not number)
+            _Candidate(
+                provider, name_of(provider), CircuitBreaker(max_failures, cooldown_seconds, clock), is_first=not number
+            )
             for number, provider in enumerate(providers)
         ]
         if not self._lines:
@@ -205,10 +207,10 @@ class FallbackProvider:
 
     def stream(self, **request: Any) -> Iterator[StreamItem]:
         """`astream` for sync code."""
-        return drawn(self.astream(**request))
+        return iterate_sync(self.astream(**request))
 
-    def _journey(self) -> _Journey:
-        return _Journey(self._lines, self._tell, self._clock)
+    def _journey(self) -> _Attempts:
+        return _Attempts(self._lines, self._tell, self._clock)
 
     def _tell(self, failed: str, following: str, error: Exception) -> None:
         _log.warning("provider_fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
@@ -229,12 +231,12 @@ def name_of(provider: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Candidate:
     """One provider, and whether it is worth asking."""
 
     provider: Provider
     name: str
-    breaker: Breaker
+    breaker: CircuitBreaker
     is_first: bool
 
     def fitted(self, request: ProviderRequest) -> ProviderRequest:
@@ -260,17 +262,17 @@ def _default_model(provider: Provider) -> str | None:
     return model if isinstance(model, str) else None
 
 
-class _Journey:
+class _Attempts:
     """One request on its way from provider to provider."""
 
     def __init__(
-        self, lines: list[_Line], tell: Callable[[str, str, Exception], None], clock: Callable[[], float]
+        self, lines: list[_Candidate], tell: Callable[[str, str, Exception], None], clock: Callable[[], float]
     ) -> None:
         self._lines, self._tell, self._clock = lines, tell, clock
         self._failures: list[tuple[str, ProviderError]] = []
         self._skipped: list[str] = []
 
-    def __iter__(self) -> Iterator[_Leg]:
+    def __iter__(self) -> Iterator[_Attempt]:
         for line in self._lines:
             permit = line.breaker.take()
             if permit is None:
@@ -282,7 +284,7 @@ class _Journey:
             self._skipped = []
             yield self._leg(line, line.breaker.insist())
 
-    def fail(self, line: _Line, error: ProviderError) -> None:
+    def fail(self, line: _Candidate, error: ProviderError) -> None:
         """It did not answer."""
         self._failures.append((line.name, error))
 
@@ -304,17 +306,17 @@ class _Journey:
             setattr(failure, name, getattr(last, name))
         return failure
 
-    def _leg(self, line: _Line, permit: Permit) -> _Leg:
+    def _leg(self, line: _Candidate, permit: Permit) -> _Attempt:
         if self._failures:
             name, error = self._failures[-1]
             self._tell(name, line.name, error)
-        return _Leg(self, line, permit)
+        return _Attempt(self, line, permit)
 
 
-class _Leg:
+class _Attempt:
     """One provider's turn: its failure is noted and the next one's turn comes."""
 
-    def __init__(self, journey: _Journey, line: _Line, permit: Permit) -> None:
+    def __init__(self, journey: _Attempts, line: _Candidate, permit: Permit) -> None:
         self.line = line
         self._journey, self._permit = journey, permit
 

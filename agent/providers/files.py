@@ -70,7 +70,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileReading:
     """Reads files for one request to a model that accepts these MIME types, up to so many bytes each and together."""
 
     load: LoadMedia | None

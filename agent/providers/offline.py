@@ -126,11 +126,11 @@ def _quoted(value: Any) -> str:
 HELP_COMMANDS = frozenset({"help", "start"})
 
 
-Schema = Mapping[str, Any]
+OfflineSchema = Mapping[str, Any]
 
 
 #: What a text comes to: words for the user, or a tool with the arguments of each of its calls.
-Move = str | tuple[Schema, list[dict[str, Any]]]
+OfflineStep = str | tuple[OfflineSchema, list[dict[str, Any]]]
 
 
 def _today() -> date:
@@ -149,7 +149,7 @@ class OfflineProvider:
         answer = self._answer(asked.messages, asked.tools or ())
         return answer, _usage(asked, answer)
 
-    def _answer(self, messages: Sequence[Message], schemas: Sequence[Schema]) -> Message:
+    def _answer(self, messages: Sequence[Message], schemas: Sequence[OfflineSchema]) -> Message:
         if messages and messages[-1].role is Role.TOOL:
             return Message(Role.ASSISTANT, _results(messages))
         user = next((message for message in reversed(messages) if message.role is Role.USER), None)
@@ -166,7 +166,7 @@ class OfflineProvider:
             Role.ASSISTANT, tool_calls=tuple(ToolCall(schema["name"], *each) for each in zip(calls, ids, strict=True))
         )
 
-    def _move(self, user: Message | None, schemas: Sequence[Schema]) -> Move:
+    def _move(self, user: Message | None, schemas: Sequence[OfflineSchema]) -> OfflineStep:
         text = spoken(user.content).strip() if user else ""
         if text.startswith("/") and text[1:2].isalpha():
             return _command(text[1:], schemas)
@@ -184,7 +184,7 @@ def _results(messages: Sequence[Message]) -> str:
     return "\n".join(tell_result(message.content) for message in reversed(recent) if message.role is Role.TOOL)
 
 
-def _command(text: str, schemas: Sequence[Schema]) -> Move:
+def _command(text: str, schemas: Sequence[OfflineSchema]) -> OfflineStep:
     head, _, rest = text.partition(" ")
     name = head.partition("@")[0]  # Telegram groups write /name@the_bot
     schema = next((schema for schema in schemas if schema["name"] == name), None)
@@ -195,7 +195,7 @@ def _command(text: str, schemas: Sequence[Schema]) -> Move:
     return f"There is no command /{name}. /help lists them all."
 
 
-def _command_arguments(rest: str, schema: Schema) -> dict[str, Any]:
+def _command_arguments(rest: str, schema: OfflineSchema) -> dict[str, Any]:
     """`key=value` pairs, converted; words without a key are the first required parameter still open."""
     properties = schema["parameters"]["properties"]
     args: dict[str, Any] = {}

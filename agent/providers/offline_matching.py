@@ -79,7 +79,7 @@ def _undoubled(word: str) -> str:
 NAME_WEIGHT = 10
 
 
-Schema = Mapping[str, Any]
+ToolSchema = Mapping[str, Any]
 
 
 #: "Don't delete INV-42" holds every word of the request it forbids; a matcher of words must not guess.
@@ -91,7 +91,7 @@ _WEAK_STEMS = frozenset(stem(word) for word in WEAK_WORDS)
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    schema: Schema
+    schema: ToolSchema
     name: frozenset[str]
     hits: frozenset[str]
     score: int
@@ -107,7 +107,7 @@ class _Candidate:
         return self.complete or bool(self.hits - _WEAK_STEMS)
 
 
-def match_tools(text: str, schemas: Sequence[Schema]) -> list[Schema]:
+def match_tools(text: str, schemas: Sequence[ToolSchema]) -> list[ToolSchema]:
     """The tools the text may mean: none, the one, or several that only a question can tell apart."""
     if _FORBIDS.search(text):
         return []
@@ -128,13 +128,13 @@ def _said(text: str) -> frozenset[str]:
     return stems(word for token in tokens(text) if not token.quoted for word in name_words(token.text))
 
 
-def _candidate(said: frozenset[str], schema: Schema) -> _Candidate:
+def _candidate(said: frozenset[str], schema: ToolSchema) -> _Candidate:
     name = frozenset(stem(word) for word in name_words(schema["name"]))
     hits = name & said
     return _Candidate(schema, name, hits, NAME_WEIGHT * len(hits) + len((said & _background(schema)) - name))
 
 
-def _background(schema: Schema) -> frozenset[str]:
+def _background(schema: ToolSchema) -> frozenset[str]:
     words = name_words(str(schema.get("description", "")))
     for name, prop in _properties(schema).items():
         words += name_words(name)
@@ -148,7 +148,7 @@ def _is_distinct(winner: _Candidate, everyone: Sequence[_Candidate]) -> bool:
     return winner.complete or bool(winner.hits - others - _WEAK_STEMS)
 
 
-def _properties(schema: Schema) -> Mapping[str, Any]:
+def _properties(schema: ToolSchema) -> Mapping[str, Any]:
     properties: Mapping[str, Any] = schema.get("parameters", {}).get("properties", {})
     return properties
 
@@ -208,9 +208,9 @@ def pick_calls(text: str, schema: Mapping[str, Any], today: date) -> list[dict[s
     said = tokens(text)
     named = [token for token in said if _identifier(token)] if _takes_one_identifier(schema) else []
     if len(named) < 2:
-        return [_Picker(schema, said, today).pick()]
+        return [ArgumentExtractor(schema, said, today).pick()]
     others = [token for token in said if token not in named]
-    return [_Picker(schema, [*others, token], today).pick() for token in dict.fromkeys(named)]
+    return [ArgumentExtractor(schema, [*others, token], today).pick() for token in dict.fromkeys(named)]
 
 
 def _takes_one_identifier(schema: Mapping[str, Any]) -> bool:
@@ -231,7 +231,7 @@ def convert(value: str, prop: Mapping[str, Any]) -> Any:
 
 
 @dataclass(slots=True)
-class _Picker:
+class ArgumentExtractor:
     """Lives for one text. Typed values are taken first, so that the loose words left over are really loose."""
 
     schema: Mapping[str, Any]
@@ -240,6 +240,7 @@ class _Picker:
     args: dict[str, Any] = field(default_factory=dict)
 
     def pick(self) -> dict[str, Any]:
+        """Return the arguments found in the message, by parameter name."""
         self._take_assignments()
         for name, prop in self._open():
             if _MOMENT_PARAMETER.search(name):

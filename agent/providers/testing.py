@@ -18,7 +18,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def drawn(stream: AsyncGenerator[T, None]) -> Iterator[T]:
+def iterate_sync(stream: AsyncGenerator[T, None]) -> Iterator[T]:
     """The pieces of the stream, each fetched when it is asked for; also inside a running loop, which then waits too."""
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from sayso.agent.extras import install_command
 from sayso.agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
-from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, Files, LoadMedia
+from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
 from sayso.agent.run.model_call import context_tokens
 from sayso.agent.tools.schema.vendors import ApiFormat
 from sayso.pending.concurrency import offload
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model
 
-    from sayso.agent.providers.pydantic_ai.request import Exchange
+    from sayso.agent.providers.pydantic_ai.request import ModelRequest
 
 
 T = TypeVar("T")
@@ -346,19 +346,19 @@ class VendorProvider(ABC):
             raise _missing(self.sdk, self.extra) from exc
 
     @asynccontextmanager
-    async def _exchange(self, kwargs: Mapping[str, Any]) -> AsyncIterator[Exchange]:
+    async def _exchange(self, kwargs: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
         """One request, and the bytes of its files for as long as it takes."""
         if not self._preloaded:
             await offload(self.preload)
-        from sayso.agent.providers.pydantic_ai.request import Exchange
+        from sayso.agent.providers.pydantic_ai.request import ModelRequest
 
         request = ProviderRequest(**kwargs)
         name = request.model or self.default_model
         if not name:
             raise ProviderConfigurationError(f"{self.name} was asked for no model: give it a default_model")
-        files = Files(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
+        files = FileReading(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
         async with files.holding(request.messages) as messages:
-            yield Exchange(
+            yield ModelRequest(
                 provider=self.name,
                 model=self._model(self._clients.get(), name),
                 request=request,

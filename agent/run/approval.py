@@ -14,23 +14,23 @@ from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import contained, in_thread
 
 
-class RefusedError(Exception):
+class ToolCallRefused(Exception):
     """Raised when a call must not run; the text tells the model why."""
 
 
 async def confirmed(tool: Tool, args: dict[str, Any], reason: str, config: AgentConfig) -> None:
     """Return once a person has said yes; raise RefusedError on anything else, silence and failure included."""
     if config.confirm_action is None:
-        raise RefusedError(f"{tool.name!r} needs an approval that nobody can give here: {reason}")
+        raise ToolCallRefused(f"{tool.name!r} needs an approval that nobody can give here: {reason}")
     try:
         async with asyncio.timeout(config.approval_timeout):
             answer = await _ask_person(config.confirm_action, tool.name, args, reason)
     except TimeoutError as exc:
-        raise RefusedError(f"{tool.name!r} was not approved within {config.approval_timeout} seconds") from exc
+        raise ToolCallRefused(f"{tool.name!r} was not approved within {config.approval_timeout} seconds") from exc
     except Exception as exc:
-        raise RefusedError(f"{tool.name!r} was not approved: asking failed with {type(exc).__name__}") from exc
+        raise ToolCallRefused(f"{tool.name!r} was not approved: asking failed with {type(exc).__name__}") from exc
     if answer is not True:
-        raise RefusedError(f"{tool.name!r} was rejected by the user")
+        raise ToolCallRefused(f"{tool.name!r} was rejected by the user")
 
 
 async def _ask_person(confirm: ConfirmAction, name: str, args: dict[str, Any], reason: str) -> Any:
@@ -43,7 +43,7 @@ async def _ask_person(confirm: ConfirmAction, name: str, args: dict[str, Any], r
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
 
 
-def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDecision:
+def effective_decision(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDecision:
     """Whether a call with these arguments, validated and as JSON values, runs, is asked for, or never runs.
 
     A tool that requires approval is asked for even where the policy allows it: that is its author's word. One that its

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from sayso.agent.memory.scope import digest_of
 from sayso.agent.messages import UsageStats
 from sayso.pending.concurrency import reach
-from sayso.pending.redis.client import Breather, Connections
+from sayso.pending.redis.client import Connections, RedisCircuitBreaker
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -32,14 +32,14 @@ _DAY_SECONDS = 86_400
 
 
 #: Which limit is reached: of one run, of one conversation's day, or of everybody's day.
-Limit = Literal["run", "conversation", "day"]
+BudgetLimit = Literal["run", "conversation", "day"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class BudgetRefusal:
     """Why no model may be asked, and how much of that limit is used: tokens and US dollars."""
 
-    reason: Limit
+    reason: BudgetLimit
     tokens_used: int
     cost_used: float
 
@@ -54,7 +54,7 @@ class RunBudget:
     def __post_init__(self) -> None:
         _demand_positive(self, ("max_total_tokens", "max_cost_usd"))
 
-    def refusal(self, usage: UsageStats) -> Refusal | None:
+    def refusal(self, usage: UsageStats) -> BudgetRefusal | None:
         """Whether a run that has used so much may ask a model again. The call that reaches a limit is not cut off."""
         tokens, micros = spent(usage)
         return _refusal("run", (tokens, micros), self.max_total_tokens, self.max_cost_usd)
@@ -75,7 +75,7 @@ class BudgetLimits:
     def __post_init__(self) -> None:
         _demand_positive(self, ("conversation_tokens", "conversation_usd", "day_tokens", "day_usd"))
 
-    def refusal(self, conversation: tuple[int, int], day: tuple[int, int]) -> Refusal | None:
+    def refusal(self, conversation: tuple[int, int], day: tuple[int, int]) -> BudgetRefusal | None:
         """Whether a limit is reached by so many tokens and millionths of a dollar."""
         return _refusal("conversation", conversation, self.conversation_tokens, self.conversation_usd) or _refusal(
             "day", day, self.day_tokens, self.day_usd
@@ -87,7 +87,7 @@ class Budget(Protocol):
     a limit is passed by what was under way when it was reached, and by no more.
     """
 
-    async def refusal(self, scope: str) -> Refusal | None:
+    async def refusal(self, scope: str) -> BudgetRefusal | None:
         """Why this conversation may not ask a model now; None if it may."""
         ...
 
@@ -96,7 +96,7 @@ class Budget(Protocol):
         ...
 
 
-async def refusal_of(budget: Budget, scope: str) -> Refusal | None:
+async def refusal_of(budget: Budget, scope: str) -> BudgetRefusal | None:
     """The budget's word. One that cannot be asked refuses nobody: people are answered, and operators are warned."""
     try:
         return await budget.refusal(scope)
@@ -127,7 +127,7 @@ class MemoryBudget:
         self._tokens: Counter[str | None] = Counter()
         self._micros: Counter[str | None] = Counter()
 
-    async def refusal(self, scope: str) -> Refusal | None:
+    async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See Budget."""
         with self._lock:
             self._turn_the_page()
@@ -165,11 +165,13 @@ def spent(usage: UsageStats) -> tuple[int, int]:
     return max(0, tokens), max(0, round(cost * _MICRO))
 
 
-def _refusal(reason: Limit, used: tuple[int, int], max_tokens: int | None, max_usd: float | None) -> Refusal | None:
+def _refusal(
+    reason: BudgetLimit, used: tuple[int, int], max_tokens: int | None, max_usd: float | None
+) -> BudgetRefusal | None:
     tokens, micros = used
     over_tokens = max_tokens is not None and tokens >= max_tokens
     over_cost = max_usd is not None and micros >= max(1, round(max_usd * _MICRO))
-    return Refusal(reason, tokens, micros / _MICRO) if over_tokens or over_cost else None
+    return BudgetRefusal(reason, tokens, micros / _MICRO) if over_tokens or over_cost else None
 
 
 def day_of(now: float) -> str:
@@ -225,12 +227,12 @@ class RedisBudget:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._connections = Connections.of(client)
-        self._breather = Breather(slow_seconds=SLOW_SECONDS, pause_seconds=PAUSE_SECONDS)
+        self._breather = RedisCircuitBreaker(slow_seconds=SLOW_SECONDS, pause_seconds=PAUSE_SECONDS)
         self._limits = limits
         self._prefix = prefix
         self._clock = clock
 
-    async def refusal(self, scope: str) -> Refusal | None:
+    async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See Budget."""
         conversation, day = await reach(self._used, self._keys(scope))
         return self._limits.refusal(conversation, day)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: What is kept: a pair; for an agent, a model's Message and its UsageStats.
-Entry = tuple[Any, Any]
+CacheEntry = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class CacheStats:
 class Cache(Protocol):
     """Called from the event loop, by all runs and threads at once."""
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         """What was put there, unless its time is up."""
 
-    def set(self, key: str, value: Entry, ttl: float | None = None) -> None:
+    def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
         """Keep it for so many seconds, None for the cache's own number. For none or fewer, nothing is kept."""
 
     def delete(self, key: str) -> bool:
@@ -77,7 +77,7 @@ class Cache(Protocol):
 log = logging.getLogger(__name__)
 
 
-async def looked_up(cache: Cache, key: str, *, said: Iterable[Message] = ()) -> Entry | None:
+async def looked_up(cache: Cache, key: str, *, said: Iterable[Message] = ()) -> CacheEntry | None:
     """What a cache has. One that fails, or has something that is no answer, has nothing.
 
     `said` is the transcript that the answer joins: ids of calls that it has already are replaced by new ones.
@@ -90,7 +90,7 @@ async def looked_up(cache: Cache, key: str, *, said: Iterable[Message] = ()) -> 
         return None
 
 
-async def stored(cache: Cache, key: str, value: Entry, *, max_tokens: int | None = None) -> None:
+async def stored(cache: Cache, key: str, value: CacheEntry, *, max_tokens: int | None = None) -> None:
     """Keep an answer, if the cache can, for its own time. One that says nothing or was cut off is not kept.
 
     Answers of a run that asked for so many tokens at most and got them were cut off.
@@ -111,14 +111,14 @@ async def forgotten(cache: Cache, key: str) -> None:
         _warn(exc)
 
 
-def is_whole(value: Entry, max_tokens: int | None = None) -> bool:
+def is_whole(value: CacheEntry, max_tokens: int | None = None) -> bool:
     """Whether an answer says something, and to its end: the next one might be better."""
     message, usage = value
     says_something = bool(message.content.strip() or message.tool_calls)
     return says_something and (max_tokens is None or usage.completion_tokens < max_tokens)
 
 
-def _answer(entry: Any, said: Iterable[Message]) -> Entry:
+def _answer(entry: Any, said: Iterable[Message]) -> CacheEntry:
     """What a run can take in, whoever wrote the cache. Raises TypeError."""
     match entry:
         case (Message(role=Role.ASSISTANT, content=str()) as message, UsageStats() as usage) if is_whole(entry):
@@ -142,7 +142,7 @@ def _warn(error: Exception) -> None:
 _NOTHING = UsageStats()
 
 
-def written(value: Entry) -> str:
+def written(value: CacheEntry) -> str:
     """Return the entry as JSON. Raises TypeError or ValueError for a value that JSON would change or cannot hold."""
     match value:
         case (Message(role=Role.ASSISTANT) as message, UsageStats() as usage):
@@ -154,7 +154,7 @@ def written(value: Entry) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def read(text: str | bytes) -> Entry | None:
+def read(text: str | bytes) -> CacheEntry | None:
     """What was written, as the reader's own; None for anything else, such as an entry of another version. A Message
     beside a UsageStats is an assistant's.
     """
@@ -269,7 +269,7 @@ def _pictured(message: Message) -> dict[str, Any]:
     return {"pictures": seen} if seen else {}
 
 
-class Tally:
+class CacheCounter:
     """Lives as long as its cache."""
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ class InMemoryCache:
         self._clock = clock
         self._entries: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._chars = 0
-        self._tally = Tally()
+        self._tally = CacheCounter()
         self._lock = threading.Lock()
 
     @property
@@ -324,13 +324,13 @@ class InMemoryCache:
         """How it was used so far."""
         return self._tally.stats
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         """What was put there, unless its time is up or there was no room for it."""
         text = self._text(key)
         self._tally.asked(hit=text is not None)
         return None if text is None else read(text)
 
-    def set(self, key: str, value: Entry, ttl: float | None = None) -> None:
+    def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
         """Keep it; one that has no room by itself is not kept. Raises TypeError or ValueError for what is not JSON."""
         seconds, text = self._default_ttl if ttl is None else ttl, written(value)
         with self._lock:
@@ -411,7 +411,7 @@ class RedisCache:
         self._connections = Connections.of(_client(url) if client is None else client)
         self._prefix = prefix
         self._default_ttl = default_ttl
-        self._tally = Tally()
+        self._tally = CacheCounter()
         self._is_away = False
 
     @property
@@ -419,14 +419,14 @@ class RedisCache:
         """How this process used it so far."""
         return self._tally.stats
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         """What any process put there, unless its time is up or it cannot be read."""
         text = self._reached(lambda: self._ask("GET", self._prefix + key), None)
         entry = None if text is None else read(text)
         self._tally.asked(hit=entry is not None)
         return entry
 
-    def set(self, key: str, value: Entry, ttl: float | None = None) -> None:
+    def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
         """Keep it, if Redis can. Raises TypeError or ValueError for what is not JSON."""
         seconds, text = self._default_ttl if ttl is None else ttl, written(value)
         if seconds <= 0:
@@ -476,11 +476,11 @@ class RedisCache:
 
 def _client(url: str) -> Redis:
     """One that gives up soon where nothing is answered, and is not asked again for a while."""
-    from sayso.pending.redis.client import Breather, Connections, connect, hurry
+    from sayso.pending.redis.client import Connections, RedisCircuitBreaker, connect, hurry
 
     client = connect(url)
     hurry(client, answer_seconds=ANSWER_SECONDS)
-    Connections.of(client).breather = Breather(slow_seconds=ANSWER_SECONDS / 2, pause_seconds=PAUSE_SECONDS)
+    Connections.of(client).breather = RedisCircuitBreaker(slow_seconds=ANSWER_SECONDS / 2, pause_seconds=PAUSE_SECONDS)
     return client
 
 

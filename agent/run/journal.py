@@ -17,9 +17,9 @@ from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.types import Media
 from sayso.pending.concurrency import reach
 from sayso.pending.proposals import Proposed
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import JournalUnreadable, LaneLost, QueuedTurn, TurnOvertaken, journal_head
+from sayso.pending.turns.queued import JournalUnreadable, LeaseLost, QueuedTurn, StaleTurn, journal_head
 
 #: What the model is told of a call that was begun by a worker that died, or that nobody answered.
 UNCLEAR = (
@@ -150,22 +150,22 @@ class Journals(Protocol):
 class RedisJournals:
     """Journals in Redis: each call is one script, one round trip."""
 
-    def __init__(self, scripts: Scripts) -> None:
+    def __init__(self, scripts: LuaScripts) -> None:
         self._scripts = scripts
 
     def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
         """Append entries to the journal of a turn. Raises redis.RedisError when nobody knows whether they are there."""
         answer = self._scripts.run("journal", lease.conversation, lease.epoch, lease.token, seq, at, *entries)
         if answer == "lost":
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
         if answer != "ok":
-            raise TurnOvertaken(f"{lease.conversation}: {answer}")
+            raise StaleTurn(f"{lease.conversation}: {answer}")
 
     def entries(self, lease: Lease) -> Sequence[str]:
         """The journal of the turn at the head, as it is now. Raises LaneLost."""
         answer = self._scripts.run("journalled", lease.conversation, lease.epoch, lease.token)
         if answer == "lost":
-            raise LaneLost(lease.conversation)
+            raise LeaseLost(lease.conversation)
         return tuple(answer)
 
 

@@ -29,9 +29,9 @@ from sayso.agent.providers.base import (
 from sayso.agent.providers.fallback import fallback_listener, name_of
 from sayso.agent.providers.files import named_only
 from sayso.agent.result import ending_words
-from sayso.agent.run.budget import Refusal, book_in, refusal_of
+from sayso.agent.run.budget import BudgetRefusal, book_in, refusal_of
 from sayso.agent.run.cache import Cache, CacheKeyBuilder, forgotten, looked_up, stored
-from sayso.agent.run.state import Ending, OnText, Run
+from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
 from sayso.agent.tools.results import truncate
 
@@ -169,18 +169,18 @@ def _is_rate_limit(error: ProviderError) -> bool:
     return isinstance(error, RateLimitedError) or "rate limit" in text or "429" in text
 
 
-async def refusal(run: Run, config: AgentConfig) -> Ending | None:
+async def refusal(run: RunState, config: AgentConfig) -> RunEnd | None:
     """How the run ends if it has used up what it, its conversation or the day may use; None while it has not."""
     refused = await _refused(run, config)
     return await _told(run, refused) if refused is not None else None
 
 
-async def is_spent(run: Run, config: AgentConfig) -> bool:
+async def is_spent(run: RunState, config: AgentConfig) -> bool:
     """Whether nothing may be asked any more, beside the run either."""
     return await _refused(run, config) is not None
 
 
-async def _refused(run: Run, config: AgentConfig) -> Refusal | None:
+async def _refused(run: RunState, config: AgentConfig) -> BudgetRefusal | None:
     limits = config.run_budget
     refused = limits.refusal(run.usage + run.chronicle.side_usage) if limits else None
     if refused is None and config.budget is not None:
@@ -188,11 +188,11 @@ async def _refused(run: Run, config: AgentConfig) -> Refusal | None:
     return refused
 
 
-async def _told(run: Run, refused: Refusal) -> Ending:
+async def _told(run: RunState, refused: BudgetRefusal) -> RunEnd:
     tokens, cost = refused.tokens_used, refused.cost_used
     run.chronicle.note("budget", summary=f"{refused.reason}: {tokens} tokens, {cost:.4f} USD")
     await run.chronicle.tell("budget_exceeded", refused.reason, tokens, cost)
-    return Ending("budget", ending_words("budget_spent"))
+    return RunEnd("budget", ending_words("budget_spent"))
 
 
 #: Tokens of a model whose limit nobody knows, such as one on a server of your own.
@@ -294,7 +294,7 @@ def _squeezed(messages: Sequence[Message], room: int) -> Sequence[Message]:
     return messages
 
 
-Schema = Mapping[str, Any]
+ResponseSchema = Mapping[str, Any]
 
 
 #: How often a transcript that is too long for the model is halved, and asked with again.
@@ -309,7 +309,7 @@ _REFUSALS = frozenset({400, 413, 415, 422})
 LEAST_SHARE = 0.125
 
 
-class Asker:
+class ModelCaller:
     """Lives as long as its agent. `usage` is what all its questions came to."""
 
     def __init__(self, provider: Provider, config: AgentConfig, usage: AgentUsage, *, sleep: Sleep) -> None:
@@ -323,7 +323,7 @@ class Asker:
         #: Who answers, for keys of the cache: other settings have other answers.
         self._cached_as = f"{self.name} {json.dumps(settings, sort_keys=True, default=str)}" if settings else self.name
 
-    async def ask(self, run: Run, schemas: Sequence[Schema]) -> Completion:
+    async def ask(self, run: RunState, schemas: Sequence[ResponseSchema]) -> Completion:
         """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost,
         which the run has from the moment it is known.
 
@@ -337,7 +337,7 @@ class Asker:
             answer, usage = await self._cached(run, request, cache)
         return _identified(answer, run), usage
 
-    async def disown(self, run: Run) -> None:
+    async def disown(self, run: RunState) -> None:
         """The answer was of no use: the next who asks is not to get it from the cache."""
         if self._config.cache is not None and run.cache_key:
             await forgotten(self._config.cache, run.cache_key)
@@ -355,21 +355,21 @@ class Asker:
         for call in calls:
             self._usage.count_tool(call.tool_name)
 
-    async def spend_beside(self, run: Run) -> None:
+    async def spend_beside(self, run: RunState) -> None:
         """Take what the run's side questions cost since then to the account, and off its budget."""
         await self.spend_on(run, run.chronicle.unpaid())
 
-    async def spend_on(self, run: Run, usage: UsageStats) -> None:
+    async def spend_on(self, run: RunState, usage: UsageStats) -> None:
         """Take what a run used to the account, and off its budget."""
         if usage.total_tokens:
             self.spend(usage)
             await self._book(run, usage)
 
-    async def _book(self, run: Run, usage: UsageStats) -> None:
+    async def _book(self, run: RunState, usage: UsageStats) -> None:
         if self._config.budget is not None:
             await book_in(self._config.budget, run.request.scope, usage)
 
-    async def _request(self, run: Run, schemas: Sequence[Schema]) -> ProviderRequest:
+    async def _request(self, run: RunState, schemas: Sequence[ResponseSchema]) -> ProviderRequest:
         config, native = self._config, getattr(self._provider, "supports_response_format", False)
         form = run.request.response_format
         model, prompt = await self._model(run), "\n\n".join(filter(None, [config.prompt, run.context]))
@@ -384,12 +384,12 @@ class Asker:
             response_format=schema_from_response_format(form) if form is not None and native else None,
         )
 
-    def _messages(self, run: Run, model: str, prompt: str, schemas: Sequence[Schema]) -> Sequence[Message]:
+    def _messages(self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]) -> Sequence[Message]:
         """Return what the model is sent of the transcript."""
         messages = self._fitted(run, model, prompt, schemas)
         return named_only(messages) if run.names_files else messages
 
-    def _fitted(self, run: Run, model: str, prompt: str, schemas: Sequence[Schema]) -> Sequence[Message]:
+    def _fitted(self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]) -> Sequence[Message]:
         """Return the transcript as far as the model's context window has room for it."""
         messages, config = run.transcript, self._config
         if run.room is not None:
@@ -408,7 +408,7 @@ class Asker:
         known = getattr(self._provider, "context_tokens", None)
         return known(model) if callable(known) else None
 
-    async def _model(self, run: Run) -> str:
+    async def _model(self, run: RunState) -> str:
         """The model of this step, as its provider is asked for it."""
         config = self._config
         model = model_for(self._provider, config.model)
@@ -420,7 +420,7 @@ class Asker:
         run.model = shown
         return model
 
-    def _chosen(self, select: ModelSelector, run: Run) -> str:
+    def _chosen(self, select: ModelSelector, run: RunState) -> str:
         """The selector's choice; "" where it fails, and the run goes on with the model that is configured."""
         try:
             return select(run.iterations, tuple(run.tool_calls), self._usage)
@@ -441,7 +441,7 @@ class Asker:
             provider=self._cached_as,
         )
 
-    async def _cached(self, run: Run, request: ProviderRequest, cache: Cache) -> Completion:
+    async def _cached(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
         try:
             key = run.cache_key = self._key(request, run.model)
         except (TypeError, ValueError, RecursionError):  # what JSON cannot hold has no key
@@ -453,7 +453,7 @@ class Asker:
         await stored(cache, key, answer, max_tokens=request.max_tokens)
         return answer
 
-    async def _replayed(self, run: Run, kept: Completion) -> Completion:
+    async def _replayed(self, run: RunState, kept: Completion) -> Completion:
         """What the cache had. What it cost then is counted again (seed: Integration with Usage Tracking)."""
         answer, usage = kept
         run.usage += usage
@@ -464,7 +464,7 @@ class Asker:
             await run.chronicle.tell("llm_end", answer.content, usage)
         return kept
 
-    async def _answered(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
+    async def _answered(self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None) -> Completion:
         chronicle, began = run.chronicle, perf_counter()
         if chronicle.is_heard:
             await chronicle.tell("llm_start", list(request.messages), run.model, request.system_prompt)
@@ -502,12 +502,12 @@ class Asker:
         await self._book(run, usage)
         return answer, usage
 
-    def _tell_call(self, run: Run, request: ProviderRequest, began: float, **ended: Any) -> None:
+    def _tell_call(self, run: RunState, request: ProviderRequest, began: float, **ended: Any) -> None:
         if run.chronicle.is_heard:
             seconds = perf_counter() - began
             run.chronicle.tell_call(llm_call(self._provider, request, run.model, seconds=seconds, **ended))
 
-    def _log_failure(self, run: Run, error: Exception) -> None:
+    def _log_failure(self, run: RunState, error: Exception) -> None:
         """Log a final failure by its cause, without the vendor's words, which may repeat a person's."""
         cause = f"model={run.model}"
         if isinstance(error, ProviderError):
@@ -516,13 +516,15 @@ class Asker:
         shown = f"{cause} provider={self.name} error={type(error).__name__}"
         log.error("model.failed run=%s %s", run.chronicle.run_id, shown)
 
-    def log_empty_answer(self, run: Run) -> str:
+    def log_empty_answer(self, run: RunState) -> str:
         """Log that a model ended a run without a word, and return this cause: its person has no answer."""
         cause = f"kind=empty model={run.model}"
         log.error("model.failed run=%s %s provider=%s", run.chronicle.run_id, cause, self.name)
         return cause
 
-    async def _until_taken(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
+    async def _until_taken(
+        self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
+    ) -> Completion:
         """Ask; while the vendor refuses the transcript, ask again with less of it. Raises ProviderError."""
         for _ in range(MAX_SHORTENINGS + 2):
             try:
@@ -534,7 +536,7 @@ class Asker:
             request = replace(request, messages=messages)
         return await self._with_retries(run, request, on_text)
 
-    def _reduced(self, run: Run, request: ProviderRequest, error: ProviderError) -> Sequence[Message] | None:
+    def _reduced(self, run: RunState, request: ProviderRequest, error: ProviderError) -> Sequence[Message] | None:
         """Return less of a transcript that was refused, which the run then keeps to; None where nothing is left to try.
 
         One that is too long is halved. Else its files are only named: one may be damaged, or longer than it looks. The
@@ -555,7 +557,7 @@ class Asker:
             return None
         return self._messages(run, request.model, request.system_prompt, request.tools or ())
 
-    def _halved(self, run: Run, request: ProviderRequest) -> Sequence[Message] | None:
+    def _halved(self, run: RunState, request: ProviderRequest) -> Sequence[Message] | None:
         """Return half of the transcript; None where it can hardly be made shorter."""
         before, room = transcript_tokens(request.messages), run.room
         run.room = before // 2
@@ -565,7 +567,9 @@ class Asker:
         run.room = room
         return None
 
-    async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
+    async def _with_retries(
+        self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
+    ) -> Completion:
         """Ask up to `1 + max_retries` times. What was heard of an answer that broke off is void."""
         attempt = (
             partial(acall, self._provider, request)
@@ -594,11 +598,11 @@ class Asker:
         return replace(usage, cost_usd=known) if known else usage
 
 
-def _log_reduced(event: str, run: Run, error: ProviderError) -> None:
+def _log_reduced(event: str, run: RunState, error: ProviderError) -> None:
     log.warning("%s run=%s %s", event, run.chronicle.run_id, error.cause)
 
 
-def _identified(answer: Message, run: Run) -> Message:
+def _identified(answer: Message, run: RunState) -> Message:
     """The answer, in which each call has an id that no other call of its run has: what ties the result to it."""
     if not answer.tool_calls:
         return answer

@@ -10,10 +10,10 @@ from threading import Lock
 
 from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
-from sayso.agent.memory.recall import Remembering
+from sayso.agent.memory.recall import RunMemory
 from sayso.agent.memory.scope import memory_scope
 from sayso.agent.memory.sessions import SessionStore
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
@@ -21,10 +21,10 @@ from sayso.agent.result import AgentResult, ending_words
 from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.compression import compressor_of
 from sayso.agent.run.loop import Loop
-from sayso.agent.run.model_call import Asker, is_spent
-from sayso.agent.run.state import Ending, Run, RunRequest
+from sayso.agent.run.model_call import ModelCaller, is_spent
+from sayso.agent.run.state import RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import build_schema_instruction, schema_from_response_format
-from sayso.agent.run.tool_call import CallWatch, objector_of
+from sayso.agent.run.tool_call import CallObserver, objector_of
 from sayso.agent.tools.context import collect_artifacts
 from sayso.pending.concurrency import offload
 
@@ -57,7 +57,7 @@ class Session:
             with self._counting:
                 self._runs -= 1
 
-    async def load(self, memory: ConversationMemory | None, chronicle: Chronicle) -> ConversationMemory:
+    async def load(self, memory: ConversationMemory | None, chronicle: RunEvents) -> ConversationMemory:
         """What the store has, within the limits of `memory`; `memory` itself, or a new one, where it has nothing. What
         came from the store, and has been deleted there or has expired, is not known any more. Raises SessionError.
         """
@@ -68,7 +68,7 @@ class Session:
             await chronicle.tell("session_load", self._id, count)
         return shared
 
-    async def save(self, memory: ConversationMemory, chronicle: Chronicle) -> None:
+    async def save(self, memory: ConversationMemory, chronicle: RunEvents) -> None:
         """Save what the conversation is now. The answer is there, and its tools have run: what fails is logged and in
         the trace, and raised to nobody who might ask for the same again.
         """
@@ -124,7 +124,7 @@ class Runner:
         provider: Provider,
         config: AgentConfig,
         loop: Loop,
-        asker: Asker,
+        asker: ModelCaller,
         observers: Sequence[AgentObserver],
         analytics: AgentAnalytics | None,
         memory: ConversationMemory | None,
@@ -157,18 +157,18 @@ class Runner:
             await self._broken(run, exc)
             raise
 
-    def _begun(self, request: RunRequest) -> Run:
+    def _begun(self, request: RunRequest) -> RunState:
         """Everything that one run has for itself. Raises ValueError and TypeError for what no run can be asked."""
         config, form = self._config, request.response_format
         context = build_schema_instruction(schema_from_response_format(form)) if form is not None else ""
-        chronicle = Chronicle(
+        chronicle = RunEvents(
             self._observers,
             parent_run_id=request.parent_run_id or config.parent_run_id or "",
             metadata=config.trace_metadata,
             asynchronous=request.asynchronous,
             tool_result_chars=config.trace_tool_result_chars,
         )
-        return Run(
+        return RunState(
             request=request,
             chronicle=chronicle,
             remembering=self._remembering(request, chronicle),
@@ -178,7 +178,7 @@ class Runner:
             on_text=None if form is not None or _holds_back(config) else request.on_text,
         )
 
-    async def _prepared(self, run: Run) -> None:
+    async def _prepared(self, run: RunState) -> None:
         """What the run knows when it begins. Raises SessionError."""
         request, config = run.request, self._config
         if run.chronicle.is_heard:
@@ -191,9 +191,9 @@ class Runner:
             sections = await run.remembering.sections(request.words)
             run.context = "\n\n".join(filter(None, (run.context, sections)))
 
-    def _remembering(self, request: RunRequest, chronicle: Chronicle) -> Remembering:
+    def _remembering(self, request: RunRequest, chronicle: RunEvents) -> RunMemory:
         config = self._config
-        return Remembering(
+        return RunMemory(
             provider=self._provider,
             model=model_for(self._provider, config.model),
             timeout=config.request_timeout,
@@ -210,9 +210,9 @@ class Runner:
             summarize_max_tokens=config.summarize_max_tokens,
         )
 
-    async def _ending(self, run: Run) -> Ending:
+    async def _ending(self, run: RunState) -> RunEnd:
         objector = objector_of(self._provider, self._config, run.chronicle, lambda: run.words)
-        watch = CallWatch(run.chronicle, self._analytics, objector)
+        watch = CallObserver(run.chronicle, self._analytics, objector)
         token = run.request.cancellation_token
         with collect_artifacts() as run.artifacts, run.remembering.in_scope():
             if token is None:
@@ -223,7 +223,7 @@ class Runner:
             except RunCancelled as exc:
                 return await self._cancelled(run, exc.reason)
 
-    async def _cancelled(self, run: Run, reason: str) -> Ending:
+    async def _cancelled(self, run: RunState, reason: str) -> RunEnd:
         """The run was stopped: every call it had begun has an answer all the same."""
         run.is_told = True
         await run.chronicle.tell("cancelled", run.iterations, reason)
@@ -232,9 +232,9 @@ class Runner:
             run.close_round(run.open_round.closed())
         if self._config.routing_only:
             run.tool_calls.clear()  # what was chosen goes nowhere
-        return Ending("cancelled", ending_words("cancelled"))
+        return RunEnd("cancelled", ending_words("cancelled"))
 
-    async def _finished(self, run: Run, ending: Ending) -> AgentResult:
+    async def _finished(self, run: RunState, ending: RunEnd) -> AgentResult:
         """The result, once the memory has the run and everybody has heard of it."""
         run.close(_last_words(ending))
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
@@ -244,7 +244,7 @@ class Runner:
         await run.chronicle.tell("run_end", result)
         return result
 
-    async def _remember(self, run: Run, ending: Ending) -> None:
+    async def _remember(self, run: RunState, ending: RunEnd) -> None:
         """Take the run into the memory, whole, once everything that it teaches is known."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
@@ -263,11 +263,11 @@ class Runner:
         if memory is not None and run.request.memory is None and self._session is not None:
             await self._session.save(memory, run.chronicle)
 
-    def _takes_time(self, run: Run) -> bool:
+    def _takes_time(self, run: RunState) -> bool:
         """Whether anything that needs the memory comes between the run's last word and its being remembered."""
         return self._config.summarize_on_trim or self._config.entity_memory is not None or run.chronicle.is_heard
 
-    async def _broken(self, run: Run, error: BaseException) -> None:
+    async def _broken(self, run: RunState, error: BaseException) -> None:
         """Told once, and raised by whoever called this."""
         run.chronicle.note("error", error=f"{type(error).__name__}: {error}")
         if run.is_told:
@@ -278,7 +278,7 @@ class Runner:
             await run.chronicle.tell("error", error, {"iteration": run.iterations})
 
 
-def _last_words(ending: Ending) -> str:
+def _last_words(ending: RunEnd) -> str:
     """What the transcript has of an ending: a vendor's words for its error are for operators, not to be repeated."""
     if ending.reason != "provider_error":
         return ending.content

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.memory.recall import Remembering
+from sayso.agent.memory.recall import RunMemory
 from sayso.agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.providers.base import FailureKind
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
@@ -21,7 +21,7 @@ from sayso.agent.swift import swift
 from sayso.agent.tools.context import Artifact
 
 #: Hears the text of a reply as it comes.
-OnText = Callable[[str], Awaitable[None]]
+RunTextListener = Callable[[str], Awaitable[None]]
 
 #: Stands for what a person said that no guardrail has let pass.
 WITHHELD = "(withheld)"
@@ -45,7 +45,7 @@ class RunRequest:
     journal: Journal = field(default_factory=NoJournal)
     scope: str = ""
     cancellation_token: CancellationToken | None = None
-    on_text: OnText | None = None
+    on_text: RunTextListener | None = None
     asynchronous: bool = True
     #: Whether it is the agent's own, though it has a memory of its own: one of a batch.
     is_of_batch: bool = False
@@ -67,7 +67,7 @@ class RunRequest:
 
 @swift
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnd:
     """How a run ends, and what its person is told."""
 
     reason: StopReason
@@ -97,18 +97,18 @@ class OpenRound:
 
 
 @dataclass(slots=True)
-class Run:
+class RunState:
     """Lives as long as one run. `messages` grows only by whole rounds: a call and its result come together."""
 
     request: RunRequest
-    chronicle: Chronicle
-    remembering: Remembering
+    chronicle: RunEvents
+    remembering: RunMemory
     memory: ConversationMemory | None = None
     history: list[Message] = field(default_factory=list)
     compressor: Compressor | None = None
     loop_watch: LoopWatch | None = None
     #: Hears the reply while it comes; None where nobody does, or only the whole of it, once it is checked.
-    on_text: OnText | None = None
+    on_text: RunTextListener | None = None
     messages: list[Message] = field(default_factory=list)
     #: Answers of a wrong form, and what was wrong with them: for the model alone, until one is right.
     drafts: list[Message] = field(default_factory=list)
@@ -193,7 +193,7 @@ class Run:
         if outcome.ends == "terminal":
             self.closings.append(outcome.closing)
 
-    def result(self, ending: Ending) -> AgentResult:
+    def result(self, ending: RunEnd) -> AgentResult:
         """The finished run."""
         return AgentResult(
             content=ending.content,

@@ -14,11 +14,11 @@ from typing import Any
 from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.guards.coherence import check_coherence
 from sayso.agent.messages import ToolCall
-from sayso.agent.observability.dispatcher import Chronicle, place_of
+from sayso.agent.observability.dispatcher import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.policy import PolicyDecision
 from sayso.agent.providers.base import Provider
-from sayso.agent.run.approval import RefusedError, confirmed
+from sayso.agent.run.approval import ToolCallRefused, confirmed
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, digest
 from sayso.agent.run.result_cache import cache_key, recalled
 from sayso.agent.swift import swift
@@ -33,10 +33,10 @@ from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import asked_preview, in_channel_run
 
 
-class Objector:
+class CoherenceCheck:
     """Lives as long as one run. `words` tells what the user said, once the guardrails have seen it."""
 
-    def __init__(self, provider: Provider, config: AgentConfig, chronicle: Chronicle, words: Callable[[], str]) -> None:
+    def __init__(self, provider: Provider, config: AgentConfig, chronicle: RunEvents, words: Callable[[], str]) -> None:
         self._provider = config.coherence_provider or provider
         self._model = config.coherence_model or model_for(provider, config.model)
         self._config = config
@@ -64,10 +64,10 @@ class Objector:
 
 
 def objector_of(
-    provider: Provider, config: AgentConfig, chronicle: Chronicle, words: Callable[[], str]
-) -> Objector | None:
+    provider: Provider, config: AgentConfig, chronicle: RunEvents, words: Callable[[], str]
+) -> CoherenceCheck | None:
     """The objector of a run; None where nothing is checked."""
-    return Objector(provider, config, chronicle, words) if config.coherence_check else None
+    return CoherenceCheck(provider, config, chronicle, words) if config.coherence_check else None
 
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 @swift
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ToolRequest:
     """A call that can be made: its tool, its arguments, and the policy's word on it."""
 
     call: ToolCall
@@ -86,7 +86,7 @@ class Asked:
 
 @swift
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ToolRun:
     """What a call came to; the tool's own words where they may be summarised, and the key they may be cached under;
     or what went wrong.
     """
@@ -97,20 +97,20 @@ class Ran:
     error: Exception | None = None
 
 
-async def run_call(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallback | None = None) -> Ran:
+async def run_call(asked: ToolRequest, config: AgentConfig, chunk_callback: ChunkCallback | None = None) -> ToolRun:
     """Run one call. What goes wrong is told to the model, which can correct itself; nothing is raised."""
     try:
         return await _gated(asked, config, chunk_callback)
-    except RefusedError as exc:
-        return Ran(CallOutcome(asked.call, f"Error: {exc}"), error=exc)
+    except ToolCallRefused as exc:
+        return ToolRun(CallOutcome(asked.call, f"Error: {exc}"), error=exc)
     except EffectUnknownError as exc:
-        return Ran(await _unclear(asked, f"Error: {exc}"), error=exc)
+        return ToolRun(await _unclear(asked, f"Error: {exc}"), error=exc)
     except ToolError as exc:
         words = str(exc) if str(exc).startswith("Error ") else f"Error: {exc}"
-        return Ran(said(asked.call, await shown(asked.tool, words), words), error=exc)
+        return ToolRun(said(asked.call, await shown(asked.tool, words), words), error=exc)
 
 
-async def _unclear(asked: Asked, words: str) -> CallOutcome:
+async def _unclear(asked: ToolRequest, words: str) -> CallOutcome:
     """What was asked of somebody else and never answered: the person hears of it, and it is not asked twice."""
     if asked.tool.repeatable:
         return said(asked.call, await shown(asked.tool, words), words)
@@ -118,21 +118,21 @@ async def _unclear(asked: Asked, words: str) -> CallOutcome:
     return replace(outcome, unclear=True)
 
 
-async def _gated(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallback | None) -> Ran:
+async def _gated(asked: ToolRequest, config: AgentConfig, chunk_callback: ChunkCallback | None) -> ToolRun:
     """What the tool, or its proposal, came to, once the policy has spoken."""
     tool, decision = asked.tool, asked.decision
     if decision.decision == "deny":
-        raise RefusedError(f"{tool.name!r} is denied: {decision.reason}")
+        raise ToolCallRefused(f"{tool.name!r} is denied: {decision.reason}")
     if decision.decision == "allow":
         return await _ran_or_cached(asked, config, chunk_callback)
     if in_channel_run():
-        return Ran(await _proposed(asked, await _asked_for(asked, config)))
+        return ToolRun(await _proposed(asked, await _asked_for(asked, config)))
     approved, params = _shown_to_person(asked)
     await confirmed(tool, approved, decision.reason, config)
     return await _ran(asked, config, chunk_callback, params=params)
 
 
-async def _asked_for(asked: Asked, config: AgentConfig) -> Any:
+async def _asked_for(asked: ToolRequest, config: AgentConfig) -> Any:
     """The proposal of a call. A preview has the time that its tool has; one that comes later asks for nothing."""
     tool, limits = asked.tool, (config.tool_timeout_seconds, asked.tool.metadata.timeout)
     limit = within(min((seconds for seconds in limits if seconds is not None), default=None))
@@ -140,11 +140,11 @@ async def _asked_for(asked: Asked, config: AgentConfig) -> Any:
         async with limit:
             draft = await in_thread(lambda: tool.draft(asked.call.parameters))
     except TimeoutError as exc:
-        raise RefusedError(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+        raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
     return draft.propose(asked.decision.reason)
 
 
-def _shown_to_person(asked: Asked) -> tuple[dict[str, Any], Mapping[str, Any]]:
+def _shown_to_person(asked: ToolRequest) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """The arguments that a person approves, and those to run with: the same, also of defaults that are made up anew at
     each call. What JSON does not keep, such as a secret, runs as it was given.
     """
@@ -155,7 +155,7 @@ def _shown_to_person(asked: Asked) -> tuple[dict[str, Any], Mapping[str, Any]]:
         return asked.checked.json, asked.call.parameters
 
 
-async def _ran_or_cached(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallback | None) -> Ran:
+async def _ran_or_cached(asked: ToolRequest, config: AgentConfig, chunk_callback: ChunkCallback | None) -> ToolRun:
     """What an earlier run came to, if it is kept. Whether it ends the run, its own words decide."""
     cache = config.tool.cache
     key = cache_key(asked.tool, asked.checked.json) if cache is not None else ""
@@ -166,28 +166,28 @@ async def _ran_or_cached(asked: Asked, config: AgentConfig, chunk_callback: Chun
         return await _ran(asked, config, chunk_callback, key)
     outcome = await _result(asked, hit.raw, config)
     if not hit.compressed or outcome.ends or not config.tool.compress_results:
-        return Ran(outcome)
+        return ToolRun(outcome)
     content = await shown(asked.tool, hit.raw, summary=hit.compressed, mark=hit.mark)
-    return Ran(said(asked.call, content, hit.raw))
+    return ToolRun(said(asked.call, content, hit.raw))
 
 
 async def _ran(
-    asked: Asked,
+    asked: ToolRequest,
     config: AgentConfig,
     chunk_callback: ChunkCallback | None,
     key: str = "",
     *,
     params: Mapping[str, Any] | None = None,
-) -> Ran:
+) -> ToolRun:
     """Run the tool. Only a tool that really ran can end the run with its result."""
     if params is None:
         value = await timed(asked.call, asked.tool, config, chunk_callback, checked=asked.checked)
     else:
         value = await timed(replace(asked.call, parameters=dict(params)), asked.tool, config, chunk_callback)
     if isinstance(value, PendingConfirmation):
-        return Ran(await _proposed(asked, value))
+        return ToolRun(await _proposed(asked, value))
     raw = serialise(value)
-    return Ran(await _result(asked, raw, config), raw, key)
+    return ToolRun(await _result(asked, raw, config), raw, key)
 
 
 async def timed(
@@ -206,12 +206,12 @@ async def timed(
         async with within(seconds):
             return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
     except TimeoutError as exc:
-        raise RefusedError(
+        raise ToolCallRefused(
             f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running"
         ) from exc
 
 
-async def _result(asked: Asked, raw: str, config: AgentConfig) -> CallOutcome:
+async def _result(asked: ToolRequest, raw: str, config: AgentConfig) -> CallOutcome:
     """What the tool gave, and whether the run ends with it. The stop condition sees it before screening."""
     ends = _stops(config, asked.tool.name, raw) or asked.tool.terminal
     outcome = said(asked.call, await shown(asked.tool, raw, whole=ends), raw)
@@ -229,7 +229,7 @@ def _stops(config: AgentConfig, name: str, raw: str) -> bool:
         return False
 
 
-async def _proposed(asked: Asked, value: Any) -> CallOutcome:
+async def _proposed(asked: ToolRequest, value: Any) -> CallOutcome:
     """What a proposal came to: a question for the user, or why there is none."""
     raw = serialise(value)
     outcome = said(asked.call, await shown(asked.tool, raw, whole=True), raw)
@@ -245,16 +245,16 @@ def said(call: ToolCall, content: str, raw: str) -> CallOutcome:
     return CallOutcome(call, content, raw_digest="" if content == raw else digest(raw))
 
 
-class CallWatch:
+class CallObserver:
     """Lives as long as one run."""
 
     def __init__(
         self,
-        chronicle: Chronicle | None = None,
+        chronicle: RunEvents | None = None,
         analytics: AgentAnalytics | None = None,
-        objector: Objector | None = None,
+        objector: CoherenceCheck | None = None,
     ) -> None:
-        self._chronicle = chronicle or Chronicle(())
+        self._chronicle = chronicle or RunEvents(())
         self._analytics = analytics
         self._objector = objector
 
@@ -278,7 +278,7 @@ class CallWatch:
             error = ValueError(outcome.content.removeprefix("Error: "))
             await self._chronicle.tell("tool_error", call.id, call.tool_name, error, call.parameters, 0.0)
 
-    async def decided(self, asked: Asked) -> None:
+    async def decided(self, asked: ToolRequest) -> None:
         """The policy's word on a call."""
         if self._chronicle.is_heard:
             decision = asked.decision
@@ -286,13 +286,13 @@ class CallWatch:
                 "policy_decision", asked.tool.name, decision.decision, decision.reason, _written(asked)
             )
 
-    async def objection(self, asked: Asked) -> str:
+    async def objection(self, asked: ToolRequest) -> str:
         """Why a call that may run is not what the person asked for; "" where nothing speaks against it."""
         if self._objector is None or asked.decision.decision == "deny":
             return ""
         return await self._objector.objection(asked.call, asked.tool.description)
 
-    async def watched(self, asked: Asked, config: AgentConfig) -> Ran:
+    async def watched(self, asked: ToolRequest, config: AgentConfig) -> ToolRun:
         """Run the call, and tell of its begin, its chunks and its end. One that is denied, or asked for, begins not."""
         call, began, begins = asked.call, perf_counter(), _begins(asked)
         counted = begins and (self._chronicle.is_heard or self._analytics is not None)
@@ -349,7 +349,7 @@ class CallWatch:
         self._chronicle.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
         await self._chronicle.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
 
-    async def _ended(self, call: ToolCall, ran: Ran, began: float) -> None:
+    async def _ended(self, call: ToolCall, ran: ToolRun, began: float) -> None:
         error, took = ran.error, (perf_counter() - began) * 1000
         if error is None:
             await self._chronicle.tell("tool_end", call.id, call.tool_name, ran.outcome.content, took)
@@ -363,7 +363,7 @@ def _raised(error: Exception) -> BaseException:
     return error.error if isinstance(error, ToolExecutionError) and error.error else error
 
 
-def _written(asked: Asked) -> dict[str, Any]:
+def _written(asked: ToolRequest) -> dict[str, Any]:
     """The arguments as JSON; as the model gave them where they cannot be written down: who watches stops nothing."""
     try:
         return asked.checked.json
@@ -371,7 +371,7 @@ def _written(asked: Asked) -> dict[str, Any]:
         return asked.call.parameters
 
 
-def _begins(asked: Asked) -> bool:
+def _begins(asked: ToolRequest) -> bool:
     """Whether the tool itself is run now, as far as the policy is concerned."""
     word = asked.decision.decision
     return word == "allow" or (word == "review" and not in_channel_run())
@@ -380,7 +380,7 @@ def _begins(asked: Asked) -> bool:
 class _Chunks:
     """Hears the pieces of a result, in whatever thread they are made, and tells them in order."""
 
-    def __init__(self, chronicle: Chronicle, call: ToolCall) -> None:
+    def __init__(self, chronicle: RunEvents, call: ToolCall) -> None:
         self._chronicle = chronicle
         self._call = call
         self._loop = asyncio.get_running_loop()

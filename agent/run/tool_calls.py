@@ -10,14 +10,14 @@ from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import NOT_JSON, ToolCall
-from sayso.agent.run.approval import decide, is_always_denied
+from sayso.agent.run.approval import effective_decision, is_always_denied
 from sayso.agent.run.compression import Compressor
 from sayso.agent.run.journal import NOT_RUN_AFTER_TERMINAL, UNCLEAR, CallOutcome, Journal, digest
 from sayso.agent.run.result_cache import CachedResult, remember
-from sayso.agent.run.tool_call import Asked, CallWatch
+from sayso.agent.run.tool_call import CallObserver, ToolRequest
 from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timers, restore_timers
 from sayso.agent.tools.errors import ToolError
-from sayso.agent.tools.registry import Call, batches, unknown_tool
+from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool, shown
 from sayso.pending.concurrency import in_thread, lending
@@ -38,7 +38,7 @@ async def run_calls(
     begun: set[int] | None = None,
     unclear: Sequence[ToolCall] = (),
     compressor: Compressor | None = None,
-    watch: CallWatch | None = None,
+    watch: CallObserver | None = None,
 ) -> list[CallOutcome]:
     """Run every call but those whose outcome is known, by index; the outcomes come in the order of the calls, however
     long each took. What repeats one of the `unclear` calls is not run. Raises LaneError.
@@ -52,12 +52,12 @@ async def run_calls(
     asked = [await _asked(call, tools, config) for call in calls]
     again = [*unclear, *(outcome.call for outcome in outcomes.values() if outcome.unclear)]
     begun = set() if begun is None else begun
-    new = _Calls(calls, asked, tools, config, journal, again, compressor, watch or CallWatch(), outcomes, begun)
+    new = _Calls(calls, asked, tools, config, journal, again, compressor, watch or CallObserver(), outcomes, begun)
     await new.run([at for at in range(len(calls)) if at not in outcomes])
     return [outcomes[at] for at in range(len(calls))]
 
 
-async def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> Asked | CallOutcome:
+async def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> ToolRequest | CallOutcome:
     """The call, or what the model is told when it cannot be made."""
     tool = tools.get(call.tool_name)
     if tool is None:
@@ -70,7 +70,7 @@ async def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig)
             await in_thread(tool.schema)  # asks the injector, which may block
         checked = tool.check(call.parameters)
         args = checked.json if config.tool_policy is not None else {}  # which nobody else reads now
-        return Asked(call, tool, checked, decide(tool, args, config))
+        return ToolRequest(call, tool, checked, effective_decision(tool, args, config))
     except ToolError as exc:
         return CallOutcome(call, screen(tool.name, f"Error: {exc}") if tool.screen_output else f"Error: {exc}")
 
@@ -80,13 +80,13 @@ class _Calls:
     """The calls of one answer and what they are run with. The journal hears of each before it begins."""
 
     calls: Sequence[ToolCall]
-    asked: Sequence[Asked | CallOutcome]
+    asked: Sequence[ToolRequest | CallOutcome]
     tools: Mapping[str, Tool]
     config: AgentConfig
     journal: Journal
     unclear: Sequence[ToolCall]
     compressor: Compressor | None
-    watch: CallWatch
+    watch: CallObserver
     outcomes: dict[int, CallOutcome]
     begun: set[int]
 
@@ -115,7 +115,7 @@ class _Calls:
         for at in group:
             self.outcomes[at] = await self.journal.keep(at, CallOutcome(self.calls[at], NOT_RUN_AFTER_TERMINAL))
 
-    async def _passed(self, group: Sequence[int]) -> dict[int, Asked]:
+    async def _passed(self, group: Sequence[int]) -> dict[int, ToolRequest]:
         """Those that are to begin; the others have an outcome. What is still looked at has not begun, whoever is killed
         meanwhile.
         """
@@ -129,7 +129,7 @@ class _Calls:
                 passed[at] = each
         return passed
 
-    async def _looked_at(self, at: int) -> Asked | CallOutcome:
+    async def _looked_at(self, at: int) -> ToolRequest | CallOutcome:
         """The call if it is to begin, else what the model is told instead."""
         asked = self.asked[at]
         if self._repeats_unclear(at):
@@ -153,27 +153,27 @@ class _Calls:
         groups = batches([self.calls[at] for at in left], self._may_run_beside_others)
         return [[left[number] for number in group] for group in groups]
 
-    def _may_run_beside_others(self, call: Call) -> bool:
+    def _may_run_beside_others(self, call: CallLike) -> bool:
         tool = self.tools.get(call.tool_name)
         return tool is None or tool.metadata.is_concurrency_safe
 
-    async def _one_by_one(self, group: Mapping[int, Asked]) -> None:
+    async def _one_by_one(self, group: Mapping[int, ToolRequest]) -> None:
         for at, asked in group.items():
             self.outcomes[at] = await self._made(at, asked)
 
-    async def _at_once(self, group: Mapping[int, Asked]) -> None:
+    async def _at_once(self, group: Mapping[int, ToolRequest]) -> None:
         tasks = [asyncio.create_task(self._run_and_save(at, asked)) for at, asked in group.items()]
         try:
             await asyncio.gather(*tasks)
         finally:  # where one of them lost the lane, the others have lost it too
             await _stopped([task for task in tasks if not task.done()])
 
-    async def _run_and_save(self, at: int, asked: Asked) -> None:
+    async def _run_and_save(self, at: int, asked: ToolRequest) -> None:
         with lending(False):  # what runs at once has threads of its own
             self.outcomes[at] = await self._made(at, asked)
         await self.journal.save()
 
-    async def _made(self, at: int, asked: Asked) -> CallOutcome:
+    async def _made(self, at: int, asked: ToolRequest) -> CallOutcome:
         """What one call comes to, once it is kept."""
         place.set(at)  # for as long as this call runs, in its task or before the next one
         self.begun.add(at)
@@ -194,7 +194,7 @@ class _Calls:
             made = await self._finished(at, asked, made, ran.raw, ran.key)
         return await self.journal.keep(at, made)
 
-    async def _finished(self, at: int, asked: Asked, made: CallOutcome, raw: str, key: str) -> CallOutcome:
+    async def _finished(self, at: int, asked: ToolRequest, made: CallOutcome, raw: str, key: str) -> CallOutcome:
         """The outcome as the model sees it, compressed where it is too long, and kept for the next time."""
         kept = CachedResult(raw)
         if self.compressor is not None and not made.ends and self.compressor.is_due(raw):
@@ -246,8 +246,8 @@ async def _remember(tool: Tool, key: str, result: CachedResult, config: AgentCon
         await remember(config.tool.cache, key, result, tool.cache_ttl)
 
 
-def _is_reviewed(asked: Asked | CallOutcome) -> bool:
-    return isinstance(asked, Asked) and asked.decision.decision == "review"
+def _is_reviewed(asked: ToolRequest | CallOutcome) -> bool:
+    return isinstance(asked, ToolRequest) and asked.decision.decision == "review"
 
 
 log = logging.getLogger(__name__)

@@ -185,7 +185,7 @@ def _size(value: float) -> tuple[float, str]:
     return next(((size, sign) for size, sign in _SIZES if value >= size), (1.0, ""))
 
 
-Kind = Literal["bar", "horizontal bar", "line", "pie", "scatter"]
+ChartKind = Literal["bar", "horizontal bar", "line", "pie", "scatter"]
 
 
 #: Labels that fit under a chart.
@@ -227,7 +227,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class ChartTexts:
     """The title, and what the labels and the numbers are."""
 
     title: str
@@ -235,7 +235,7 @@ class Words:
     y_label: str
 
 
-def png(kind: Kind, labels: Sequence[str], rows: Sequence[Row], words: Words) -> bytes:
+def png(kind: ChartKind, labels: Sequence[str], rows: Sequence[Row], words: ChartTexts) -> bytes:
     """The picture. Drawn without pyplot, whose figures all threads would share."""
     labels = [plain(label) for label in labels]
     legend = planned(_names(kind, labels, rows), _ACROSS - 0.3, pie=kind == "pie")
@@ -250,7 +250,7 @@ def png(kind: Kind, labels: Sequence[str], rows: Sequence[Row], words: Words) ->
     return out.getvalue()
 
 
-def _names(kind: Kind, labels: Sequence[str], rows: Sequence[Row]) -> list[str]:
+def _names(kind: ChartKind, labels: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """What the legend says: of a pie the shares too, where small ones cannot cover each other."""
     if kind != "pie":
         return [row.name for row in rows] if len(rows) > 1 else []
@@ -271,7 +271,7 @@ def _figure(up: float) -> Figure:
     return figure
 
 
-def _up(kind: Kind, labels: Sequence[str], rows: Sequence[Row]) -> float:
+def _up(kind: ChartKind, labels: Sequence[str], rows: Sequence[Row]) -> float:
     """Inches without the legend: lying bars need height for each, slanted labels for their length."""
     if kind == "horizontal bar":
         return min(16.0, max(3.5, 1.6 + len(labels) * max(0.34, _BAR_INCHES / _FILLED * len(rows))))
@@ -355,7 +355,7 @@ def _pie(axes: Axes, _labels: Sequence[str], rows: Sequence[Row]) -> list[Any]:
     return list(axes.pie(rows[0].values, colors=_PIE_COLOURS, **look)[0])
 
 
-_DRAWN: Mapping[Kind, Any] = {
+_DRAWN: Mapping[ChartKind, Any] = {
     "bar": _bars,
     "horizontal bar": _lying_bars,
     "line": _lines,
@@ -384,7 +384,7 @@ def _slanted(labels: Sequence[str]) -> bool:
     return sum(map(len, some)) > 80 or max(map(len, some)) > 14
 
 
-def _dress(axes: Axes, kind: Kind, words: Words) -> None:
+def _dress(axes: Axes, kind: ChartKind, words: ChartTexts) -> None:
     axes.set_title(plain(words.title), loc="left", fontsize=14, fontweight="bold", color=_DARK, pad=14, wrap=True)
     if kind == "pie":
         return
@@ -443,7 +443,8 @@ class Series(BaseModel):
 @tool(read_only=True, description="Draw a chart of numbers as a picture (PNG) for the user: bars, lines, a pie, points")
 def draw_chart(
     kind: Annotated[
-        Kind, Field(description="bar compares, line shows a course over time, pie shows shares, scatter shows pairs")
+        ChartKind,
+        Field(description="bar compares, line shows a course over time, pie shows shares, scatter shows pairs"),
     ],
     labels: Annotated[
         list[Label],
@@ -469,7 +470,7 @@ def draw_chart(
     _check(kind, labels, series)
     refuse_undrawable("chart", [title, x_label, y_label, *labels, *(one.name for one in series)])
     rows = [Row(one.name, one.values) for one in series]
-    picture = png(kind, labels, rows, Words(title, x_label, y_label))
+    picture = png(kind, labels, rows, ChartTexts(title, x_label, y_label))
     emit_artifact(data=picture, filename=filename(title or "chart", "png"), mime_type="image/png")
     points = "1 value" if len(labels) == 1 else f"{len(labels)} values"
     return f"The {kind} chart is made and goes to the user with your reply: {points}" + (
@@ -482,7 +483,7 @@ def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]
     return [draw_chart]
 
 
-def _check(kind: Kind, labels: Sequence[str], series: Sequence[Series]) -> None:
+def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> None:
     """Refuse what would be drawn wrongly or illegibly, in words that say what to send instead."""
     for one in series:
         if len(one.values) != len(labels):

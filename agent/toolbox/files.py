@@ -160,7 +160,7 @@ MAX_LINE_CHARS = 200
 MAX_SEARCHED_BYTES = 20_000_000
 
 
-File = Annotated[
+FilePath = Annotated[
     str,
     Field(
         min_length=1,
@@ -186,7 +186,7 @@ def list_files(_folder: Folder, folder: Beneath = "") -> str:
 
 def read_file(
     _folder: Folder,
-    file: File,
+    file: FilePath,
     first_line: Annotated[int, Field(ge=1, le=MAX_FILE_BYTES, description="Where to begin; 1 is the first line")] = 1,
     lines: Annotated[int, Field(ge=1, le=MAX_LINES, description="How many lines to read")] = 200,
 ) -> str:

@@ -230,7 +230,7 @@ class Condition(BaseModel):
     )
 
 
-class Measure(BaseModel):
+class ColumnMeasure(BaseModel):
     """A number made of a column, over all rows or over those of each group."""
 
     model_config = ConfigDict(extra="forbid")
@@ -240,19 +240,19 @@ class Measure(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TableQuestion:
     """What is asked of a table."""
 
     columns: Sequence[str]
     where: Sequence[Condition]
     group_by: Sequence[str]
-    measures: Sequence[Measure]
+    measures: Sequence[ColumnMeasure]
     sort_by: str
     descending: bool
     limit: int
 
 
-def answered(text: str, ask: Question) -> str:
+def answered(text: str, ask: TableQuestion) -> str:
     """The rows of a CSV text that remain, as CSV, after a sentence on how many. Raises ValueError."""
     table = table_of(text)
     kept = _filtered(table, ask.where)
@@ -313,10 +313,10 @@ _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _measured(table: Table, ask: Question) -> tuple[Table, list[str]]:
+def _measured(table: Table, ask: TableQuestion) -> tuple[Table, list[str]]:
     """One row for each group, and notes on what could not be counted in."""
     keys = [table.index(column) for column in ask.group_by]
-    measures = list(ask.measures) or [Measure(function="count", column="")]
+    measures = list(ask.measures) or [ColumnMeasure(function="count", column="")]
     places = [table.index(measure.column) if measure.column else -1 for measure in measures]
     groups: dict[tuple[str, ...], list[list[str]]] = {} if keys else {(): []}
     for row in table.rows:
@@ -329,11 +329,11 @@ def _measured(table: Table, ask: Question) -> tuple[Table, list[str]]:
     return Table(names, rows), _notes(table.columns, groups.values(), measures, places)
 
 
-def _name(measure: Measure) -> str:
+def _name(measure: ColumnMeasure) -> str:
     return f"{measure.function}({measure.column})" if measure.column else measure.function
 
 
-def _computed(measure: Measure, at: int, rows: list[list[str]]) -> str:
+def _computed(measure: ColumnMeasure, at: int, rows: list[list[str]]) -> str:
     if measure.function == "count":
         return str(len(rows) if at < 0 else sum(bool(row[at].strip()) for row in rows))
     if at < 0:
@@ -357,7 +357,7 @@ _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
 
 
 def _notes(
-    columns: Sequence[str], groups: Iterable[list[list[str]]], measures: Sequence[Measure], places: Sequence[int]
+    columns: Sequence[str], groups: Iterable[list[list[str]]], measures: Sequence[ColumnMeasure], places: Sequence[int]
 ) -> list[str]:
     """What the numbers do not say of themselves: cells that are none, and sums of apples and pears."""
     notes = []
@@ -545,7 +545,7 @@ GroupBy = Annotated[
 
 
 Measures = Annotated[
-    list[Measure] | None,
+    list[ColumnMeasure] | None,
     Field(
         max_length=MAX_ASKED,
         description="Numbers to compute, such as the sum of a column, of all rows or of each group",
@@ -561,7 +561,7 @@ SortBy = Annotated[
 Descending = Annotated[bool, Field(description="Whether the largest comes first")]
 
 
-Limit = Annotated[int, Field(ge=1, le=MAX_SHOWN_ROWS, description="Rows to show at most")]
+RowLimit = Annotated[int, Field(ge=1, le=MAX_SHOWN_ROWS, description="Rows to show at most")]
 
 
 Query = Annotated[
@@ -574,7 +574,7 @@ Query = Annotated[
 ]
 
 
-File = Annotated[
+TableFile = Annotated[
     str, Field(min_length=1, max_length=MAX_NAME_CHARS, description="The file's name as list_files shows it")
 ]
 
@@ -591,10 +591,10 @@ def query_csv(
     measures: Measures = None,
     sort_by: SortBy = "",
     descending: Descending = False,
-    limit: Limit = 20,
+    limit: RowLimit = 20,
 ) -> str:
     """The rows that remain, as CSV. Raises ValueError."""
-    question = Question(columns or [], where or [], group_by or [], measures or [], sort_by, descending, limit)
+    question = TableQuestion(columns or [], where or [], group_by or [], measures or [], sort_by, descending, limit)
     return answered(csv_text, question)
 
 
@@ -606,21 +606,21 @@ def query_json(json_text: Annotated[Data, Field(description="The JSON text")], e
 
 def query_csv_file(
     _folder: Folder,
-    file: File,
+    file: TableFile,
     columns: Columns = None,
     where: Where = None,
     group_by: GroupBy = None,
     measures: Measures = None,
     sort_by: SortBy = "",
     descending: Descending = False,
-    limit: Limit = 20,
+    limit: RowLimit = 20,
 ) -> str:
     """As query_csv, of a file. Raises ValueError."""
-    question = Question(columns or [], where or [], group_by or [], measures or [], sort_by, descending, limit)
+    question = TableQuestion(columns or [], where or [], group_by or [], measures or [], sort_by, descending, limit)
     return answered(_folder.text(file), question)
 
 
-def query_json_file(_folder: Folder, file: File, expression: Query) -> str:
+def query_json_file(_folder: Folder, file: TableFile, expression: Query) -> str:
     """As query_json, of a file. Raises ValueError."""
     return searched(_folder.text(file), expression)
 

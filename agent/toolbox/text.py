@@ -29,7 +29,7 @@ _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+(?:\s|$)")
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text")]
-Change = Literal[
+LineChange = Literal[
     "upper case", "lower case", "title case", "sort lines", "remove duplicate lines", "remove empty lines",
     "number lines", "reverse lines", "reverse characters", "trim", "single spaces", "remove accents", "slug",
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def find_in_text(
 
 
 @tool(read_only=True, description="Change a text: case, order of lines, duplicates, spaces, accents")
-def change_text(text: Text, change: Annotated[Change, Field(description="What to do with it")]) -> str:
+def change_text(text: Text, change: Annotated[LineChange, Field(description="What to do with it")]) -> str:
     """The changed text."""
     return _CHANGES[change](text)
 
@@ -136,7 +136,7 @@ def _numbered(text: str) -> str:
     return "\n".join(f"{number}. {line}" for number, line in enumerate(text.splitlines(), 1))
 
 
-_CHANGES: Mapping[Change, Callable[[str], str]] = {
+_CHANGES: Mapping[LineChange, Callable[[str], str]] = {
     "upper case": str.upper,
     "lower case": str.lower,
     "title case": lambda text: _WORD.sub(lambda word: word[0][:1].upper() + word[0][1:].lower(), _composed(text)),

@@ -15,7 +15,7 @@ from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool, tool
 from sayso.channels.base import FetchError
-from sayso.channels.http import Download, File, Resolve, addresses_of, decoded
+from sayso.channels.http import DownloadedFile, Resolve, SafeDownload, addresses_of, decoded
 from sayso.pending.concurrency import in_thread
 
 if TYPE_CHECKING:
@@ -179,18 +179,18 @@ _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.I
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
 
 
-Url = Annotated[
+PageUrl = Annotated[
     str, Field(min_length=8, max_length=MAX_URL_CHARS, description="The page's address; it begins with https://")
 ]
 
 
-Part = Annotated[
+PagePart = Annotated[
     int, Field(ge=1, le=1000, description="Which part of a long page to read; the answer says how many there are")
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class WebRules:
     """Whom the tool may ask: `hosts` and nobody else, or every public host where there are none."""
 
     hosts: tuple[str, ...] = ()
@@ -208,9 +208,9 @@ class Rules:
         return ""
 
 
-async def _fetched(url: Url, part: Part = 1, _rules: Rules = Rules()) -> str:
+async def _fetched(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRules()) -> str:
     """The page as text, a part of it if it is long. Raises ValueError."""
-    rules = Download(
+    rules = SafeDownload(
         MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
     )
     try:
@@ -227,10 +227,10 @@ def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
             raise ToolLoadError(
                 f"toolbox host {host!r} is no host name: write it like 'api.example.com' or '*.example.com'"
             )
-    return [_fetching(Rules(tuple(host.lower() for host in hosts)))]
+    return [_fetching(WebRules(tuple(host.lower() for host in hosts)))]
 
 
-def _fetching(rules: Rules) -> Tool:
+def _fetching(rules: WebRules) -> Tool:
     about = "Fetch a web page or a JSON address and read its text"
     only = f" (only from {', '.join(rules.hosts)})" if rules.hosts else ""
     options = tool(
@@ -260,7 +260,7 @@ def _allows(allowed: str, host: str) -> bool:
     return bare.endswith(allowed[1:]) if allowed.startswith("*.") else bare == allowed
 
 
-def _readable(page: File) -> str:
+def _readable(page: DownloadedFile) -> str:
     if not _TEXT.fullmatch(page.content_type):
         raise ValueError(f"the page is {page.content_type or 'of no type'!r}: only text, JSON and XML are read")
     text = decoded(page.data, page.charset or _named_inside(page.data[:2048]))
@@ -284,4 +284,4 @@ def _part(text: str, part: int) -> str:
 
 
 #: For `tools: [agent.toolbox.fetch]`: every public host.
-fetch_page = _fetching(Rules())
+fetch_page = _fetching(WebRules())

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from sayso.agent.tools.errors import LEAVES, ToolError, ToolExecutionError
 from sayso.channels.i18n.invisible import readable
-from sayso.channels.i18n.texts import Texts, speak
+from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.media import MAX_BYTES
 from sayso.channels.types import Media, storable
 from sayso.pending.concurrency import installed
@@ -200,7 +200,7 @@ class Injected(Mapping[str, Any]):
         raise TypeError("what is injected into a tool cannot be pickled: it may be secret")
 
 
-class Injection:
+class HiddenArguments:
     """What is injected into one tool: `fixed` values, and what its author's injector returns at each call.
 
     A name that was injected once, and what is `unfillable` by a model, stays hidden for as long as the program lives:
@@ -510,7 +510,7 @@ def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
 def remind(text: str, at: float) -> Timer:
     """Remind the user of `text` at `at`, in their language. Raises SchedulingError like `schedule_reply`."""
     book = _open_book()
-    return book.add(speak(book.language).reminder(text), at, text)
+    return book.add(texts_for(book.language).reminder(text), at, text)
 
 
 def scheduled() -> list[Timer]:
@@ -530,7 +530,7 @@ def time_of_turn() -> float:
 
 def words_of_turn() -> Texts:
     """How to speak to this user. Raises SchedulingError."""
-    return speak(_open_book().language)
+    return texts_for(_open_book().language)
 
 
 def _note(change: TimerChange) -> None:

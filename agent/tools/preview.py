@@ -54,7 +54,7 @@ class Proposable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ProposalDraft:
     """A call as it is recorded, and its preview; a ToolResult in place of words means that there is nothing to ask."""
 
     tool: Proposable

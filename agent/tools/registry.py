@@ -87,7 +87,7 @@ def _name(target: Any) -> str:
 log = logging.getLogger(__name__)
 
 
-class Call(Protocol):
+class CallLike(Protocol):
     """A call as a model makes it; `agent.ToolCall` is one."""
 
     @property
@@ -227,11 +227,11 @@ class ToolRegistry:
         """`execute_tool` in an event loop."""
         return await self._enabled(tool_name).arun_raw(parameters)
 
-    def execute_tool_calls(self, tool_calls: Sequence[Call]) -> list[ToolOutcome]:
+    def execute_tool_calls(self, tool_calls: Sequence[CallLike]) -> list[ToolOutcome]:
         """`aexecute_tool_calls` for sync code."""
         return run_sync(self.aexecute_tool_calls(tool_calls))
 
-    async def aexecute_tool_calls(self, tool_calls: Sequence[Call]) -> list[ToolOutcome]:
+    async def aexecute_tool_calls(self, tool_calls: Sequence[CallLike]) -> list[ToolOutcome]:
         """Run the calls of one answer, at once where their tools are `is_concurrency_safe`; nothing is raised.
 
         The outcomes come in the order of the calls; results are texts, as the agent would show them. No policy
@@ -243,14 +243,14 @@ class ToolRegistry:
             outcomes.update(zip(group, ran, strict=True))
         return [outcomes[at] for at in range(len(tool_calls))]
 
-    async def _outcome(self, call: Call) -> ToolOutcome:
+    async def _outcome(self, call: CallLike) -> ToolOutcome:
         try:
             tool = self._enabled(call.tool_name)
             return ToolOutcome(True, await shown(tool, await tool.aexecute(call.parameters)))
         except ToolError as exc:
             return ToolOutcome(False, error=str(exc))
 
-    def _may_run_beside_others(self, call: Call) -> bool:
+    def _may_run_beside_others(self, call: CallLike) -> bool:
         tool = self._tools.get(call.tool_name)
         return tool is None or tool.metadata.is_concurrency_safe
 
@@ -275,7 +275,7 @@ class ToolRegistry:
             raise ToolValidationError(f"two tools are called {name!r}: rename one with name=, or use a namespace")
 
 
-def batches(calls: Sequence[Call], may_run_beside_others: Callable[[Call], bool]) -> list[list[int]]:
+def batches(calls: Sequence[CallLike], may_run_beside_others: Callable[[CallLike], bool]) -> list[list[int]]:
     """The calls, by index, in groups that run at once: one after the other, in order, those that must be alone."""
     groups: list[list[int]] = []
     joinable = False

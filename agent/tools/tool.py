@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from sayso.agent.tools.arguments import Checked, TypedArguments
-from sayso.agent.tools.context import ArtifactsOfACall, Injected, Injection, Injector
+from sayso.agent.tools.context import ArtifactsOfACall, HiddenArguments, Injected, Injector
 from sayso.agent.tools.definition import (
     UNDO_SECONDS,
     ToolMetadata,
@@ -33,7 +33,7 @@ from sayso.agent.tools.definition import (
 )
 from sayso.agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolValidationError
 from sayso.agent.tools.parameter import ToolParameter, as_parameters
-from sayso.agent.tools.preview import REASON, Draft, Preview, preview_words, with_reason, without_reason
+from sayso.agent.tools.preview import REASON, Preview, ProposalDraft, preview_words, with_reason, without_reason
 from sayso.agent.tools.results import ChunkCallback, awaited, finished, is_async_value, serialise, truncate
 from sayso.agent.tools.schema.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
@@ -463,10 +463,10 @@ class Tool:
         """
         return self.draft(params).propose(reason)
 
-    def draft(self, params: Mapping[str, Any]) -> Draft:
+    def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
         """What `propose` would ask for, without asking. Raises ToolParameterError, ToolExecutionError."""
         args = self.validate_record(params)
-        return Draft(self, args, self._preview(self.validate(args)))
+        return ProposalDraft(self, args, self._preview(self.validate(args)))
 
     @functools.cached_property
     def _compiled(self) -> TypedArguments | SchemaArguments:
@@ -481,10 +481,10 @@ class Tool:
         return context_parameters(self.function)
 
     @functools.cached_property
-    def _injection(self) -> Injection:
+    def _injection(self) -> HiddenArguments:
         left = [each for each in self.parameters if each.name not in self.injected_kwargs]
         unfillable = [each.name for each in left if self.config_injector and not _is_fillable(each)]
-        return Injection(self.name, self.injected_kwargs, self.config_injector, unfillable)
+        return HiddenArguments(self.name, self.injected_kwargs, self.config_injector, unfillable)
 
     @functools.cached_property
     def _schema(self) -> FrozenDict:

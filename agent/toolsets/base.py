@@ -128,7 +128,7 @@ def described(text: str | None, name: str) -> str:
 Confirm = Literal["hints", "always", "never"] | Sequence[str]
 
 
-def asking(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
+def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
     """The tool, told whether it asks first. Patterns match its own name or the one it has here."""
     if confirm == "hints":
         return tool
@@ -191,7 +191,7 @@ def provided(
     if unused := idle(confirm, [*own.values(), *names.values()]):
         log.warning("source.confirm_matches_nothing", extra={"source": _name(provider), "patterns": unused})
     return [
-        asking(
+        requires_confirmation(
             called(replace(tool, function=_calls(provider, tool)), names[tool.name], namespace), own[tool.name], confirm
         )
         for tool in listed
@@ -257,7 +257,7 @@ class UnusableSchema(ValueError):
     """Raised when arguments cannot be checked by a schema; the message says why."""
 
 
-def outside_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a tool's arguments as an object schema without anything to fetch. Raises UnusableSchema."""
     cleaned = _cleaned(schema, 0, lambda _: True)
     if cleaned.get("type", "object") != "object":

@@ -44,8 +44,8 @@ from sayso.agent.toolsets.base import (
     described,
     digest,
     legal_names,
-    outside_schema,
     pause_seconds,
+    safe_schema,
     scrub,
     scrub_value,
 )
@@ -566,7 +566,7 @@ PATIENCE_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 
 
-class McpLink:
+class ReconnectingConnection:
     """Lives as long as its provider. Callers may be on any thread and any event loop.
 
     The connection lives on an event loop of its own, in a daemon thread of the process that asks first: a fork has
@@ -877,7 +877,7 @@ class McpToolProvider:
         self.name = name or (Path(command).name if command else urlsplit(url).hostname or "server")
         whole = (command, *args) if command else ()
         self._server = McpServer(self.name, whole, env or {}, cwd, url, headers or {})
-        self._link = McpLink(self._server, connect_seconds=connect_seconds, call_seconds=call_seconds)
+        self._link = ReconnectingConnection(self._server, connect_seconds=connect_seconds, call_seconds=call_seconds)
         self._choice = Choice(include, exclude)
         self._own_names: dict[str, str] = {}
 
@@ -933,7 +933,7 @@ class McpToolProvider:
             yield Tool(
                 name,
                 described(scrub(definition.description or "", self._server.secrets), definition.name),
-                outside_schema(definition.input_schema),
+                safe_schema(definition.input_schema),
                 screen_output=True,
                 version=digest(definition.model_dump(mode="json", by_alias=True, exclude_none=True)),
                 metadata=replace(_metadata(definition), source_detail=self.name),

@@ -29,14 +29,14 @@ from sayso.agent.toolsets.base import (
     described,
     digest,
     legal_names,
-    outside_schema,
+    safe_schema,
     scrub,
     scrub_value,
 )
 from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, parse, server_url
 from sayso.agent.toolsets.openapi_operations import Operation, is_json_type, operations
 from sayso.agent.toolsets.openapi_request import Auth, request_for
-from sayso.channels.http import Answer, Pinned, Resolve, addresses_of, decoded, origin_of
+from sayso.channels.http import HttpResponse, OriginClient, Resolve, addresses_of, decoded, origin_of
 from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class _Api:
 
     title: str
     operations: Mapping[str, Operation]
-    pinned: Pinned
+    pinned: OriginClient
 
 
 class OpenApiToolProvider:
@@ -141,13 +141,13 @@ class OpenApiToolProvider:
             return ended(self._refusal(operation, answer), operation)
         return ToolOutcome(success=True, result=self._value(operation, answer))
 
-    def _refusal(self, operation: Operation, answer: Answer) -> str:
+    def _refusal(self, operation: Operation, answer: HttpResponse) -> str:
         asked = f"{operation.method.upper()} {operation.path}"
         body = self._text(answer).strip() if _is_text(answer) else ""
         cut = body if len(body) <= MAX_ERROR_CHARS else body[:MAX_ERROR_CHARS] + "..."
         return f"{self.name} answered {answer.status} ({_phrase(answer.status)}) to {asked}: {cut or 'no reason given'}"
 
-    def _value(self, operation: Operation, answer: Answer) -> Any:
+    def _value(self, operation: Operation, answer: HttpResponse) -> Any:
         if not answer.data:
             return {"status": answer.status} if operation.method == "head" else None
         if is_json_type(answer.content_type):
@@ -160,7 +160,7 @@ class OpenApiToolProvider:
         made = emit_artifact(data=answer.data, mime_type=answer.content_type or None, filename=answer.filename)
         return f"(handed to the user: {made.filename or 'a file'}, {made.mime_type}, {made.size} bytes)"
 
-    def _text(self, answer: Answer) -> str:
+    def _text(self, answer: HttpResponse) -> str:
         return scrub(decoded(answer.data, answer.charset), self._secrets)
 
     @property
@@ -171,7 +171,7 @@ class OpenApiToolProvider:
         """The operation as a tool; none for one that cannot be: the others go on."""
         tags = {ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE}
         try:
-            schema = outside_schema(operation.schema)
+            schema = safe_schema(operation.schema)
             made = Tool(
                 name,
                 described(operation.description, f"{operation.method.upper()} {operation.path}"),
@@ -267,9 +267,9 @@ class OpenApiToolProvider:
         if unknown := sorted(self._fixed.keys() - known):
             raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
 
-    def _pinned(self, url: str, max_bytes: int) -> Pinned:
+    def _pinned(self, url: str, max_bytes: int) -> OriginClient:
         trusted = bool(self._base_url) and _is_same_origin(url, self._base_url)
-        return Pinned(url, trusted, self._seconds, max_bytes, self._resolve)
+        return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
 
 
 def _without(operation: Operation, fixed: Mapping[str, Any]) -> Operation:
@@ -324,7 +324,7 @@ def _phrase(status: int) -> str:
         return "a status nobody knows"
 
 
-def _is_text(answer: Answer) -> bool:
+def _is_text(answer: HttpResponse) -> bool:
     kind = answer.content_type
     return not kind or kind.startswith("text/") or is_json_type(kind) or kind in ("application/xml", "application/yaml")
 

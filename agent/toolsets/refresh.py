@@ -42,7 +42,7 @@ class LiveSource:
         return provided(self.provider, await self.provider.list_tools(), self.namespace, self.confirm)
 
 
-class LiveSources:
+class ToolsetRefresher:
     """Lives as long as its process. What cannot be reached never stops anybody: it is tried again and again.
 
     A source that was reached once keeps its tools when it is lost; their calls say what is wrong.

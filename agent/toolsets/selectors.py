@@ -243,7 +243,7 @@ class UserRoles:
 Foreseen = Literal["shown", "hidden", "depends"]
 
 
-async def foresee(selector: ToolSelector | None, tool: Tool) -> Foreseen:
+async def would_show(selector: ToolSelector | None, tool: Tool) -> Foreseen:
     """What is certain of the tool for whoever's run this is called in. A role that cannot be told hides it."""
     match selector:
         case None:
@@ -251,13 +251,13 @@ async def foresee(selector: ToolSelector | None, tool: Tool) -> Foreseen:
         case RoleBasedSelector():
             return await _by_role_of_foresight(selector, tool)
         case Always():
-            return "shown" if selector.keeps(tool) else await foresee(selector.selector, tool)
+            return "shown" if selector.keeps(tool) else await would_show(selector.selector, tool)
         case FailOpen():
-            return await foresee(selector.selector, tool)
+            return await would_show(selector.selector, tool)
         case AllOf():
-            return _of_all({await foresee(each, tool) for each in selector.selectors})
+            return _of_all({await would_show(each, tool) for each in selector.selectors})
         case AnyOf():
-            return _of_any({await foresee(each, tool) for each in selector.selectors})
+            return _of_any({await would_show(each, tool) for each in selector.selectors})
     return "depends"
 
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
-from sayso.channels.base import BadHook, Forbidden, MediaStore, Pace, Unreachable
-from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Entry, Feed, FeedError, moment_of
+from sayso.channels.base import BadHook, Forbidden, MediaStore, RateLimit, Unreachable
+from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Feed, FeedEntry, FeedError, moment_of
 from sayso.channels.console.logins import SESSION_SECONDS, Logins, MemoryLogins
 from sayso.channels.console.uploads import ConsoleFiles
 from sayso.channels.markdown import plain
@@ -27,14 +27,14 @@ from sayso.channels.types import (
     Button,
     Conversation,
     Delivery,
-    Hook,
-    HookAnswer,
     Media,
     Receipt,
     Received,
     Reply,
     Tap,
     Turn,
+    WebhookRequest,
+    WebhookResponse,
     storable,
 )
 
@@ -97,12 +97,12 @@ class ConsoleChannel:
         self.logins = logins or MemoryLogins()
         self.files = ConsoleFiles(name, media, keys, salt)
 
-    def receive(self, hook: Hook) -> Received:
+    def receive(self, hook: WebhookRequest) -> Received:
         """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
         turn = replace(self._turn(self.sender(hook), _json_object(hook.body)), language=_language(hook))
-        return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
+        return Received(turns=(turn,), answer=WebhookResponse(200, '{"ok":true}', "application/json"))
 
-    def sender(self, hook: Hook) -> str:
+    def sender(self, hook: WebhookRequest) -> str:
         """The id of the user whose page posted it, whatever its body holds. Raises Forbidden."""
         if not hook.header(PAGE_HEADER):
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
@@ -113,11 +113,11 @@ class ConsoleChannel:
             raise Forbidden("no valid console session: reload the page")
         return user_id
 
-    def known(self, hook: Hook) -> str:
+    def known(self, hook: WebhookRequest) -> str:
         """Return the user id of a browser that has been here before, logged in or not; "" for another."""
         return self.user_of(_cookie(hook, self.cookie_for(hook)))
 
-    def visitor(self, hook: Hook) -> str:
+    def visitor(self, hook: WebhookRequest) -> str:
         """Return the user id of a browser that may read and act: where there is a password, one that is logged in. ""
         for any other. Raises LoginsDown.
         """
@@ -128,13 +128,13 @@ class ConsoleChannel:
         """Return the cookie of a new session of this user."""
         return str(self._tickets.dumps([secrets.token_urlsafe(16), user_id]))
 
-    def log_out(self, hook: Hook) -> None:
+    def log_out(self, hook: WebhookRequest) -> None:
         """End the session of a browser, wherever its cookie may be. Raises LoginsDown."""
         session = self._session(hook)
         if session:
             self.logins.end(session[0])
 
-    def _session(self, hook: Hook) -> list[str]:
+    def _session(self, hook: WebhookRequest) -> list[str]:
         """Return id and user of the session that a browser is logged in with, nothing where there is none."""
         try:
             session, user_id = self._tickets.loads(_cookie(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS)
@@ -142,9 +142,9 @@ class ConsoleChannel:
             return []
         return [] if self.logins.is_ended(session) else [session, user_id]
 
-    def pace(self, conversation: Conversation) -> Pace:
+    def pace(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
-        return Pace(draft_gap=DRAFT_GAP)
+        return RateLimit(draft_gap=DRAFT_GAP)
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
@@ -168,7 +168,7 @@ class ConsoleChannel:
             _log.warning("console_attend_failed", extra={"conversation": conversation_id}, exc_info=True)
         return 0.0  # the page shows it until the next bubble
 
-    def _act(self, turn: Turn) -> Entry:
+    def _act(self, turn: Turn) -> FeedEntry:
         """What the user did, as a feed entry. The page knows its own act by the event id."""
         if turn.tap:
             return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
@@ -206,7 +206,7 @@ class ConsoleChannel:
         entry_id = await self._append(here, _bubble(delivery), reply.edits if edited == "draft" else "")
         return Receipt(entry_id, written_at=moment_of(entry_id))
 
-    async def _append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+    async def _append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
         try:
             return await asyncio.to_thread(self.feed.append, conversation_id, entry, instead)
         except FeedError as exc:
@@ -225,11 +225,11 @@ class ConsoleChannel:
         """The name of the cookie that says who somebody is, over plain http."""
         return f"sayso_console_{self.name}"
 
-    def cookie_for(self, hook: Hook) -> str:
+    def cookie_for(self, hook: WebhookRequest) -> str:
         """Return the name of the cookie that says who somebody is. Over https no other host can set it."""
         return f"{_HOST if is_encrypted(hook) else ''}{self.cookie}"
 
-    def login_cookie_for(self, hook: Hook) -> str:
+    def login_cookie_for(self, hook: WebhookRequest) -> str:
         """Return the name of the cookie of a log-in."""
         return f"{_HOST if is_encrypted(hook) else ''}sayso_login_{self.name}"
 
@@ -252,7 +252,7 @@ class ConsoleChannel:
         """Return the id of the turn that a page posted under an id of its own."""
         return f"{user_id}:{client_id}"
 
-    def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, Entry]]:
+    def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, FeedEntry]]:
         """The feed as the page shows it. Raises FeedError."""
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
         return [(entry_id, self._with_links(entry)) for entry_id, entry in entries]
@@ -286,7 +286,7 @@ class ConsoleChannel:
                 return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
         raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
 
-    def _with_links(self, entry: Entry) -> Entry:
+    def _with_links(self, entry: FeedEntry) -> FeedEntry:
         """The entry with fresh links to its files: links die within the hour, the feed lives for days."""
         linked = dict(entry)
         if entry.get("media"):
@@ -300,7 +300,7 @@ class ConsoleChannel:
         return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
 
 
-def _cookie(hook: Hook, name: str) -> str:
+def _cookie(hook: WebhookRequest, name: str) -> str:
     """One cookie's value, "" where there is none, or where the header is no text that a browser would send."""
     from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
 
@@ -310,7 +310,7 @@ def _cookie(hook: Hook, name: str) -> str:
         return ""
 
 
-def is_encrypted(hook: Hook) -> bool:
+def is_encrypted(hook: WebhookRequest) -> bool:
     """Return whether the browser came over https, to us or to the proxy before us."""
     address = urlsplit(hook.url)
     if hook.header("x-forwarded-proto").rpartition(",")[2].strip() == "https":
@@ -318,14 +318,14 @@ def is_encrypted(hook: Hook) -> bool:
     return address.scheme == "https" and hook.header("host") == address.netloc
 
 
-def is_same_origin(hook: Hook) -> bool:
+def is_same_origin(hook: WebhookRequest) -> bool:
     """Whether the page that posts is ours. Browsers send Origin with every POST; other clients may not."""
     origin = hook.header("origin")
     site = origin.partition("://")[2]  # "" for an origin of "null"
     return not origin or (site != "" and site in (hook.header("host"), urlsplit(hook.url).netloc))
 
 
-def _language(hook: Hook) -> str:
+def _language(hook: WebhookRequest) -> str:
     """The language the browser asks for first."""
     return re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
 
@@ -371,7 +371,7 @@ def _filed(media: Media) -> dict[str, str]:
     return {"ref": media.ref, "mime": media.mime_type, "filename": media.filename}
 
 
-def _bubble(delivery: Delivery) -> Entry:
+def _bubble(delivery: Delivery) -> FeedEntry:
     reply = delivery.reply
     media = reply.media
     return {

@@ -25,7 +25,7 @@ MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 #: The type of an entry that takes the place of all before it.
 CLEAR = "clear"
 
-Entry = dict[str, Any]
+FeedEntry = dict[str, Any]
 
 
 class FeedError(Exception):
@@ -35,10 +35,10 @@ class FeedError(Exception):
 class Feed(Protocol):
     """Entries per conversation. Ids are `<unix ms>-<n>` and only grow. An entry of type CLEAR removes all before it."""
 
-    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
         """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """The entries after an id ("" means all), waiting up to about `block_ms` for the first. Raises FeedError."""
 
 
@@ -49,7 +49,7 @@ class RedisFeed:
         self._client = client
         self._prefix = prefix
 
-    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
         """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
         key = self._key(conversation_id)
         pipe = self._client.pipeline(transaction=True)  # an entry never outlives its expiry
@@ -64,7 +64,7 @@ class RedisFeed:
         except redis.RedisError as exc:
             raise FeedError(f"cannot append to the feed: {type(exc).__name__}") from exc
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """The entries after an id ("" means all), waiting up to about `block_ms` for the first. Raises FeedError."""
         block = min(block_ms, MAX_BLOCK_MS) or None  # to Redis, BLOCK 0 means forever
         try:
@@ -82,11 +82,11 @@ class MemoryFeed:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._entries: dict[str, deque[tuple[str, Entry]]] = defaultdict(lambda: deque(maxlen=KEPT_ENTRIES))
+        self._entries: dict[str, deque[tuple[str, FeedEntry]]] = defaultdict(lambda: deque(maxlen=KEPT_ENTRIES))
         self._last = (0, 0)
         self._changed = threading.Condition()
 
-    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
         """Add an entry, and forget the one of the id `instead`; its id."""
         with self._changed:
             entry_id, entries = self._next_id(), self._entries[conversation_id]
@@ -98,7 +98,7 @@ class MemoryFeed:
             self._changed.notify_all()
         return entry_id
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """The entries after an id ("" means all), waiting up to about `block_ms` for the first."""
         start = _order(_start(after))
         with self._changed:
@@ -111,7 +111,7 @@ class MemoryFeed:
         self._last = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
         return "{}-{}".format(*self._last)
 
-    def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, Entry]]:
+    def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, FeedEntry]]:
         entries = self._entries.get(conversation_id, ())
         return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) > start]
 
@@ -140,10 +140,10 @@ def _only_stream(answer: Any) -> list[Any]:
     return [entry for batch in batches for entry in batch]
 
 
-def _entry(fields: dict[Any, Any]) -> Entry:
+def _entry(fields: dict[Any, Any]) -> FeedEntry:
     """The one field of a stream entry, decoded. The client may or may not decode responses."""
     (text,) = fields.values()
-    entry: Entry = json.loads(text)
+    entry: FeedEntry = json.loads(text)
     return entry
 
 

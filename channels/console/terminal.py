@@ -10,9 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
-from sayso.channels.base import BadHook, FetchError, Forbidden, Pace, Refused, SendError
+from sayso.channels.base import BadHook, FetchError, Forbidden, RateLimit, Refused, SendError
 from sayso.channels.markdown import terminal_text
-from sayso.channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Tap, Turn
+from sayso.channels.types import (
+    Button,
+    Conversation,
+    Delivery,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Tap,
+    Turn,
+    WebhookRequest,
+)
 from sayso.pending.concurrency import run_sync
 
 #: Ends the conversation.
@@ -21,7 +32,7 @@ GOODBYE = ("exit", "quit", "/exit", "/quit")
 SECRET_HEADER, LINE_HEADER = "x-sayso-terminal", "x-sayso-line"
 
 
-class Files(Protocol):
+class FileReader(Protocol):
     """Where the files are that tools made."""
 
     def read(self, ref: str) -> bytes:
@@ -36,7 +47,14 @@ class TerminalChannel:
     """
 
     def __init__(
-        self, name: str, *, folder: Path, files: Files, say: Callable[[str], None], secret: str, styled: bool = False
+        self,
+        name: str,
+        *,
+        folder: Path,
+        files: FileReader,
+        say: Callable[[str], None],
+        secret: str,
+        styled: bool = False,
     ) -> None:
         if not secret:
             raise ValueError("secret is empty: give a random one to tell typed lines by")
@@ -59,7 +77,7 @@ class TerminalChannel:
         """The only one there is."""
         return Conversation(self._name, self._name)
 
-    def receive(self, hook: Hook) -> Received:
+    def receive(self, hook: WebhookRequest) -> Received:
         """Read one typed line: the body. Raises Forbidden or BadHook."""
         if not hmac.compare_digest(hook.header(SECRET_HEADER).encode("utf-8", "replace"), self._secret):
             raise Forbidden("the line was not typed here")
@@ -81,9 +99,9 @@ class TerminalChannel:
         number = int(text) if text.isascii() and text.isdecimal() and len(text) < 3 else 0
         return self._buttons[number - 1] if 1 <= number <= len(self._buttons) else None
 
-    def pace(self, conversation: Conversation) -> Pace:
+    def pace(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes."""
-        return Pace()
+        return RateLimit()
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """One, however long. What was printed stays as it is: an edit is left out, or printed as a new message."""
@@ -151,7 +169,7 @@ class Terminal:
             if line.strip().lower() in GOODBYE:
                 return
             headers = {SECRET_HEADER: self._secret, LINE_HEADER: str(number)}
-            received = self._channel.receive(Hook("", headers, line.encode("utf-8", "replace")))
+            received = self._channel.receive(WebhookRequest("", headers, line.encode("utf-8", "replace")))
             for turn in received.turns:
                 run_sync(self._answer(turn, say))
 

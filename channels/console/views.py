@@ -31,7 +31,7 @@ from sayso.channels.console.feed import FeedError
 from sayso.channels.console.logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
 from sayso.channels.console.uploads import MAX_FILES, NotTaken, spelled
 from sayso.channels.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
-from sayso.channels.types import Hook, Turn
+from sayso.channels.types import Turn, WebhookRequest
 
 #: How long a browser is remembered, in seconds.
 COOKIE_SECONDS = 30 * 24 * 3600
@@ -206,14 +206,14 @@ def _admitting(by_name: dict[str, ConsoleChannel], name: str) -> ConsoleChannel:
     return channel
 
 
-def _visitor(channel: ConsoleChannel, hook: Hook) -> str:
+def _visitor(channel: ConsoleChannel, hook: WebhookRequest) -> str:
     user_id = channel.visitor(hook)
     if not user_id:
         flask.abort(_plain(403 if channel.is_open else 401, "Your session has ended: reload the page.\n"))
     return user_id
 
 
-def _log_in(channel: ConsoleChannel, hook: Hook) -> flask.Response:
+def _log_in(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
     """Answer somebody's password. An address that sends wrong ones waits longer each time, then for a quarter of an
     hour: meanwhile its passwords are not looked at.
     """
@@ -237,7 +237,7 @@ def _log_in(channel: ConsoleChannel, hook: Hook) -> flask.Response:
     return response
 
 
-def _identity(channel: ConsoleChannel, hook: Hook) -> str:
+def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
     """Return the cookie that says who a browser is: the one that it has, or a new one."""
     cookie = flask.request.cookies.get(channel.cookie_for(hook), "")
     return cookie if channel.user_of(cookie) else channel.new_session()
@@ -260,13 +260,13 @@ def _address(request: flask.Request) -> str:
     return told[:60] if told and _is_loopback(peer) else peer
 
 
-def _set_cookie(response: flask.Response, hook: Hook, name: str, value: str, seconds: int) -> None:
+def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value: str, seconds: int) -> None:
     response.set_cookie(
         name, value, max_age=seconds, path="/", secure=is_encrypted(hook), httponly=True, samesite="Strict"
     )
 
 
-def _page(channel: ConsoleChannel, hook: Hook) -> flask.Response:
+def _page(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
     if not channel.is_open and not channel.visitor(hook):
         return _login_page(channel, 401)
     limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
@@ -304,10 +304,10 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
 
 
-def _hook(public_url: str) -> Hook:
+def _hook(public_url: str) -> WebhookRequest:
     """The request without its body, which is not read before its sender is known."""
     headers = {name.lower(): value for name, value in flask.request.headers.items()}
-    return Hook((public_url or flask.request.host_url.rstrip("/")) + flask.request.path, headers, b"")
+    return WebhookRequest((public_url or flask.request.host_url.rstrip("/")) + flask.request.path, headers, b"")
 
 
 def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:

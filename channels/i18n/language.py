@@ -29,7 +29,7 @@ _SENTENCE_ENDS = (".", "!", "?", ":", "¿", "¡")
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class WritingSystem:
     """How a language with a script of its own is recognised, as its catalogue says."""
 
     #: The letters it is written in.
@@ -72,7 +72,7 @@ def _letters(said: str) -> int:
     return sum(unicodedata.category(char)[0] in "LM" for char in said)
 
 
-def _is_written_in(script: Script, said: str, written: int) -> bool:
+def _is_written_in(script: WritingSystem, said: str, written: int) -> bool:
     return (
         2 * _letters("".join(script.letters.findall(said))) > written
         and len(script.proof.findall(said)) >= CLEAR
@@ -82,14 +82,14 @@ def _is_written_in(script: Script, said: str, written: int) -> bool:
 
 
 @cache
-def _scripts() -> dict[str, Script]:
+def _scripts() -> dict[str, WritingSystem]:
     """The scripts of the languages that have one of their own."""
     described = {language: catalogue(language)["script"] for language in sorted(languages())}
     return {language: _script(**parts) for language, parts in described.items() if parts}
 
 
-def _script(letters: str, proof: str, foreign: str, spaced: bool) -> Script:
-    return Script(re.compile(letters), re.compile(proof), re.compile(foreign) if foreign else None, spaced)
+def _script(letters: str, proof: str, foreign: str, spaced: bool) -> WritingSystem:
+    return WritingSystem(re.compile(letters), re.compile(proof), re.compile(foreign) if foreign else None, spaced)
 
 
 def _by_words(said: str) -> str:

@@ -36,7 +36,7 @@ MAX_REPEATED_CHARS = 300
 
 
 @lru_cache(maxsize=256)
-def speak(language: str = "") -> Texts:
+def texts_for(language: str = "") -> Texts:
     """The words of a BCP 47 tag: "pt-BR" speaks pt, an unknown tag or none speaks English."""
     return _texts(shipped(language) or FALLBACK)
 
@@ -444,7 +444,7 @@ def _is_so(relation: str, count: int) -> bool:
     return any(each[0] <= number <= each[-1] for each in ranges) == (parts["equals"] == "=")
 
 
-class Words(Protocol):
+class SpokenTexts(Protocol):
     """One language's words: `sayso.channels.i18n.texts.Texts`, as far as workers speak."""
 
     def busy(self) -> str:
@@ -501,8 +501,8 @@ class Words(Protocol):
 
 
 #: The words for whoever wrote a turn.
-Voice = Callable[[Turn], Words]
+TextsForTurn = Callable[[Turn], SpokenTexts]
 
 
 #: The words of a language, by its BCP 47 tag; "" speaks the default.
-Speak = Callable[[str], Words]
+TextsForLanguage = Callable[[str], SpokenTexts]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sayso.channels.markdown.parse import cells
 
-Measure = Callable[[str], int]
+LengthOf = Callable[[str], int]
 #: How many source characters per unit of the limit are looked at: formatting is mostly shorter than its source.
 _WINDOW = 4
 #: How often an end is guessed, and how full a piece ought to be.
@@ -31,7 +31,7 @@ _BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n(?=\S)"), re.compile(r
 _TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 
 
-def split(md: str, limit: int, measure: Measure = len) -> list[str]:
+def split(md: str, limit: int, measure: LengthOf = len) -> list[str]:
     """Cut Markdown into pieces whose `measure` is at most `limit`, in a time that grows with its length and no faster.
 
     Cuts fall between paragraphs, else lines, else words, else characters. A fenced code block that must be cut is
@@ -50,12 +50,12 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     return pieces
 
 
-def head(md: str, limit: int, measure: Measure = len) -> str:
+def head(md: str, limit: int, measure: LengthOf = len) -> str:
     """The first of the pieces that `split` cuts this Markdown into: "" of nothing."""
     return _Cut(md, 0, "", limit, _Tape(measure)).best()[0] if md else ""
 
 
-def fits(md: str, limit: int, measure: Measure = len) -> bool:
+def fits(md: str, limit: int, measure: LengthOf = len) -> bool:
     """Whether `split` leaves this Markdown in one piece."""
     return len(md) <= _WINDOW * limit and measure(md) <= limit
 
@@ -67,7 +67,7 @@ class _Tape:
     `density` is what a character of the source last came to, 0 as long as nobody knows.
     """
 
-    measure: Measure
+    measure: LengthOf
     density: float = 0.0
     known: dict[str, int] = field(default_factory=dict)
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sayso.channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused, Unreachable
-from sayso.channels.http import PerLoop
+from sayso.channels.base import AddressClosed, Forbidden, MediaSource, RateLimit, Refused, Unreachable
+from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.slack import files as slack_files
 from sayso.channels.slack.blocks import BUTTON_LIMIT, SECTION_LIMIT, blocks_of, is_user, listed
 from sayso.channels.slack.errors import SlackAnswer, code_of, harmless, reaction_to, told
 from sayso.channels.slack.events import SlackRequests, slack_signed
-from sayso.channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
+from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STATUS_SECONDS = 100.0
 #: About one message a second in a Slack channel, with short bursts, and an edit every three. Slack names no number for
 #: the whole workspace.
-PACE = Pace(chat_gap=1.0, burst=4, draft_gap=3.0)
+PACE = RateLimit(chat_gap=1.0, burst=4, draft_gap=3.0)
 #: What Slack may look up in a comment: our links, bare ones, bare names.
 _LOOKED_UP = re.compile(r"[<@]|://")
 
@@ -61,7 +61,7 @@ class SlackChannel:
         self._headers = {
             "Authorization": f"Bearer {self._bot_token}", "Content-Type": "application/json; charset=utf-8"
         }  # fmt: skip
-        self._web = PerLoop(self._new_client)
+        self._web = PooledSessions(self._new_client)
         #: The direct messages opened with people, by their ids: Slack always gives the same.
         self._opened: dict[str, str] = {}
 
@@ -73,7 +73,7 @@ class SlackChannel:
         """The channel's name in the YAML."""
         return self._name
 
-    def receive(self, hook: Hook) -> Received:
+    def receive(self, hook: WebhookRequest) -> Received:
         """Read one signed request: an event, an interaction, a slash command, or one of Slack's own checks.
 
         A repeated one is read like the first, which may never have arrived.
@@ -81,7 +81,7 @@ class SlackChannel:
         self._verify(hook)
         return self._requests.read(hook.body)
 
-    def _verify(self, hook: Hook) -> None:
+    def _verify(self, hook: WebhookRequest) -> None:
         timestamp, signature = hook.header("x-slack-request-timestamp"), hook.header("x-slack-signature")
         if not (timestamp and signature):
             raise Forbidden("there is no X-Slack-Signature or no X-Slack-Request-Timestamp header")
@@ -92,7 +92,7 @@ class SlackChannel:
         if not valid:
             raise Forbidden("the signature is wrong or too old")
 
-    def pace(self, conversation: Conversation) -> Pace:
+    def pace(self, conversation: Conversation) -> RateLimit:
         """Each thread by itself; where several of one Slack channel are busy, Slack asks to wait."""
         return PACE
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from sayso.channels.http import PerLoop, never_sent
+from sayso.channels.http import PooledSessions, never_sent
 from sayso.channels.setup import SetupError, asking, check_https, hook_url, plain
 from sayso.channels.slack.errors import reaction_to
 from sayso.channels.slack.scopes import View, events, scopes
@@ -60,7 +60,7 @@ class SlackApps:
     """Slack's side of apps. Lives as long as one command, and its event loop: that closes the connections."""
 
     def __init__(self, token: str, api_url: str | None) -> None:
-        self._web = PerLoop(partial(new_client, checked(token), api_url))
+        self._web = PooledSessions(partial(new_client, checked(token), api_url))
 
     async def validate(self, manifest: JsonObject) -> list[str]:
         """Ask whether Slack takes a manifest. Returns what it says. Raises SetupError."""
@@ -164,10 +164,10 @@ _DESCRIPTION = "Does what you ask, and asks before it destroys anything."
 _COMMAND = re.compile(r"/[a-z0-9_-]+")
 
 
-Json = dict[str, Any]
+Manifest = dict[str, Any]
 
 
-def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "assistant") -> Json:
+def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "assistant") -> Manifest:
     """The manifest of a channel's app, as plain data. Raises SetupError for what Slack would refuse."""
     _check(name, command, public_url)
     url = hook_url(public_url, channel)

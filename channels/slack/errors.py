@@ -9,15 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
+from sayso.channels.base import (
+    AddressClosed,
+    ChannelDown,
+    DeliveryUncertain,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+)
 from sayso.channels.http import never_sent
 
 #: What is done about an error: `wait` as long as Slack asks; `down`: nobody can use this token; `scope`: it may not do
 #: this; `closed`: nothing can be posted there; `plain`: the words once more without their form; `repost`: the message
 #: that was to be edited cannot be, a new one can; `unclear`: some part may have happened. Any other error refuses.
-Reaction = Literal["wait", "down", "scope", "closed", "plain", "repost", "unclear", "refused"]
+SlackReaction = Literal["wait", "down", "scope", "closed", "plain", "repost", "unclear", "refused"]
 
-_REACTIONS: Mapping[Reaction, tuple[str, ...]] = {
+_REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     "wait": ("ratelimited", "rate_limited", "message_limit_exceeded"),
     "down": (
         "token_revoked", "token_expired", "account_inactive", "invalid_auth", "not_authed", "org_login_required",
@@ -37,7 +45,7 @@ _REACTIONS: Mapping[Reaction, tuple[str, ...]] = {
     "refused": ("expired_trigger_id", "exchanged_trigger_id", "streaming_state_conflict", "no_permission"),
 }  # fmt: skip
 #: The reaction to each error that Slack names.
-REACTIONS: Mapping[str, Reaction] = {code: reaction for reaction, codes in _REACTIONS.items() for code in codes}
+REACTIONS: Mapping[str, SlackReaction] = {code: reaction for reaction, codes in _REACTIONS.items() for code in codes}
 
 #: What an operator can do about an error.
 _CURES = {
@@ -83,7 +91,7 @@ def told() -> Iterator[None]:
     except SlackApiError as exc:
         raise error_of(exc.response) from exc
     except SlackClientError as exc:
-        raise Ambiguous("no clear answer from Slack") from exc
+        raise DeliveryUncertain("no clear answer from Slack") from exc
     except (ClientError, OSError) as exc:
         raise _network_error(exc) from None  # it may name the address that a file was to go to
 
@@ -94,7 +102,7 @@ def harmless() -> Iterator[None]:
     try:
         with told():
             yield
-    except Ambiguous as exc:
+    except DeliveryUncertain as exc:
         raise Unreachable(str(exc)) from exc
 
 
@@ -105,7 +113,7 @@ def code_of(response: Any) -> str:
     return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error"
 
 
-def reaction_to(code: str) -> Reaction:
+def reaction_to(code: str) -> SlackReaction:
     """What is done about an error of this code. `restricted_action` has many endings."""
     if code.startswith("restricted_action"):
         return "closed"
@@ -116,19 +124,19 @@ def error_of(response: Any) -> SendError:
     """What an answer means that is not the one we hoped for."""
     if not hasattr(response, "status_code"):  # the bare answer, of which the SDK could not read a word
         limited = response.status == 429
-        return RateLimited(_retry_after(response.headers)) if limited else Ambiguous(_NO_JSON)
+        return RateLimited(_retry_after(response.headers)) if limited else DeliveryUncertain(_NO_JSON)
     code, status = code_of(response), int(response.status_code)
     reaction = reaction_to(code)
     if status == 429 or reaction == "wait":
         return RateLimited(_retry_after(response.headers))
     if status >= 500 or reaction == "unclear":
-        return Ambiguous(f"Slack answered {code if status < 500 else status}")
+        return DeliveryUncertain(f"Slack answered {code if status < 500 else status}")
     if not response.data:
-        return Ambiguous(_NO_JSON)
+        return DeliveryUncertain(_NO_JSON)
     return _kind(reaction, response)(f"Slack error {code}{_cure(code, response.data)}")
 
 
-def _kind(reaction: Reaction, response: Any) -> type[SendError]:
+def _kind(reaction: SlackReaction, response: Any) -> type[SendError]:
     """Without the scope that words need the app can say nothing, so they wait for the cure; other methods have less
     to lose than their one call, and hold nothing up.
     """
@@ -152,4 +160,4 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 def _network_error(exc: Exception) -> SendError:
     if never_sent(exc):
         return Unreachable("no connection to Slack")
-    return Ambiguous("the connection to Slack broke before its answer")
+    return DeliveryUncertain("the connection to Slack broke before its answer")

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from sayso.channels.base import BadHook
 from sayso.channels.slack.text import files_of, form_answers, media_of, names, notes_of, readable
-from sayso.channels.types import AddressNews, Conversation, HookAnswer, Received, Signed, Tap, Turn, storable
+from sayso.channels.types import AddressChange, Conversation, Received, Signed, Tap, Turn, WebhookResponse, storable
 
 #: Opens the block id that carries a message's thread back with a tap, or the person a direct message was opened with.
 THREAD_MARK, USER_MARK = "thread:", "user:"
@@ -62,7 +62,7 @@ _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{1,40}")
 _THREAD_TS = re.compile(r"(\d{1,16}\.\d{1,9})?")
 
 
-Json = Mapping[str, Any]
+SlackJson = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class SlackRequests:
             return Received(turns=(self._command(body),))
         return self._other(body)
 
-    def _other(self, body: Json) -> Received:
+    def _other(self, body: SlackJson) -> Received:
         """Requests that name their type. Those of people are not sent again: a person sees an error instead."""
         match body.get("type"):
             case "url_verification":
@@ -109,7 +109,7 @@ class SlackRequests:
             case kind:
                 return Received(ignored=f"request of type {kind!r}")
 
-    def _event(self, body: Json) -> Received:
+    def _event(self, body: SlackJson) -> Received:
         event, (team, bot) = body["event"], _installation(body)
         kind = event["type"]
         if kind in ("message", "app_mention"):
@@ -125,7 +125,7 @@ class SlackRequests:
         # Among them assistant_thread_started: what is said in such a thread is a direct message with a thread_ts.
         return Received(ignored=f"event of type {kind!r}")
 
-    def _message(self, event: Json, team: str, bot: str) -> Received:
+    def _message(self, event: SlackJson, team: str, bot: str) -> Received:
         edited = event.get("subtype") == "message_changed"
         message = event["message"] if edited else event
         reason = _why_ignored(message, bot) or (_why_no_edit(message, event.get("previous_message")) if edited else "")
@@ -140,7 +140,7 @@ class SlackRequests:
             return Received(ignored="message without text or a file")
         return Received(turns=(turn,))
 
-    def _said(self, event: Json, message: Json, event_id: str, bot: str) -> Turn:
+    def _said(self, event: SlackJson, message: SlackJson, event_id: str, bot: str) -> Turn:
         channel, ts, text = event["channel"], message["ts"], message.get("text") or ""
         direct = event.get("channel_type") == "im" or channel.startswith("D")
         edit = bool(message.get("edited"))
@@ -159,7 +159,7 @@ class SlackRequests:
             written_at=float(ts),
         )
 
-    def _address(self, event: Json, bot: str) -> Received:
+    def _address(self, event: SlackJson, bot: str) -> Received:
         """News of a Slack channel as a whole. Its threads are conversations that Slack does not name here: each of
         them closes with the first reply that is refused there, and opens with the next message of a person.
         """
@@ -168,16 +168,16 @@ class SlackRequests:
             return Received(ignored=f"event of type {kind!r} about somebody else")
         return Received(addresses=(self._news(event["channel"], _ADDRESS_EVENTS[kind]),))
 
-    def _moved(self, event: Json) -> Received:
+    def _moved(self, event: SlackJson) -> Received:
         old = self._news(event["old_channel_id"], "channel_id_changed")
         return Received(addresses=(old, self._news(event["new_channel_id"], "")))
 
-    def _news(self, channel: str, closed: str) -> AddressNews:
+    def _news(self, channel: str, closed: str) -> AddressChange:
         if not _CHANNEL_ID.fullmatch(channel):
             raise ValueError("no id of a Slack channel")
-        return AddressNews(Conversation(self.channel, channel), closed)
+        return AddressChange(Conversation(self.channel, channel), closed)
 
-    def _taps(self, body: Json) -> Received:
+    def _taps(self, body: SlackJson) -> Received:
         container, message = body.get("container") or {}, body.get("message") or {}
         channel = (body.get("channel") or {}).get("id") or container.get("channel_id")
         actions = body["actions"]
@@ -202,7 +202,7 @@ class SlackRequests:
         ]
         return Received(turns=tuple(turns))
 
-    def _tapped(self, action: Json, user: str, channel: str, thread: str, ts: str) -> Conversation:
+    def _tapped(self, action: SlackJson, user: str, channel: str, thread: str, ts: str) -> Conversation:
         """The conversation a button was sent to.
 
         Our block ids say it. A message of others is read as its event would be: a root message opens a thread.
@@ -214,7 +214,7 @@ class SlackRequests:
             return Conversation(self.channel, channel, mark.removeprefix(THREAD_MARK))
         return Conversation(self.channel, channel, thread or ("" if channel.startswith("D") else ts))
 
-    def _form(self, body: Json) -> Turn:
+    def _form(self, body: SlackJson) -> Turn:
         """A submitted modal. The empty answer closes it."""
         view, user = body["view"], body["user"]
         title = (view.get("title") or {}).get("text") or view.get("callback_id") or ""
@@ -228,7 +228,7 @@ class SlackRequests:
             in_group=chat.startswith(("C", "G")),
         )
 
-    def _shortcut(self, body: Json) -> Turn:
+    def _shortcut(self, body: SlackJson) -> Turn:
         """A global shortcut names no channel: it is answered in a direct message."""
         user = body["user"]
         return Turn(
@@ -239,7 +239,7 @@ class SlackRequests:
             text=f"/{body['callback_id']}",
         )
 
-    def _message_shortcut(self, body: Json) -> Turn:
+    def _message_shortcut(self, body: SlackJson) -> Turn:
         """A shortcut at a message: whose it is says nothing of who chose it."""
         user, message, channel = body["user"], body["message"], body["channel"]["id"]
         direct = channel.startswith("D")
@@ -256,7 +256,7 @@ class SlackRequests:
             in_group=not direct,
         )
 
-    def _command(self, body: Json) -> Turn:
+    def _command(self, body: SlackJson) -> Turn:
         """A slash command is what was typed after it; alone it asks for help. It has no thread and no message id."""
         text = readable(body.get("text", ""), "")
         return Turn(
@@ -284,18 +284,18 @@ def _body(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _json_answer(value: Json, ignored: str) -> Received:
-    return Received(answer=HookAnswer(200, json.dumps(value), "application/json"), ignored=ignored)
+def _json_answer(value: SlackJson, ignored: str) -> Received:
+    return Received(answer=WebhookResponse(200, json.dumps(value), "application/json"), ignored=ignored)
 
 
-def _installation(body: Json) -> tuple[str, str]:
+def _installation(body: SlackJson) -> tuple[str, str]:
     """Team and bot user. In shared channels only the authorization names our own team; its user may be a person."""
     authorization = (body.get("authorizations") or [{}])[0]
     bot = authorization.get("user_id") if authorization.get("is_bot") is not False else ""
     return str(authorization.get("team_id") or body.get("team_id") or ""), str(bot or "")
 
 
-def _why_ignored(message: Json, bot: str) -> str:
+def _why_ignored(message: SlackJson, bot: str) -> str:
     """Why nobody is to answer a message: no bot's words, our own least of all."""
     if (message.get("subtype") or "") not in _SUBTYPES:
         return f"message of subtype {message['subtype']!r}"
@@ -304,18 +304,18 @@ def _why_ignored(message: Json, bot: str) -> str:
     return ""
 
 
-def _why_no_edit(message: Json, before: Json | None) -> str:
+def _why_no_edit(message: SlackJson, before: SlackJson | None) -> str:
     """Slack says "changed" also of a message whose links it looked up, or that somebody replied to."""
     if (message.get("edited") or {}).get("user") != message["user"]:
         return "change that its author did not make"
     return "change of no words" if (message.get("text") or "") == ((before or {}).get("text") or "") else ""
 
 
-def _edited_at(event: Json, message: Json) -> str:
+def _edited_at(event: SlackJson, message: SlackJson) -> str:
     return str(message["edited"].get("ts") or event.get("event_ts") or event["ts"])
 
 
-def _thread(message: Json, direct: bool, *, later: bool) -> str:
+def _thread(message: SlackJson, direct: bool, *, later: bool) -> str:
     """A channel message opens a thread; direct messages have threads only where people made them.
 
     Of one that was sent before, a thread that it names by itself came after it.
@@ -326,14 +326,14 @@ def _thread(message: Json, direct: bool, *, later: bool) -> str:
     return thread or ts
 
 
-def _chosen(action: Json) -> Any:
+def _chosen(action: SlackJson) -> Any:
     """What a button or a menu sends; None for what people type or pick from elsewhere."""
     if action.get("type") == "button":
         return action.get("value")
     return (action.get("selected_option") or {}).get("value") if action.get("type") in _MENUS else None
 
 
-def _act(trigger: str, ts: str, action: Json, number: int) -> str:
+def _act(trigger: str, ts: str, action: SlackJson, number: int) -> str:
     """What tells one tap from another, and is the same when it is told again."""
     own = trigger or f"{ts}:{action.get('action_id')}:{action.get('action_ts')}"
     return f"{own}:{number}" if number else own

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sayso.channels.base import FetchError, Refused, Unreachable
-from sayso.channels.http import Download
+from sayso.channels.http import SafeDownload
 from sayso.channels.media import MAX_BYTES
 from sayso.channels.slack.errors import code_of, harmless, told
 from sayso.channels.slack.text import FILE_ID, media_of
@@ -29,7 +29,7 @@ async def fetch(web: AsyncWebClient, media: Media, file: BinaryIO, *, token: str
     found = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
     if found is None:
         raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
-    saved = await Download(MAX_BYTES).save(files_url + found.group(1), {"Authorization": f"Bearer {token}"}, file)
+    saved = await SafeDownload(MAX_BYTES).save(files_url + found.group(1), {"Authorization": f"Bearer {token}"}, file)
     # A wrong token is answered with a page to log in. A page that somebody sent has the size Slack told us.
     if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):
         raise FetchError("Slack sent a log-in page: check bot_token and its scope files:read")

@@ -6,10 +6,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sayso.channels.http import PerLoop
+from sayso.channels.http import PooledSessions
 from sayso.channels.setup import (
     NO_WAY,
-    Finding,
+    CheckResult,
     SetupError,
     asking,
     check_https,
@@ -32,14 +32,14 @@ DEAD = (
 )  # fmt: skip
 
 
-class SlackDesk:
+class SlackSetup:
     """One app's desk."""
 
     def __init__(self, name: str, settings: SlackSettings, public_url: str) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
         token = settings.bot_token.get_secret_value().strip()
-        self._web = PerLoop(partial(new_client, token, settings.api_url))
+        self._web = PooledSessions(partial(new_client, token, settings.api_url))
 
     async def point(self) -> list[str]:
         """What to click. Raises SetupError for an address that Slack could not reach."""
@@ -58,7 +58,7 @@ class SlackDesk:
             f"Or paste what `sayso slack manifest {self._name}` prints under App Manifest: it says all of this.",
         ]
 
-    async def look(self) -> list[Finding]:
+    async def look(self) -> list[CheckResult]:
         """The token and its scopes, and what Slack does not tell."""
         try:
             async with asking("Slack", _why):
@@ -83,16 +83,16 @@ class SlackDesk:
             "  Slash Commands        delete each",
         ]
 
-    def _scopes(self, header: str) -> Finding:
+    def _scopes(self, header: str) -> CheckResult:
         given = {scope.strip() for scope in header.split(",") if scope.strip()}
         missing = [f"{scope} (for {', '.join(what)})" for scope, what in scopes().items() if scope not in given]
         if not missing:
             return self._found("scopes", f"all {len(scopes())} that it needs")
         cure = f"add them under OAuth & Permissions and install again; `sayso slack manifest {self._name}` has them all"
-        return Finding("scopes", "fail", f"missing: {'; '.join(missing)}", cure, self._name)
+        return CheckResult("scopes", "fail", f"missing: {'; '.join(missing)}", cure, self._name)
 
-    def _found(self, check: str, says: str) -> Finding:
-        return Finding(check, "ok", says, channel=self._name)
+    def _found(self, check: str, says: str) -> CheckResult:
+        return CheckResult(check, "ok", says, channel=self._name)
 
 
 def new_client(token: str, api_url: str | None, session: ClientSession) -> AsyncWebClient:

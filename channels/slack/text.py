@@ -9,7 +9,7 @@ from typing import Any
 
 from sayso.channels.types import Media
 
-Json = Mapping[str, Any]
+SlackObject = Mapping[str, Any]
 
 #: A file's id, which stands for its address where Slack tells no more.
 FILE_ID = re.compile(r"F[A-Z0-9]{2,40}")
@@ -56,14 +56,14 @@ def _seen(token: re.Match[str]) -> str:
     return address if label in ("", address) or target.endswith(f"//{label}") else f"{label} ({address})"
 
 
-def files_of(message: Json) -> Iterator[Json]:
+def files_of(message: SlackObject) -> Iterator[SlackObject]:
     """The files of a message, then those of the messages that were shared with it."""
     yield from message.get("files") or ()
     for shared in _shared(message):
         yield from shared.get("files") or ()
 
 
-def media_of(file: Json) -> Media | None:
+def media_of(file: SlackObject) -> Media | None:
     """A file that can be fetched; None for one that is deleted, hidden, or kept outside of Slack.
 
     A stub, as shared channels have them, is known by its id: its address must be asked for.
@@ -83,7 +83,7 @@ def media_of(file: Json) -> Media | None:
     )
 
 
-def notes_of(message: Json) -> Iterator[str]:
+def notes_of(message: SlackObject) -> Iterator[str]:
     """What a message brings that is neither words nor a file we can fetch: lost files, shared messages."""
     for file in files_of(message):
         if media_of(file) is None:
@@ -94,7 +94,7 @@ def notes_of(message: Json) -> Iterator[str]:
             yield f"shared message of {shared.get('author_name') or 'somebody'}: {words}"
 
 
-def _loss(file: Json) -> str:
+def _loss(file: SlackObject) -> str:
     if _is_foreign(file):
         name, url = file.get("name") or "", file.get("url_private") or ""
         return f"a file that is kept outside of Slack: {name} {url}".rstrip()
@@ -105,16 +105,16 @@ def _loss(file: Json) -> str:
     return "a file that was deleted"
 
 
-def _is_foreign(file: Json) -> bool:
+def _is_foreign(file: SlackObject) -> bool:
     return file.get("mode") == "external" or file.get("is_external") is True
 
 
-def _shared(message: Json) -> Iterator[Json]:
+def _shared(message: SlackObject) -> Iterator[SlackObject]:
     """Messages that somebody forwarded with this one. A pasted link is shown alike, but shares nothing."""
     return (shared for shared in message.get("attachments") or () if shared.get("is_share"))
 
 
-def form_answers(view: Json) -> Iterator[str]:
+def form_answers(view: SlackObject) -> Iterator[str]:
     """A submitted form, line by line: "label: what was entered", in the order that people saw."""
     labels = {block.get("block_id"): (block.get("label") or {}).get("text") for block in view.get("blocks") or ()}
     values = (view.get("state") or {}).get("values") or {}
@@ -124,7 +124,7 @@ def form_answers(view: Json) -> Iterator[str]:
             yield f"{labels.get(block_id) or block_id}: {entered}"
 
 
-def _entered(element: Json) -> Iterator[str]:
+def _entered(element: SlackObject) -> Iterator[str]:
     for field, value in element.items():
         if field in _ENTERED or field.startswith("selected_"):
             yield from _parts(value)
@@ -141,7 +141,7 @@ def _parts(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def _label(value: Json) -> Any:
+def _label(value: SlackObject) -> Any:
     if "elements" in value:
         return _rich(value)
     text, mark = value.get("text"), _MARKS.get(str(value.get("type")))
@@ -150,7 +150,7 @@ def _label(value: Json) -> Any:
     return (text.get("text") if isinstance(text, Mapping) else text) or value.get("value") or value.get("name")
 
 
-def _rich(value: Json) -> str:
+def _rich(value: SlackObject) -> str:
     """The words of a rich text; what has elements of its own, a block or the item of a list, is a line."""
     elements = value["elements"]
     in_lines = any(isinstance(element, Mapping) and "elements" in element for element in elements)

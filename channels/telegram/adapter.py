@@ -15,14 +15,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from sayso.channels.base import BadHook, Elsewhere, FetchError, Forbidden, MediaSource, Notebook, Pace, SendError
-from sayso.channels.http import ANSWER_SECONDS, Download, PerLoop, tls
+from sayso.channels.base import (
+    BadHook,
+    FetchError,
+    Forbidden,
+    MediaSource,
+    RateLimit,
+    SendError,
+    SharedCache,
+    WebhookConflict,
+)
+from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
 from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.telegram.errors import reaction, send_error
-from sayso.channels.telegram.outgoing import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead
-from sayso.channels.telegram.updates import ALLOWED_UPDATES, Reader
-from sayso.channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
+from sayso.channels.telegram.outgoing import CAPTION_LIMIT, TEXT_LIMIT, BotApiCall, anew, beginning, instead
+from sayso.channels.telegram.updates import ALLOWED_UPDATES, UpdateParser
+from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -42,8 +51,8 @@ FILE_LIMIT = 20 * 1024 * 1024
 MAX_ANSWERED = 1000
 #: Telegram's words: about 30 messages a second in all, about one in a private chat (bursts are fine), 20 a minute in a
 #: group: five at once and one each 4 s are 20 in the first minute.
-CHAT_PACE = Pace(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
-GROUP_PACE = Pace(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
+CHAT_PACE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
+GROUP_PACE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
 
 _SECRET_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,256}")
 #: Ids of supergroups are below this one. Basic groups, whose ids are negative and above, become supergroups.
@@ -66,7 +75,7 @@ class TelegramChannel:
         token: str,
         secret_token: str | None,
         media: MediaSource,
-        notebook: Notebook,
+        notebook: SharedCache,
         api_url: str | None = None,
         username: str = "",
     ) -> None:
@@ -80,9 +89,9 @@ class TelegramChannel:
         self._media, self._notebook = media, notebook
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
         self.bot_id = self._token.partition(":")[0]
-        self._reader = Reader(name, self.bot_id, username.lstrip("@").lower())
+        self._reader = UpdateParser(name, self.bot_id, username.lstrip("@").lower())
         self._answered: frozenset[str] = frozenset()
-        self._bots = PerLoop(partial(new_bot, self._token, self._api_url), tls=tls)
+        self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
     def __repr__(self) -> str:
         return f"TelegramChannel({self._name!r})"
@@ -97,7 +106,7 @@ class TelegramChannel:
         """Whether its updates are asked for, and no webhook brings them."""
         return self._secret is None
 
-    def receive(self, hook: Hook) -> Received:
+    def receive(self, hook: WebhookRequest) -> Received:
         """Read one update. Updates of other kinds are ignored, never refused: Telegram would send them for a day."""
         if self._secret is None:
             raise Forbidden("this channel polls: nothing is sent to it")
@@ -134,10 +143,10 @@ class TelegramChannel:
         except SendError as exc:
             if not isinstance(exc.__cause__, Conflict):
                 raise
-            raise Elsewhere(_taken(str(exc.__cause__), self._name)) from exc
+            raise WebhookConflict(_taken(str(exc.__cause__), self._name)) from exc
         return found if isinstance(found, list) else []
 
-    def pace(self, conversation: Conversation) -> Pace:
+    def pace(self, conversation: Conversation) -> RateLimit:
         """Groups are slower: their ids are negative."""
         return CHAT_PACE if _is_private(conversation) else GROUP_PACE
 
@@ -184,13 +193,13 @@ class TelegramChannel:
             return await self._told(self._sketch(turn, text))
         if not text.strip():
             return shown
-        post = Post(turn.conversation.chat, _thread(turn), Reply(text, edits=shown))
+        post = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text, edits=shown))
         return (await self._told(self._deliver(post))).message_id
 
     async def _sketch(self, turn: Turn, text: str) -> str:
         from telegram.error import BadRequest
 
-        post = Post(turn.conversation.chat, _thread(turn), Reply(text))
+        post = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text))
         try:
             await self._show(turn, post)
         except BadRequest as exc:
@@ -199,7 +208,7 @@ class TelegramChannel:
             await self._show(turn, replace(post, formatted=False))
         return ""
 
-    async def _show(self, turn: Turn, post: Post) -> None:
+    async def _show(self, turn: Turn, post: BotApiCall) -> None:
         words, parse_mode = post.words
         await self._bots.here().send_message_draft(
             chat_id=int(post.chat),
@@ -217,7 +226,7 @@ class TelegramChannel:
         # PTB passes the path of a file on this machine through, as a local Bot API server would name it.
         if not link.startswith(f"{self._api_url}/file/bot{self._token}/"):
             raise FetchError("Telegram named no link to the file")
-        await Download(FILE_LIMIT).save(link, {}, file)
+        await SafeDownload(FILE_LIMIT).save(link, {}, file)
 
     async def _link(self, file_id: str) -> str:
         from telegram.error import TelegramError
@@ -234,7 +243,7 @@ class TelegramChannel:
         a document, a link, a message of its own, to the group's new id.
         """
         reply = delivery.reply
-        post = Post(delivery.conversation.chat, _thread(delivery), reply)
+        post = BotApiCall(delivery.conversation.chat, _thread(delivery), reply)
         impossible = reply.edits and (reply.media or not reply.edits.isdecimal())
         return await self._told(self._deliver(anew(post) if impossible else post))
 
@@ -247,23 +256,23 @@ class TelegramChannel:
         except TelegramError as exc:
             raise send_error(exc) from exc
 
-    async def _deliver(self, post: Post | Receipt) -> Receipt:
+    async def _deliver(self, post: BotApiCall | Receipt) -> Receipt:
         from telegram.error import TelegramError
 
-        if isinstance(post, Post):
+        if isinstance(post, BotApiCall):
             post = replace(post, chat=await self._moved_to(post.chat))
-        while isinstance(post, Post):
+        while isinstance(post, BotApiCall):
             try:
                 return await post.to(self._bots.here(), self._media)
             except TelegramError as exc:
                 post = await self._other(post, exc)
         return post
 
-    async def _other(self, post: Post, exc: TelegramError) -> Post | Receipt:
+    async def _other(self, post: BotApiCall, exc: TelegramError) -> BotApiCall | Receipt:
         other = await asyncio.to_thread(instead, post, exc, self._media)
         if other is None:
             raise exc
-        if isinstance(other, Post) and other.chat != post.chat:
+        if isinstance(other, BotApiCall) and other.chat != post.chat:
             await asyncio.to_thread(self._notebook.put, self._moved_key(post.chat), other.chat)
         return other
 
@@ -291,14 +300,14 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     from telegram import Bot
     from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
-    from sayso.channels.telegram.client import KeptRequest
+    from sayso.channels.telegram.client import PooledRequest
 
     _hush()
     # PTB warns about its own attribute whenever Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
     # Its own method makes objects of updates: one of a form that it does not expect would hide all others.
     warnings.filterwarnings("ignore", message=r"Please use 'Bot\.getUpdates'", category=PTBUserWarning)
-    request = KeptRequest(session)
+    request = PooledRequest(session)
     return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
 
 

@@ -17,7 +17,7 @@ class NeverSent(NetworkError):
     """Raised when there was no connection to Telegram: it certainly heard nothing."""
 
 
-class KeptRequest(BaseRequest):
+class PooledRequest(BaseRequest):
     """PTB's requests over a session, which its loop closes. Time limits are the session's, unless a call says for how
     long its answer may say nothing.
     """

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
+from sayso.channels.base import (
+    AddressClosed,
+    ChannelDown,
+    DeliveryUncertain,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+)
 
 #: wait: after a while. moved: to the chat's new id, once. done: it is as it should be. plain: once more, unformatted.
 #: caption: edit the words under the file instead. anew: as a message of its own. document: as a file without preview.
 #: link: as an address to fetch the file from. closed, down, refused, unsent, unknown: the errors of a channel.
-Reaction = Literal[
+TelegramReaction = Literal[
     "wait",
     "moved",
     "done",
@@ -28,7 +36,7 @@ Reaction = Literal[
 
 #: By the name of PTB's error, which stands for the status, and by the words: the first row that fits counts. A row
 #: without words is for all others. BadRequest and TimedOut are NetworkErrors to PTB: they must come before it.
-REACTIONS: tuple[tuple[str, str, Reaction], ...] = (
+REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ("RetryAfter", "", "wait"),
     ("ChatMigrated", "", "moved"),
     ("InvalidToken", "method not found", "refused"),
@@ -58,7 +66,7 @@ REACTIONS: tuple[tuple[str, str, Reaction], ...] = (
 DEFAULT_WAIT = 1.0
 
 
-def reaction(exc: Exception) -> Reaction:
+def reaction(exc: Exception) -> TelegramReaction:
     """What follows from an error of PTB."""
     kinds = {kind.__name__ for kind in type(exc).__mro__} | {""}
     said = str(exc).lower()
@@ -77,7 +85,7 @@ def send_error(exc: Exception) -> SendError:
         case "unsent":
             return Unreachable("no connection to Telegram")
         case "unknown":
-            return Ambiguous("no clear answer from Telegram")
+            return DeliveryUncertain("no clear answer from Telegram")
         case "link":
             return Refused("what is sent is too large for Telegram")
     return Refused(_reason(exc))

@@ -40,7 +40,7 @@ _UNITS = ((1024 * 1024, "MB"), (1024, "KB"), (1, "B"))
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class BotApiCall:
     """One reply on its way into one chat, as plain words if not `formatted`.
 
     `moved`: Telegram named this chat in place of another. `shape`: "caption" edits the words under a file, "document"
@@ -121,7 +121,7 @@ def _receipt(sent: Message) -> Receipt:
     return Receipt(str(sent.message_id or ""), sent.date.timestamp())
 
 
-def instead(post: Post, exc: Any, source: MediaSource) -> Post | Receipt | None:
+def instead(post: BotApiCall, exc: Any, source: MediaSource) -> BotApiCall | Receipt | None:
     """What to send after this error of PTB: a receipt where nothing is to be sent, None where nothing helps.
 
     Each is tried once: what was given up of a post does not come back.
@@ -145,7 +145,7 @@ def instead(post: Post, exc: Any, source: MediaSource) -> Post | Receipt | None:
     return None
 
 
-def anew(post: Post) -> Post | Receipt:
+def anew(post: BotApiCall) -> BotApiCall | Receipt:
     """What cannot be an edit, as a message of its own; an optional one is left out."""
     return Receipt("") if post.reply.optional else replace(post, reply=replace(post.reply, edits=""), shape="")
 

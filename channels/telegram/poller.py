@@ -16,14 +16,14 @@ from typing import Any, Literal, Protocol
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.channels.base import ChannelDown, Elsewhere, RateLimited, SendError
+from sayso.channels.base import ChannelDown, RateLimited, SendError, WebhookConflict
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
-from sayso.channels.web.ingress import Door, TooMany
+from sayso.channels.web.ingress import Ingress, Overloaded
 from sayso.config.wiring.bootstrap import Services
 from sayso.pending.concurrency import offload
 from sayso.pending.turns.queued import stops
-from sayso.workers.redis.leader_lock import Baton
+from sayso.workers.redis.leader_lock import LeaderLock
 from sayso.workers.spool import SpoolUnusable
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ WINDOW = 100
 
 
 #: What came of an update: it is kept; its conversation has too many; or the store did not take it.
-Fate = Literal["kept", "refused", "waits"]
+UpdateResult = Literal["kept", "refused", "waits"]
 
 
 class Polled(Protocol):
@@ -61,7 +61,7 @@ class Polled(Protocol):
 class Poller:
     """Polls one bot while this process has its baton. Lives on one event loop."""
 
-    def __init__(self, bot: Polled, door: Door, baton: Baton) -> None:
+    def __init__(self, bot: Polled, door: Ingress, baton: LeaderLock) -> None:
         self._bot, self._door, self._baton = bot, door, baton
         self._offset: int | None = None
         self._kept: set[int] = set()
@@ -118,7 +118,7 @@ class Poller:
         """Ask once and keep what came; after how many seconds to ask again. Raises ChannelDown."""
         try:
             updates = await self._bot.updates(self._offset)
-        except Elsewhere as exc:
+        except WebhookConflict as exc:
             await self._alert(str(exc))
             return ELSEWHERE_SECONDS
         except RateLimited as exc:
@@ -156,8 +156,8 @@ class Poller:
 
     def _bring(self, numbered: Mapping[int, Any]) -> set[int]:
         """As many of them as can be kept now. Returns those of which their conversations have too many."""
-        fates: dict[int, Fate] = {}
-        stuck: dict[Conversation, Fate] = {}
+        fates: dict[int, UpdateResult] = {}
+        stuck: dict[Conversation, UpdateResult] = {}
         try:
             for number, update in numbered.items():
                 if number in self._kept:
@@ -169,7 +169,7 @@ class Poller:
             log.error("poll.not_kept", extra={"channel": self._bot.name, "reason": type(exc).__name__})
         return {number for number, fate in fates.items() if fate == "refused"}
 
-    def _fate(self, update: Any, stuck: dict[Conversation, Fate]) -> Fate:
+    def _fate(self, update: Any, stuck: dict[Conversation, UpdateResult]) -> UpdateResult:
         """`stuck` are the conversations of which something was not kept: what else is said there waits behind it, and
         others do not. A tap or a stop overtakes words, as it does among Telegram's webhooks.
         """
@@ -179,8 +179,8 @@ class Poller:
             return stuck[talk]
         try:
             self._door.keep(self._bot.name, received)
-        except TooMany:
-            fate: Fate = "refused"
+        except Overloaded:
+            fate: UpdateResult = "refused"
         except ResponseError:  # what Redis refuses of one conversation it may take of another
             fate = "waits"
         except (RedisError, SpoolUnusable):
@@ -199,9 +199,9 @@ def _has_number(update: Any) -> bool:
     return isinstance(update, dict) and isinstance(update.get("update_id"), int)
 
 
-def baton_of(client: Redis, bot_id: str, prefix: str) -> Baton:
+def baton_of(client: Redis, bot_id: str, prefix: str) -> LeaderLock:
     """The baton of the bot of this id."""
-    return Baton(client, f"poll:{bot_id}", prefix=prefix)
+    return LeaderLock(client, f"poll:{bot_id}", prefix=prefix)
 
 
 def polling(services: Services) -> list[TelegramChannel]:
@@ -212,7 +212,7 @@ def polling(services: Services) -> list[TelegramChannel]:
 
 def run_pollers(services: Services) -> None:
     """Poll for all of them until SIGTERM or SIGINT. A bot that is down does not end it: others go on."""
-    door = Door(services)
+    door = Ingress(services)
     door.open()
     prefix = services.settings.key_prefix
     pollers = [Poller(channel, door, baton_of(services.redis, channel.bot_id, prefix)) for channel in polling(services)]

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sayso.channels.http import PerLoop, tls
-from sayso.channels.i18n.texts import speak
+from sayso.channels.http import PooledSessions, tls
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.setup import (
     MAX_CONNECTIONS,
     NO_WAY,
-    Finding,
+    CheckResult,
     SetupError,
     asking,
     check_https,
@@ -53,7 +53,7 @@ MANY_PENDING = 20
 _API = "https://api.telegram.org"
 
 
-class TelegramDesk:
+class TelegramSetup:
     """One bot's desk. `drop_pending` has Telegram forget what waits; `now` is Unix seconds."""
 
     def __init__(
@@ -71,7 +71,7 @@ class TelegramDesk:
         self._max_connections, self._drop_pending, self._now = max_connections, drop_pending, now
         api_url = settings.api_url or _API
         self._theirs = urlsplit(api_url).hostname == urlsplit(_API).hostname
-        self._bots = PerLoop(partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls)
+        self._bots = PooledSessions(partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls)
 
     async def point(self) -> list[str]:
         """Set webhook and commands; the secret goes along. Raises SetupError."""
@@ -101,7 +101,7 @@ class TelegramDesk:
             f"commands listed: {' '.join(f'/{command}' for command in self._commands)}",
         ]
 
-    async def look(self) -> list[Finding]:
+    async def look(self) -> list[CheckResult]:
         """The bot, what it hears in groups, and its webhook with what went wrong there lately."""
         try:
             async with self._asking():
@@ -141,29 +141,29 @@ class TelegramDesk:
         Also of those that this channel does not speak: what an earlier configuration said to them would stay.
         """
         for language in (*SHIPPED_LANGUAGES, None):
-            words = speak(language if language in self._settings.languages else self._settings.speaks)
+            words = texts_for(language if language in self._settings.languages else self._settings.speaks)
             yield language, [(command, words.command(command)) for command in self._commands]
 
-    def _address(self, info: WebhookInfo) -> Finding:
+    def _address(self, info: WebhookInfo) -> CheckResult:
         if info.url == self._url:
             return self._found("webhook", f"{shown(info.url)}, which is ours")
         says = f"Telegram sends to {shown(info.url)}, not to {shown(self._url)}" if info.url else "no webhook is set"
         return self._lacks("webhook", says)
 
-    def _no_address(self, info: WebhookInfo) -> Finding:
+    def _no_address(self, info: WebhookInfo) -> CheckResult:
         if not info.url:
             return self._found("polling", "no webhook is set: whoever asks is told")
         says = f"Telegram sends to {shown(info.url)}, and so tells nothing to who asks"
-        return Finding("polling", "fail", says, f"run `sayso webhook delete {self._name}`", self._name)
+        return CheckResult("polling", "fail", says, f"run `sayso webhook delete {self._name}`", self._name)
 
-    def _updates(self, info: WebhookInfo) -> Finding:
+    def _updates(self, info: WebhookInfo) -> CheckResult:
         given = set(info.allowed_updates or ())
         missing = [kind for kind in ALLOWED_UPDATES if kind not in given]
         if info.url and missing:
             return self._lacks("updates", f"Telegram was not asked for {', '.join(missing)}")
         return self._found("updates", ", ".join(sorted(given)) or "none asked for")
 
-    def _pending(self, info: WebhookInfo) -> Finding:
+    def _pending(self, info: WebhookInfo) -> CheckResult:
         count = info.pending_update_count
         says = f"{count} update{'' if count == 1 else 's'} waiting at Telegram"
         if count < MANY_PENDING:
@@ -171,22 +171,22 @@ class TelegramDesk:
         answers = "`sayso poll` runs" if self._settings.polling else "public_url answers"
         drops = "delete" if self._settings.polling else "set"
         cure = f"see that {answers}; what is too old to answer goes with `sayso webhook {drops} --drop-pending`"
-        return Finding("pending", "warn", says, cure, self._name)
+        return CheckResult("pending", "warn", says, cure, self._name)
 
-    def _last_error(self, info: WebhookInfo) -> Finding:
+    def _last_error(self, info: WebhookInfo) -> CheckResult:
         if not info.last_error_message or info.last_error_date is None:
             return self._found("last error", "none")
         at = info.last_error_date
         says = f"{info.last_error_message} ({at:%Y-%m-%d %H:%M:%S} UTC)"
         if self._now() - at.timestamp() > NEWS_SECONDS:
             return self._found("last error", f"{says}, over an hour ago")
-        return Finding("last error", "fail", says, _cure_of(info.last_error_message, self._name), self._name)
+        return CheckResult("last error", "fail", says, _cure_of(info.last_error_message, self._name), self._name)
 
-    def _found(self, check: str, says: str) -> Finding:
-        return Finding(check, "ok", says, channel=self._name)
+    def _found(self, check: str, says: str) -> CheckResult:
+        return CheckResult(check, "ok", says, channel=self._name)
 
-    def _lacks(self, check: str, says: str) -> Finding:
-        return Finding(check, "fail", says, f"run `sayso webhook set {self._name}`", self._name)
+    def _lacks(self, check: str, says: str) -> CheckResult:
+        return CheckResult(check, "fail", says, f"run `sayso webhook set {self._name}`", self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
         return asking("Telegram", partial(_why, self._name))

@@ -18,9 +18,9 @@ from sayso.channels.console.logins import LoginsDown
 from sayso.channels.console.views import console_pages
 from sayso.channels.media import BadToken, MediaGone
 from sayso.channels.types import Turn
-from sayso.channels.web.ingress import TooMany
+from sayso.channels.web.ingress import Overloaded
 from sayso.channels.web.webhooks import ERROR as HOOK_ERROR
-from sayso.channels.web.webhooks import MAX_BODY, HookDoor
+from sayso.channels.web.webhooks import MAX_BODY, WebhookMiddleware
 from sayso.config.server import health
 from sayso.config.wiring.bootstrap import Services
 from sayso.workers.spool import SpoolUnusable
@@ -38,7 +38,7 @@ def create_app(services: Services) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     # A webhook that is redirected comes again as GET, without its form: a path with a slash too many is no path.
     app.url_map.merge_slashes = False
-    app.register_error_handler(TooMany, _too_many)
+    app.register_error_handler(Overloaded, _too_many)
     app.register_error_handler(RedisError, _redis_away)
     app.register_error_handler(LoginsDown, _redis_away)
     app.register_error_handler(SpoolUnusable, _spool_unusable)
@@ -50,7 +50,7 @@ def create_app(services: Services) -> Flask:
 
 
 def _add_hooks(app: Flask, services: Services) -> None:
-    app.wsgi_app = HookDoor(app.wsgi_app, services)  # type: ignore[method-assign]  # as Flask's manual says
+    app.wsgi_app = WebhookMiddleware(app.wsgi_app, services)  # type: ignore[method-assign]  # as Flask's manual says
 
     @app.post("/hooks/<name>")
     @app.post("/hooks/<name>/<path:path>")
@@ -59,7 +59,7 @@ def _add_hooks(app: Flask, services: Services) -> None:
         raise request.environ.pop(HOOK_ERROR, None) or NotFound
 
 
-def _too_many(error: TooMany) -> Response:
+def _too_many(error: Overloaded) -> Response:
     return _try_later(str(error))
 
 
@@ -153,7 +153,7 @@ def _doorkeeper(services: Services) -> Callable[[Turn], None]:
         if not services.gate.admits(turn):
             raise Forbidden("the bot takes no files of yours")
         if quota.is_used_up(*whose):
-            raise TooMany("too many files in a minute")
+            raise Overloaded("too many files in a minute")
         quota.book(*whose)
 
     return admit

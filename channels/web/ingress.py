@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from redis.exceptions import RedisError
 
-from sayso.channels.types import AddressNews, Received, StatusUpdate, Turn
+from sayso.channels.types import AddressChange, Received, StatusUpdate, Turn
 from sayso.config.wiring.bootstrap import Services, check_redis
 from sayso.pending.signing import split_button
 
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 _ARRIVED = ("sent", "delivered", "read")
 
 
-class TooMany(Exception):
+class Overloaded(Exception):
     """Raised when a turn was refused: the platform is to send it again."""
 
 
-class Door:
+class Ingress:
     """The door of one process. Lives as long as it."""
 
     def __init__(self, services: Services) -> None:
@@ -78,7 +78,7 @@ class Door:
         accepted = door.accept(turn, tapped=parts[0] if parts else "")
         log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
         if accepted.refused:
-            raise TooMany("this conversation has too many messages waiting")
+            raise Overloaded("this conversation has too many messages waiting")
 
 
 def check_redis_if_there(services: Services) -> None:
@@ -89,7 +89,7 @@ def check_redis_if_there(services: Services) -> None:
         log.warning("redis.away", extra={"reason": type(exc).__name__})
 
 
-def _is_an_address(news: AddressNews) -> bool:
+def _is_an_address(news: AddressChange) -> bool:
     """Whether anything can be kept under it. As with turns, a repetition would bring the same."""
     try:
         news.conversation.address.encode()

@@ -22,8 +22,8 @@ from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
 from sayso.channels.base import BadHook, Channel, Forbidden
-from sayso.channels.types import Hook, HookAnswer, Received
-from sayso.channels.web.ingress import Door
+from sayso.channels.types import Received, WebhookRequest, WebhookResponse
+from sayso.channels.web.ingress import Ingress
 from sayso.config.wiring.bootstrap import Services
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ REASON_CHARS = 24
 _PLACE = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
 
 
-class HookDoor:
+class WebhookMiddleware:
     """The WSGI app before `behind`, which gets whatever is no webhook of a channel. Lives as long as the process."""
 
     def __init__(self, behind: WSGIApplication, services: Services) -> None:
         self._behind = behind
         self._services = services
-        self._door = Door(services)
+        self._door = Ingress(services)
         self._refusals = LogLimit()
         #: The path of `public_url`, "" for none. A proxy may pass it on or take it away.
         self._prefix = urlsplit(services.public_url).path.rstrip("/")
@@ -97,10 +97,10 @@ class HookDoor:
                 environ[name] = str(environ[name]).removeprefix(self._prefix)
         environ["SCRIPT_NAME"] = self._prefix
 
-    def _hook_of(self, environ: WSGIEnvironment, path: str) -> Hook:
+    def _hook_of(self, environ: WSGIEnvironment, path: str) -> WebhookRequest:
         """The request with the URL that the platform was given: behind a proxy the request's own is another."""
         raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or _full_path(environ)
-        return Hook(
+        return WebhookRequest(
             url=self._services.public_url + str(raw),
             headers=_headers_of(environ),
             body=get_input_stream(environ, max_content_length=MAX_BODY).read(),
@@ -155,7 +155,7 @@ def _header_name(key: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def _say(answer: HookAnswer, start_response: StartResponse) -> Iterable[bytes]:
+def _say(answer: WebhookResponse, start_response: StartResponse) -> Iterable[bytes]:
     body = answer.body.encode()
     headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]
     start_response(f"{answer.status} {HTTP_STATUS_CODES[answer.status]}", headers)

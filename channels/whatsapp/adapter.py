@@ -15,34 +15,34 @@ from sayso.channels.base import (
     FetchError,
     Forbidden,
     MediaSource,
-    Notebook,
-    Pace,
+    RateLimit,
     Refused,
+    SharedCache,
     WindowClosed,
 )
-from sayso.channels.http import Download, PerLoop
+from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.media import MAX_BYTES
 from sayso.channels.types import (
-    AddressNews,
+    AddressChange,
     Conversation,
     Delivery,
-    Hook,
-    HookAnswer,
     Media,
     Receipt,
     Received,
     Reply,
     Turn,
+    WebhookRequest,
+    WebhookResponse,
 )
-from sayso.channels.whatsapp.client import ORIGINS, SANDBOX, Names, basic, new_client
+from sayso.channels.whatsapp.client import ORIGINS, SANDBOX, SenderNames, basic, new_client
 from sayso.channels.whatsapp.errors import ContentLost, ContentRefused, reaction_to, translated
 from sayso.channels.whatsapp.outgoing import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
-from sayso.channels.whatsapp.templates import Content, Contents, content_of, template_content
-from sayso.channels.whatsapp.webhook import RECEIVED, TWILIO_SETTINGS, Form, status_of, turn_of, twilio_signed
+from sayso.channels.whatsapp.templates import Content, ContentTemplates, content_of, template_content
+from sayso.channels.whatsapp.webhook import RECEIVED, TWILIO_SETTINGS, TwilioForm, status_of, turn_of, twilio_signed
 
 #: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
-PACE, SANDBOX_PACE = Pace(per_second=80), Pace(per_second=1 / 3)
+PACE, SANDBOX_PACE = RateLimit(per_second=80), RateLimit(per_second=1 / 3)
 #: What addresses of WhatsApp begin with.
 ADDRESS = "whatsapp:"
 #: Seconds after which "typing" is shown again.
@@ -56,7 +56,7 @@ MAX_REDIRECTS = 2
 
 _DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-_ANSWER = HookAnswer(200, "<Response/>", "text/xml")
+_ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
 _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 
 
@@ -76,7 +76,7 @@ class WhatsAppChannel:
         auth_token: str,
         from_: str,
         media: MediaSource,
-        notebook: Notebook,
+        notebook: SharedCache,
         api_url: str | None = None,
         messaging_service_sid: str | None = None,
         status_callback: str | None = None,
@@ -97,9 +97,9 @@ class WhatsAppChannel:
         self._template, self._confirm_template = template, confirm_template
         self._media = media
         self._api_url = api_url.rstrip("/") if api_url else None
-        self._client = PerLoop(functools.partial(new_client, account_sid, auth_token, self._api_url))
-        self._contents = Contents(account_sid, notebook, self._client)
-        self._names = Names(notebook)
+        self._client = PooledSessions(functools.partial(new_client, account_sid, auth_token, self._api_url))
+        self._contents = ContentTemplates(account_sid, notebook, self._client)
+        self._names = SenderNames(notebook)
 
     def __repr__(self) -> str:
         return f"WhatsAppChannel({self._name!r})"
@@ -109,7 +109,7 @@ class WhatsAppChannel:
         """The channel's name in the YAML."""
         return self._name
 
-    def receive(self, hook: Hook) -> Received:
+    def receive(self, hook: WebhookRequest) -> Received:
         """Read one signed form: a message, a tap, or what became of a message we sent."""
         form = self._verified(hook)
         if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
@@ -123,7 +123,7 @@ class WhatsAppChannel:
             return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
         return Received(turns=(turn,), answer=_ANSWER)
 
-    def _status(self, form: Form, delivery: str) -> Received:
+    def _status(self, form: TwilioForm, delivery: str) -> Received:
         """What became of a message; some errors say more of its address, or of this channel."""
         update, to = status_of(form, delivery), form.get("To")
         failed = update.status in ("failed", "undelivered")
@@ -132,18 +132,18 @@ class WhatsAppChannel:
             return Received(statuses=(update,), answer=_ANSWER)
         why = f"Twilio error {update.error_code}: {reaction.why}"
         here = Conversation(self._name, to)
-        closed = (AddressNews(here, why, late=True),) if reaction.kind is AddressClosed and to else ()
+        closed = (AddressChange(here, why, late=True),) if reaction.kind is AddressClosed and to else ()
         alerts = (why,) if reaction.kind is ChannelDown else ()
         return Received(statuses=(update,), addresses=closed, alerts=alerts, answer=_ANSWER)
 
-    def _verified(self, hook: Hook) -> Form:
+    def _verified(self, hook: WebhookRequest) -> TwilioForm:
         settings = hook.header(TWILIO_SETTINGS)
         secret = self._shared_key if settings and self._shared_key else self._auth_token
         url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
         if not signature:
             raise Forbidden("there is no X-Twilio-Signature header: did Twilio send it, and does the proxy pass it on?")
         try:
-            form = Form(hook.body)
+            form = TwilioForm(hook.body)
             hosts = (hook.header("host"), hook.header("x-forwarded-host"))
             valid = twilio_signed(secret, url, form.values, signature, settings, hosts=hosts)
         except ValueError as exc:
@@ -158,12 +158,12 @@ class WhatsAppChannel:
             raise Forbidden("the form names another account than account_sid")
         return form
 
-    def _delivery_of(self, hook: Hook) -> str:
+    def _delivery_of(self, hook: WebhookRequest) -> str:
         """The delivery that the URL names; its signature was checked, so it is one we gave to Twilio."""
         found = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
         return f"{self._name}:{found[1]}#{found[2]}" if found else ""
 
-    def pace(self, conversation: Conversation) -> Pace:
+    def pace(self, conversation: Conversation) -> RateLimit:
         """The sender's; chats have no limit of their own. Only Twilio's own Sandbox is slow."""
         sandbox = self._from == SANDBOX and not (self._service or self._api_url)
         return SANDBOX_PACE if sandbox else PACE
@@ -192,7 +192,7 @@ class WhatsAppChannel:
         if found is None:
             raise FetchError("the file's address is not one of this Twilio account")
         signed_in = basic(self._account_sid, self._auth_token)
-        download = Download(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
+        download = SafeDownload(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
         await download.save((self._api_url or ORIGINS[0]) + found.group(1), {"Authorization": signed_in}, file)
 
     async def quoted(self, turn: Turn) -> str:

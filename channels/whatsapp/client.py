@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from sayso.channels.base import Notebook, RateLimited
+from sayso.channels.base import RateLimited, SharedCache
 from sayso.channels.types import Conversation, Turn
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ def _rewritten(url: str, api_url: str | None) -> str:
 MAX_NAMES = 10_000
 
 
-class Names:
+class SenderNames:
     """What webhooks told of people; Twilio's list of messages has no such id. Lives as long as the process."""
 
-    def __init__(self, notebook: Notebook) -> None:
+    def __init__(self, notebook: SharedCache) -> None:
         self._notebook = notebook
         self._noted: dict[str, str] = {}
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from sayso.channels.base import (
     AddressClosed,
-    Ambiguous,
     ChannelDown,
+    DeliveryUncertain,
     RateLimited,
     Refused,
     SendError,
@@ -22,7 +22,7 @@ from sayso.channels.http import never_sent
 
 
 @dataclass(frozen=True, slots=True)
-class Reaction:
+class ErrorMeaning:
     """What a code comes to: the error that is raised, and why.
 
     `wait`: seconds, of a RateLimited. `once_more`: the first time it is an Unreachable, so that it is tried again.
@@ -39,42 +39,42 @@ DAY_LIMIT_SECONDS = 3 * 3600.0
 
 _CODE = re.compile(r"[0-9]{5}")
 
-_BUSY = Reaction(RateLimited, "too many calls at once", wait=1.0)
-_CREDENTIALS = Reaction(ChannelDown, "the account SID or the auth token is wrong")
-_NOBODY = Reaction(AddressClosed, "nobody can be reached at this address")
-_SENDER = Reaction(ChannelDown, "the sender is not set up for WhatsApp, or was closed")
-_CONTENT = Reaction(Refused, "the message or its file is not accepted")
-_PARAMETERS = Reaction(Refused, "the parameters contradict each other")
-_DECLINED = Reaction(Refused, "Meta declined to deliver it")
+_BUSY = ErrorMeaning(RateLimited, "too many calls at once", wait=1.0)
+_CREDENTIALS = ErrorMeaning(ChannelDown, "the account SID or the auth token is wrong")
+_NOBODY = ErrorMeaning(AddressClosed, "nobody can be reached at this address")
+_SENDER = ErrorMeaning(ChannelDown, "the sender is not set up for WhatsApp, or was closed")
+_CONTENT = ErrorMeaning(Refused, "the message or its file is not accepted")
+_PARAMETERS = ErrorMeaning(Refused, "the parameters contradict each other")
+_DECLINED = ErrorMeaning(Refused, "Meta declined to deliver it")
 
 #: Twilio's codes, at a call or later in a status callback.
-REACTIONS: dict[int, Reaction] = {
+REACTIONS: dict[int, ErrorMeaning] = {
     20003: _CREDENTIALS,
     20429: _BUSY,
     21211: _NOBODY,
-    21610: Reaction(AddressClosed, "the person has opted out"),
+    21610: ErrorMeaning(AddressClosed, "the person has opted out"),
     21614: _NOBODY,
     21617: _CONTENT,
     21620: _CONTENT,
     21654: _PARAMETERS,
     21655: _PARAMETERS,
-    30007: Reaction(Refused, "it was filtered"),
-    30008: Reaction(Refused, "it failed for an unknown reason", once_more=True),
+    30007: ErrorMeaning(Refused, "it was filtered"),
+    30008: ErrorMeaning(Refused, "it failed for an unknown reason", once_more=True),
     63001: _SENDER,
     63003: _NOBODY,
     63005: _CONTENT,
     63007: _SENDER,
     63008: _SENDER,
     63013: _CONTENT,
-    63016: Reaction(WindowClosed, "more than 24 hours since the person last wrote"),
-    63018: Reaction(RateLimited, "the sender is too fast for WhatsApp", wait=5.0),
-    63019: Reaction(Refused, "its file could not be fetched", once_more=True),
+    63016: ErrorMeaning(WindowClosed, "more than 24 hours since the person last wrote"),
+    63018: ErrorMeaning(RateLimited, "the sender is too fast for WhatsApp", wait=5.0),
+    63019: ErrorMeaning(Refused, "its file could not be fetched", once_more=True),
     63020: _SENDER,
     63021: _CONTENT,
     63024: _NOBODY,
     63030: _PARAMETERS,
     63032: _DECLINED,
-    63038: Reaction(RateLimited, "the account's limit of the day is reached", wait=DAY_LIMIT_SECONDS),
+    63038: ErrorMeaning(RateLimited, "the account's limit of the day is reached", wait=DAY_LIMIT_SECONDS),
     63049: _DECLINED,
     63051: _SENDER,
     92005: _PARAMETERS,
@@ -82,8 +82,8 @@ REACTIONS: dict[int, Reaction] = {
 _BY_STATUS = {
     401: _CREDENTIALS,
     429: _BUSY,
-    502: Reaction(Unreachable, "its gateway failed"),
-    503: Reaction(Unreachable, "it is not available"),
+    502: ErrorMeaning(Unreachable, "its gateway failed"),
+    503: ErrorMeaning(Unreachable, "it is not available"),
 }
 #: Answers to a Content that Twilio does not know, does not accept, or whose variables it does not like.
 _CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
@@ -99,7 +99,7 @@ class ContentLost(ContentRefused):
     """Raised when that is because Twilio does not have the Content, or another one in its place."""
 
 
-def reaction_to(code: str) -> Reaction | None:
+def reaction_to(code: str) -> ErrorMeaning | None:
     """What a status callback's ErrorCode means; None for "" and what nobody knows."""
     return REACTIONS.get(int(code)) if _CODE.fullmatch(code) else None
 
@@ -110,7 +110,7 @@ def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool =
         return (ContentLost if code in _LOST_CODES else ContentRefused)(f"Twilio error {code}")
     reaction = REACTIONS.get(code) or _BY_STATUS.get(status)
     if reaction is None and (status >= 500 or status == 0):
-        return Ambiguous(f"Twilio answered {status}")
+        return DeliveryUncertain(f"Twilio answered {status}")
     if reaction is None:
         return Refused(f"Twilio error {code or status}")
     if reaction.kind is RateLimited:
@@ -131,8 +131,8 @@ def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None
         status, code = getattr(exc, "status", 0), getattr(exc, "code", None) or 0
         raise send_error(status, code, attempt, with_content=with_content) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
-        raise Ambiguous("Twilio's answer cannot be read") from None
+        raise DeliveryUncertain("Twilio's answer cannot be read") from None
     except (ClientError, TimeoutError, OSError) as exc:
         if never_sent(exc):
             raise Unreachable("no connection to Twilio") from exc
-        raise Ambiguous("the connection to Twilio broke before its answer") from exc
+        raise DeliveryUncertain("the connection to Twilio broke before its answer") from exc

@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
-from sayso.channels.base import Notebook, RateLimited
-from sayso.channels.http import PerLoop
+from sayso.channels.base import RateLimited, SharedCache
+from sayso.channels.http import PooledSessions
 from sayso.channels.setup import SetupError, asking
 from sayso.channels.types import Conversation, Turn, storable
-from sayso.channels.whatsapp.client import ORIGINS, Names, new_client
+from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client
 from sayso.channels.whatsapp.setup import status_of, why
-from sayso.channels.whatsapp.webhook import Form, turn_of
+from sayso.channels.whatsapp.webhook import TwilioForm, turn_of
 from sayso.config.settings.channels import WhatsAppSettings
-from sayso.workers.access.gate import Gate
-from sayso.workers.access.rules import Ignored, Rules, Stranger
+from sayso.workers.access.gate import AccessControl
+from sayso.workers.access.rules import AccessRules, Ignored, Stranger
 from sayso.workers.mailbox import SEEN_MS
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class ListedFile:
     mime_type: str
 
 
-class TwilioList:
+class TwilioMessageLog:
     """One channel's list. Lives as long as one command, and its event loop: that closes the connections."""
 
     def __init__(
@@ -74,7 +74,7 @@ class TwilioList:
         #: As the list has it, which is with a plus.
         self._sender = re.sub(r"^whatsapp:(?=[0-9])", "whatsapp:+", settings.from_ or "")
         token, url = settings.auth_token.get_secret_value(), settings.api_url or None
-        self._client = PerLoop(partial(new_client, settings.account_sid, token, url))
+        self._client = PooledSessions(partial(new_client, settings.account_sid, token, url))
         self._sleep = sleep
 
     async def messages(self, after: float, before: float) -> AsyncIterator[Listed]:
@@ -171,11 +171,11 @@ class Slice:
         return f"{datetime.fromtimestamp(self.begin, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-class Forgetting:
+class MediaDeletion:
     """One channel's forgetting. Lives as long as one command, and its event loop. It may be repeated at any time."""
 
     def __init__(
-        self, channel: str, messages: TwilioList, gate: Gate, *, clock: Callable[[], float] = time.time
+        self, channel: str, messages: TwilioMessageLog, gate: AccessControl, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._channel, self._messages, self._gate, self._clock = channel, messages, gate, clock
 
@@ -238,21 +238,21 @@ _MINUTE = 60.0
 
 
 #: What a message is: taken before; missed, and taken now or not; left for good; or refused, for another try.
-State = Literal["before", "missed", "taken", "left", "refused"]
+MessageState = Literal["before", "missed", "taken", "left", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessage:
     """One message of the list, and what became of it; `why` it was not taken."""
 
     sid: str
     sent_at: float
     conversation: str
-    state: State
+    state: MessageState
     why: str = ""
 
 
-class Recovery:
+class MissedMessages:
     """One channel's recovery. Lives as long as one command, and its event loop.
 
     `rules` are the channel's; `clock` tells Unix seconds.
@@ -261,18 +261,18 @@ class Recovery:
     def __init__(
         self,
         channel: str,
-        messages: TwilioList,
-        gate: Gate,
-        notebook: Notebook,
-        rules: Rules,
+        messages: TwilioMessageLog,
+        gate: AccessControl,
+        notebook: SharedCache,
+        rules: AccessRules,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._channel, self._messages = channel, messages
-        self._gate, self._names = gate, Names(notebook)
+        self._gate, self._names = gate, SenderNames(notebook)
         self._rules, self._clock = rules, clock
 
-    async def run(self, seconds: float, *, take: bool, newest: int = 0) -> AsyncIterator[Found]:
+    async def run(self, seconds: float, *, take: bool, newest: int = 0) -> AsyncIterator[FoundMessage]:
         """What came in within so many seconds, oldest first; with `take` what was missed is taken, one by one.
 
         `newest` looks at no more than so many, where 0 is all of them. Raises SetupError, redis.RedisError.
@@ -296,9 +296,9 @@ class Recovery:
         found.reverse()
         return sorted(found, key=lambda message: message.sent_at)
 
-    async def _found(self, message: Listed, paces: _Paces, *, take: bool) -> Found:
+    async def _found(self, message: Listed, paces: _Paces, *, take: bool) -> FoundMessage:
         there = Conversation(self._channel, message.sender)
-        found = Found(message.sid, message.sent_at, there.id, "before")
+        found = FoundMessage(message.sid, message.sent_at, there.id, "before")
         bare = Turn(message.sid, there, self._names.of(there) or message.sender, aliases=(message.sender,))
         if self._gate.stage(bare) != "unknown":
             paces.count(message)
@@ -322,7 +322,7 @@ class Recovery:
                 return "on no list of who may talk"
         return ""
 
-    def _taken(self, found: Found, turn: Turn) -> Found:
+    def _taken(self, found: FoundMessage, turn: Turn) -> FoundMessage:
         waited = max(self._clock() - found.sent_at, 1.0)
         accepted = self._gate.accept(turn, waited_seconds=waited)
         if accepted.outcome == "duplicate":  # its webhook came meanwhile
@@ -372,7 +372,7 @@ def _turn(channel: str, message: Listed, user_id: str, files: list[ListedFile]) 
     }  # fmt: skip
     for n, file in enumerate(files):
         fields |= {f"MediaUrl{n}": file.url, f"MediaContentType{n}": file.mime_type}
-    turn = turn_of(channel, Form(urlencode(fields).encode()))
+    turn = turn_of(channel, TwilioForm(urlencode(fields).encode()))
     if turn is None:
         return None
     late = f"sent at {datetime.fromtimestamp(message.sent_at, UTC):%Y-%m-%d %H:%M} UTC, and reached us only now"

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from sayso.channels.base import RateLimited
-from sayso.channels.http import PerLoop
-from sayso.channels.setup import NO_WAY, Finding, SetupError, asking, check_outside, hook_url, not_told, shown
+from sayso.channels.http import PooledSessions
+from sayso.channels.setup import NO_WAY, CheckResult, SetupError, asking, check_outside, hook_url, not_told, shown
 from sayso.channels.whatsapp.client import SANDBOX, new_client
 from sayso.config.settings.channels import WhatsAppSettings
 
@@ -21,7 +21,7 @@ _KEYS = "copy Account SID and primary Auth Token from the Twilio Console; an API
 _SEARCHED = 1000
 
 
-class TwilioDesk:
+class TwilioSetup:
     """One sender's desk."""
 
     def __init__(self, name: str, settings: WhatsAppSettings, public_url: str) -> None:
@@ -31,7 +31,7 @@ class TwilioDesk:
         make = partial(
             new_client, settings.account_sid, settings.auth_token.get_secret_value(), settings.api_url or None
         )
-        self._client = PerLoop(make)
+        self._client = PooledSessions(make)
 
     async def point(self) -> list[str]:
         """Set the addresses of the messaging service, or of the sender. Raises SetupError.
@@ -48,7 +48,7 @@ class TwilioDesk:
             f"status callback set to {shown(self._url)}/status",
         ]
 
-    async def look(self) -> list[Finding]:
+    async def look(self) -> list[CheckResult]:
         """The account, where its webhooks go, whether its sender is online, and its templates."""
         try:
             async with self._asking():
@@ -113,15 +113,15 @@ class TwilioDesk:
             raise SetupError(f"this account has no sender {self._settings.from_}", f"write one of its own: {known}")
         return found
 
-    def _account(self, account: Any) -> Finding:
+    def _account(self, account: Any) -> CheckResult:
         says = f"{account.friendly_name or 'account'}: {account.status}, {account.type}"
         if account.status != "active":
             return self._lacks("account", says, "see the Twilio Console for what it waits for")
         if account.type == "Trial":
-            return Finding("account", "warn", says, "upgrade it: a trial has few messages a day", self._name)
+            return CheckResult("account", "warn", says, "upgrade it: a trial has few messages a day", self._name)
         return self._found("account", says)
 
-    async def _address(self) -> list[Finding]:
+    async def _address(self) -> list[CheckResult]:
         if self._is_sandbox:
             return [self._found("webhook", f"the Sandbox has no API; it must be {shown(self._url)} ({_PLACE})")]
         try:
@@ -130,27 +130,27 @@ class TwilioDesk:
         except SetupError as exc:
             return [not_told("webhook", self._name, exc)]
 
-    async def _of_service(self) -> list[Finding]:
+    async def _of_service(self) -> list[CheckResult]:
         service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         if service.use_inbound_webhook_on_number:
             says = f"{self._where} leaves webhooks to its numbers"
             return [self._lacks("webhook", says, f"run `sayso webhook set {self._name}`")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
 
-    async def _of_sender(self) -> list[Finding]:
+    async def _of_sender(self) -> list[CheckResult]:
         sender = await self._sender()
         webhook = sender.webhook or {}
         told = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
         return [self._online(sender), self._compared(*told)]
 
-    def _online(self, sender: Any) -> Finding:
+    def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):
             return self._found("sender", f"{sender.sender_id} is {sender.status}")
         reasons = "; ".join(_words(reason) for reason in sender.offline_reasons or ())
         says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
         return self._lacks("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
 
-    def _compared(self, url: str | None, method: str | None, fallback: str | None) -> Finding:
+    def _compared(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
         cure = f"run `sayso webhook set {self._name}`"
         if (url or "").partition("#")[0] != self._url:
             says = f"Twilio sends to {shown(url)}, not to {shown(self._url)}" if url else "no webhook is set"
@@ -158,17 +158,17 @@ class TwilioDesk:
         if method and method != "POST":
             return self._lacks("webhook", f"Twilio sends by {method}, which is refused", cure)
         if not fallback:
-            return Finding("webhook", "warn", "no fallback: what fails is lost", cure, self._name)
+            return CheckResult("webhook", "warn", "no fallback: what fails is lost", cure, self._name)
         return self._found("webhook", f"{shown(self._url)}, which is ours, with a fallback")
 
-    async def _templates(self) -> list[Finding]:
+    async def _templates(self) -> list[CheckResult]:
         return [await self._template(kind, sid) for kind, sid in self._named_templates()]
 
     def _named_templates(self) -> Iterator[tuple[str, str]]:
         named = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
         yield from ((kind, sid) for kind, sid in named.items() if sid)
 
-    async def _template(self, kind: str, sid: str) -> Finding:
+    async def _template(self, kind: str, sid: str) -> CheckResult:
         try:
             async with self._asking():
                 content = self._client.here().content.v1.contents(sid)
@@ -186,11 +186,11 @@ class TwilioDesk:
         )
         return self._lacks(kind, f"{says}: {reason}" if reason else says, cure)
 
-    def _found(self, check: str, says: str) -> Finding:
-        return Finding(check, "ok", says, channel=self._name)
+    def _found(self, check: str, says: str) -> CheckResult:
+        return CheckResult(check, "ok", says, channel=self._name)
 
-    def _lacks(self, check: str, says: str, cure: str) -> Finding:
-        return Finding(check, "fail", says, cure, self._name)
+    def _lacks(self, check: str, says: str, cure: str) -> CheckResult:
+        return CheckResult(check, "fail", says, cure, self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
         return asking("Twilio", why)

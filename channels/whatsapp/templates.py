@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sayso.channels.base import Ambiguous, Notebook, Unreachable
-from sayso.channels.http import PerLoop
+from sayso.channels.base import DeliveryUncertain, SharedCache, Unreachable
+from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len
 from sayso.channels.types import Button
 from sayso.channels.whatsapp.client import JSON
@@ -64,13 +64,13 @@ def template_content(words: str, buttons: Sequence[Button] = ()) -> Content:
     return Content({}, (words, *(button.data for button in buttons)))
 
 
-class Contents:
+class ContentTemplates:
     """The Contents of one account. Lives as long as the process; the notebook knows them in all others.
 
     `client` is Twilio's, for each loop.
     """
 
-    def __init__(self, account_sid: str, notebook: Notebook, client: PerLoop[Any]) -> None:
+    def __init__(self, account_sid: str, notebook: SharedCache, client: PooledSessions[Any]) -> None:
         self._account_sid, self._notebook, self._client = account_sid, notebook, client
         #: Those made or looked up so far, by their key.
         self._known: dict[str, str] = {}
@@ -103,7 +103,7 @@ class Contents:
                 answer = await self._client.here().request_async(
                     "POST", _CONTENT_URL, headers={"Content-Type": JSON}, data=_resource(content)
                 )
-        except Ambiguous as exc:
+        except DeliveryUncertain as exc:
             raise Unreachable("no answer from Twilio's Content API, nothing was sent") from exc
         if answer.status_code >= 500:
             raise Unreachable(f"Twilio's Content API answered {answer.status_code}, nothing was sent")

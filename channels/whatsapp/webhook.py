@@ -118,7 +118,7 @@ _CARDS = ("text/vcard", "text/x-vcard")
 _Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
 
 
-class Form:
+class TwilioForm:
     """A decoded form that keeps repeated and empty fields, as the signature needs them. Raises ValueError."""
 
     def __init__(self, body: bytes) -> None:
@@ -131,7 +131,7 @@ class Form:
         return self.values.get(name, [""])[0]
 
 
-def turn_of(channel: str, form: Form) -> Turn | None:
+def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     """What the person did; None for what holds neither words nor anything else. Raises BadHook."""
     sid, sender = _message_sid(form.get("MessageSid")), form.get("From")
     if not sender:
@@ -155,7 +155,7 @@ def turn_of(channel: str, form: Form) -> Turn | None:
     return turn if turn.text or turn.tap or turn.media or turn.notes else None
 
 
-def status_of(form: Form, delivery: str) -> StatusUpdate:
+def status_of(form: TwilioForm, delivery: str) -> StatusUpdate:
     """What became of a message. Raises BadHook."""
     update = StatusUpdate(
         message_id=_message_sid(form.get("MessageSid") or form.get("SmsSid")),
@@ -175,7 +175,7 @@ def _message_sid(sid: str) -> str:
     return sid
 
 
-def _kind(form: Form) -> _Kind:
+def _kind(form: TwilioForm) -> _Kind:
     hint = form.get("MessageType")
     if _payload(form):
         return "tap"
@@ -191,7 +191,7 @@ def _kind(form: Form) -> _Kind:
     return "text" if hint in ("", "text") and is_alone else "other"
 
 
-def _kind_of_file(form: Form, hint: str) -> _Kind:
+def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
     mime_type = form.get("MediaContentType0").partition(";")[0]
     if hint == "contacts" or mime_type in _CARDS:
         return "contact"
@@ -202,16 +202,16 @@ def _kind_of_file(form: Form, hint: str) -> _Kind:
     return "file"
 
 
-def _payload(form: Form) -> str:
+def _payload(form: TwilioForm) -> str:
     return form.get("ListId") or form.get("ButtonPayload")
 
 
-def _label(form: Form) -> str:
+def _label(form: TwilioForm) -> str:
     """Return what people see on the button or row that was chosen."""
     return form.get("ListTitle") or form.get("ButtonText") or form.get("Body")
 
 
-def _media(form: Form, kind: _Kind) -> tuple[Media, ...]:
+def _media(form: TwilioForm, kind: _Kind) -> tuple[Media, ...]:
     """WhatsApp sends one file per message, by Twilio's URL. A document's name is in the body."""
     url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
     if not url or kind == "tap":
@@ -219,7 +219,7 @@ def _media(form: Form, kind: _Kind) -> tuple[Media, ...]:
     return (Media(url, mime_type, filename=form.get("Body") if kind in ("document", "contact") else ""),)
 
 
-def _notes(form: Form, kind: _Kind) -> tuple[str, ...]:
+def _notes(form: TwilioForm, kind: _Kind) -> tuple[str, ...]:
     """What the message is besides words and files. Whatever has a note decides nothing."""
     if kind in ("tap", "reaction"):
         return ()
@@ -228,7 +228,7 @@ def _notes(form: Form, kind: _Kind) -> tuple[str, ...]:
     return tuple(_line(note) for note in (found, *around) if note)
 
 
-def _note(form: Form, kind: _Kind) -> str:
+def _note(form: TwilioForm, kind: _Kind) -> str:
     """What the kind of the message says by itself."""
     if kind == "location":
         place = ", ".join(part for part in (form.get("Label"), form.get("Address")) if part)
@@ -245,7 +245,7 @@ def _note(form: Form, kind: _Kind) -> str:
     return "sticker" if kind == "sticker" else ""
 
 
-def _forwarded(form: Form) -> str:
+def _forwarded(form: TwilioForm) -> str:
     if _is_true(form.get("FrequentlyForwarded")):
         return "forwarded many times"
     return "forwarded" if _is_true(form.get("Forwarded")) else ""
@@ -256,7 +256,7 @@ def _is_true(word: str) -> bool:
     return word.casefold() not in ("", "false", "0")
 
 
-def _advertisement(form: Form) -> str:
+def _advertisement(form: TwilioForm) -> str:
     words = ": ".join(part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part)
     url = form.get("ReferralSourceUrl")
     told = f"{words} ({url})" if words and url else words or url

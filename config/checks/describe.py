@@ -11,7 +11,7 @@ from pathlib import Path
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import UsageStats
 from sayso.agent.policy import Decision
-from sayso.agent.run.approval import decide
+from sayso.agent.run.approval import effective_decision
 from sayso.agent.run.model_call import cost_usd
 from sayso.agent.tools.errors import ToolError, nearest
 from sayso.agent.tools.tool import Tool
@@ -101,7 +101,7 @@ def _meant(pattern: str, names: Sequence[str]) -> str:
     return next((each for each in candidates if _finds(each, names)), "")
 
 
-def portrait(settings: Settings, channel: str) -> list[str]:
+def describe_agent(settings: Settings, channel: str) -> list[str]:
     """A line for the model, and one for each of memory, cache, budget and guards that is not as usual."""
     agent = settings.agent_of(channel)
     parts = {
@@ -192,7 +192,7 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
     for name, channel in settings.channels.items():
         how = f"{channel.platform}, polled" if polls(channel) else channel.platform
         lines.append(f"{name} ({how}), a yes is good for {channel.confirm_ttl:g} s")
-        lines += [f"  {welcome(channel)}", *(f"  {line}" for line in portrait(settings, name))]
+        lines += [f"  {welcome(channel)}", *(f"  {line}" for line in describe_agent(settings, name))]
         build_selector(settings, name)
         outfit.provider_of(name)
         config = replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy))
@@ -207,7 +207,7 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
 
 def _what_becomes_of(tool: Tool, config: AgentConfig) -> str:
     """Return what becomes of a call of this tool, before its arguments are known."""
-    decision = decide(tool, {}, config).decision
+    decision = effective_decision(tool, {}, config).decision
     if tool.proposes and decision == "allow":
         return "asks by itself"
     if tool.proposes and decision == "review":

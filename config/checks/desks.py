@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sayso.channels.setup import MAX_CONNECTIONS, Desk, SetupError
+from sayso.channels.setup import MAX_CONNECTIONS, PlatformSetup, SetupError
 from sayso.config.settings.channels import AnyChannel, SlackSettings, TelegramSettings, WhatsAppSettings
 from sayso.config.settings.schema import Settings
 
 if TYPE_CHECKING:  # as each desk: a command loads only what it needs
-    from sayso.channels.whatsapp.message_log import TwilioList
+    from sayso.channels.whatsapp.message_log import TwilioMessageLog
 
 
 def desk_of(
@@ -19,7 +19,7 @@ def desk_of(
     *,
     max_connections: int = MAX_CONNECTIONS,
     drop_pending: bool = False,
-) -> Desk:
+) -> PlatformSetup:
     """The desk of the channel of this name. Raises SetupError for a channel that there is not, or without a webhook.
 
     `max_connections` and `drop_pending` are Telegram's; the second is refused for any other platform.
@@ -29,27 +29,27 @@ def desk_of(
         raise SetupError(f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending")
     match channel:
         case TelegramSettings():
-            from sayso.channels.telegram.setup import TelegramDesk
+            from sayso.channels.telegram.setup import TelegramSetup
 
-            return TelegramDesk(name, channel, public_url, max_connections=max_connections, drop_pending=drop_pending)
+            return TelegramSetup(name, channel, public_url, max_connections=max_connections, drop_pending=drop_pending)
         case WhatsAppSettings():
-            from sayso.channels.whatsapp.setup import TwilioDesk
+            from sayso.channels.whatsapp.setup import TwilioSetup
 
-            return TwilioDesk(name, channel, public_url)
+            return TwilioSetup(name, channel, public_url)
         case SlackSettings():
-            from sayso.channels.slack.setup import SlackDesk
+            from sayso.channels.slack.setup import SlackSetup
 
-            return SlackDesk(name, channel, public_url)
+            return SlackSetup(name, channel, public_url)
     raise SetupError(f"{name} is a page in the browser", "it needs no webhook")
 
 
-def list_of(settings: Settings, name: str) -> TwilioList:
+def list_of(settings: Settings, name: str) -> TwilioMessageLog:
     """What the channel's platform keeps of what people sent. Raises SetupError where that is no concern of a bot's."""
     match channel := _channel(settings, name):
         case WhatsAppSettings():
-            from sayso.channels.whatsapp.message_log import TwilioList
+            from sayso.channels.whatsapp.message_log import TwilioMessageLog
 
-            return TwilioList(channel)
+            return TwilioMessageLog(channel)
         case TelegramSettings():
             says = "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself"
             cure = (

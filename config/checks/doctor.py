@@ -15,12 +15,12 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.media import MediaRoom
-from sayso.channels.setup import Desk, Finding, SetupError, hook_url, is_local, not_told, shown
+from sayso.channels.setup import CheckResult, PlatformSetup, SetupError, hook_url, is_local, not_told, shown
 from sayso.channels.slack.events import slack_hook
 from sayso.channels.telegram.poller import baton_of
 from sayso.channels.telegram.setup import telegram_hook
 from sayso.channels.types import Signed
-from sayso.channels.whatsapp.message_log import Found, Recovery, TwilioList
+from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages, TwilioMessageLog
 from sayso.channels.whatsapp.webhook import whatsapp_hook
 from sayso.config.checks.desks import desk_of
 from sayso.config.settings.channels import (
@@ -37,7 +37,7 @@ from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_door
 from sayso.config.wiring.redis import find_redis, open_primaries, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
-from sayso.workers.recovery import Presence
+from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.data_loss import halt_of
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.sharding.founding import check_alone
@@ -59,22 +59,22 @@ class Probe:
     forged: Signed
     signed: Signed
 
-    async def findings(self, web: httpx.AsyncClient) -> list[Finding]:
+    async def findings(self, web: httpx.AsyncClient) -> list[CheckResult]:
         """Send it. The forged one goes first: a stranger at our address is not shown what we sign with."""
         wrong = await self._sent(web, self.forged)
-        if isinstance(wrong, Finding):
+        if isinstance(wrong, CheckResult):
             return [wrong]
         if wrong.status_code != 403:
             return [self._fails(f"a forged webhook was answered with {wrong.status_code}, not 403", _other(wrong))]
         right = await self._sent(web, self.signed)
-        if isinstance(right, Finding):
+        if isinstance(right, CheckResult):
             return [right]
         if right.status_code != 200:
             return [self._fails(f"a signed webhook was answered with {right.status_code}, not 200", _refused(right))]
         says = f"{shown(self.url)} takes what is signed and refuses what is forged"
-        return [Finding("signature", "ok", says, channel=self.channel)]
+        return [CheckResult("signature", "ok", says, channel=self.channel)]
 
-    async def _sent(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | Finding:
+    async def _sent(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | CheckResult:
         headers, body = signed
         try:
             return await web.post(self.url, headers=headers, content=body)
@@ -82,8 +82,8 @@ class Probe:
             says = f"{shown(self.url)} does not answer ({type(exc).__name__})"
             return self._fails(says, "see that the web runs and that public_url leads to it, also from this machine")
 
-    def _fails(self, says: str, cure: str) -> Finding:
-        return Finding("signature", "fail", says, cure, self.channel)
+    def _fails(self, says: str, cure: str) -> CheckResult:
+        return CheckResult("signature", "fail", says, cure, self.channel)
 
 
 def probe_of(name: str, settings: AnyChannel, public_url: str, now: float) -> Probe | None:
@@ -163,11 +163,13 @@ class Doctor:
         self._web, self._own = web, own
         self._url = find_public_url(settings, os.environ.get("SAYSO_PUBLIC_URL", "") or url)
         #: Held until the loop ends, which closes their connections.
-        self._desks: list[Desk | TwilioList] = []
+        self._desks: list[PlatformSetup | TwilioMessageLog] = []
 
-    async def findings(self) -> AsyncIterator[Finding]:
+    async def findings(self) -> AsyncIterator[CheckResult]:
         """Every check, as it comes out. Whatever is out of reach is a finding."""
-        yield Finding("config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}")
+        yield CheckResult(
+            "config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}"
+        )
         for finding in self._redis():
             yield finding
         if self._data.exists():
@@ -178,13 +180,13 @@ class Doctor:
             async for finding in self._channel(name, channel):
                 yield finding
 
-    def _redis(self) -> Iterator[Finding]:
+    def _redis(self) -> Iterator[CheckResult]:
         try:
             url = find_redis(self._settings, self._data)
             primaries = open_primaries(self._settings, url, connect(url))
         except (ConfigError, ValueError) as exc:
             says = str(exc) if isinstance(exc, ConfigError) else "redis_url is no URL of a Redis"
-            yield Finding("redis", "fail", says, "set REDIS_URL, or give --data of a running `sayso up`")
+            yield CheckResult("redis", "fail", says, "set REDIS_URL, or give --data of a running `sayso up`")
             return
         for primary in primaries:
             try:
@@ -192,40 +194,44 @@ class Doctor:
             except RedisError as exc:
                 yield _unreachable(primary, exc)
 
-    def _server(self, primary: Primary) -> Iterator[Finding]:
+    def _server(self, primary: Primary) -> Iterator[CheckResult]:
         client, place = primary.client, _place(primary.client)
         wrong = _wrong_server(client)
         if wrong:
-            yield Finding(_named("redis", primary), "fail", f"{place} {wrong[0]}", wrong[1])
+            yield CheckResult(_named("redis", primary), "fail", f"{place} {wrong[0]}", wrong[1])
             return
         try:
             check_writable(client, prefix=self._settings.key_prefix)
         except ResponseError as exc:
             says = f"{place} refuses to write: {exc}"
-            yield Finding(_named("redis", primary), "fail", says, "give it memory and disk, or the user its commands")
+            yield CheckResult(
+                _named("redis", primary), "fail", says, "give it memory and disk, or the user its commands"
+            )
         try:
             risks = risks_of(client)
             if not primary.name:
                 check_alone(client, prefix=self._settings.key_prefix)
         except RedisUnfit as exc:
-            yield Finding(_named("redis", primary), "fail", f"{place} is not fit", str(exc))
+            yield CheckResult(_named("redis", primary), "fail", f"{place} is not fit", str(exc))
             risks = []
         else:
             if not risks:
-                yield Finding(_named("redis", primary), "ok", f"{place} answers, and keeps what it acknowledged")
+                yield CheckResult(_named("redis", primary), "ok", f"{place} answers, and keeps what it acknowledged")
         for risk in risks:
             says, _, cure = risk.partition(": ")
-            yield Finding(_named("redis", primary), "warn", f"{place}: {says}", cure or risk)
+            yield CheckResult(_named("redis", primary), "warn", f"{place}: {says}", cure or risk)
         if halt_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has forgotten something, and is halted"
-            yield Finding(_named("halt", primary), "fail", says, "read docs/outages.md, then run `sayso redis resume`")
+            yield CheckResult(
+                _named("halt", primary), "fail", says, "read docs/outages.md, then run `sayso redis resume`"
+            )
         yield self._clock(primary)
         yield _workers(primary, self._settings.key_prefix)
         if is_suspended(client):
             says = "the queue is suspended: messages are kept, and no worker takes them"
-            yield Finding(_named("queue", primary), "fail", says, "run `rq resume` on this Redis")
+            yield CheckResult(_named("queue", primary), "fail", says, "run `rq resume` on this Redis")
 
-    def _clock(self, primary: Primary) -> Finding:
+    def _clock(self, primary: Primary) -> CheckResult:
         before = self._own()
         seconds, microseconds = primary.client.time()
         ahead = seconds + microseconds / 1e6 - (before + self._own()) / 2
@@ -234,33 +240,35 @@ class Doctor:
             f"Redis is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} us",
         )
         if abs(ahead) <= CLOCK_SECONDS:
-            return Finding(check, "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
+            return CheckResult(check, "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
         cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
-        return Finding(check, "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
+        return CheckResult(check, "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
 
-    async def _address(self) -> AsyncIterator[Finding]:
+    async def _address(self) -> AsyncIterator[CheckResult]:
         given = shown(self._url)
         if is_local(self._url):
             vendors = [name for name, channel in self._settings.channels.items() if _needs_outside(channel)]
             if vendors:
                 says = f"{given} is this machine or its own network: {', '.join(vendors)} would never hear of it"
                 cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
-                yield Finding("public_url", "fail", says, cure)
+                yield CheckResult("public_url", "fail", says, cure)
         try:
             answer = await self._web.get(f"{self._url}/healthz")
             ours = answer.status_code == 200 and _says_ok(answer)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             says = f"{given} does not answer from here ({type(exc).__name__})"
-            yield Finding("healthz", "fail", says, "start the web, and see that public_url leads to it")
+            yield CheckResult("healthz", "fail", says, "start the web, and see that public_url leads to it")
             return
         if not ours:
             says = f"{given}/healthz was answered with {answer.status_code}, and not by Sayso"
-            yield Finding("healthz", "fail", says, "see what public_url leads to: the proxy must pass every path on")
+            yield CheckResult(
+                "healthz", "fail", says, "see what public_url leads to: the proxy must pass every path on"
+            )
             return
         where = ", for this machine only" if is_local(self._url) else ""
-        yield Finding("healthz", "ok", f"{given} answers{where}")
+        yield CheckResult("healthz", "ok", f"{given} answers{where}")
 
-    async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[Finding]:
+    async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
         if isinstance(channel, ConsoleSettings):
             return
         self._desks.append(desk := desk_of(self._settings, name, self._url))
@@ -276,22 +284,22 @@ class Doctor:
             for finding in await probe.findings(self._web):
                 yield finding
 
-    def _poller(self, name: str, channel: TelegramSettings) -> Finding:
+    def _poller(self, name: str, channel: TelegramSettings) -> CheckResult:
         try:
             client = connect(find_redis(self._settings, self._data))
             asks = baton_of(client, channel.bot_id, self._settings.key_prefix).is_held()
         except (ConfigError, ValueError, RedisError):
             asks = False  # whose Redis is away was told
         if asks:
-            return Finding("poller", "ok", "somebody asks for its updates", channel=name)
-        return Finding("poller", "fail", "nobody asks for its updates", "run `sayso poll`; `sayso up` does", name)
+            return CheckResult("poller", "ok", "somebody asks for its updates", channel=name)
+        return CheckResult("poller", "fail", "nobody asks for its updates", "run `sayso poll`; `sayso up` does", name)
 
-    async def _messages(self, name: str, channel: WhatsAppSettings) -> AsyncIterator[Finding]:
+    async def _messages(self, name: str, channel: WhatsAppSettings) -> AsyncIterator[CheckResult]:
         """Whether Twilio's list has some that never reached us. Where Redis cannot tell, that is a finding already."""
-        self._desks.append(listed := TwilioList(channel))
+        self._desks.append(listed := TwilioMessageLog(channel))
         try:
             gate, notebook = open_door(self._settings, self._data)
-            recovery = Recovery(name, listed, gate, notebook, rules_of(channel), clock=self._own)
+            recovery = MissedMessages(name, listed, gate, notebook, rules_of(channel), clock=self._own)
             found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield not_told("messages", name, exc)
@@ -301,7 +309,7 @@ class Doctor:
             yield _missed(name, found)
 
 
-async def model_findings(settings: Settings) -> AsyncIterator[Finding]:
+async def model_findings(settings: Settings) -> AsyncIterator[CheckResult]:
     """Each model of the configuration, asked for one word. It costs what that costs."""
     from sayso.agent.messages import Message, Role
     from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
@@ -316,9 +324,9 @@ async def model_findings(settings: Settings) -> AsyncIterator[Finding]:
             )
             await acall(models.of(channel), request)
         except (ConfigError, ProviderError) as exc:
-            yield Finding("model", "fail", f"{model}: {exc}", "see its key, its name and its vendor's status page")
+            yield CheckResult("model", "fail", f"{model}: {exc}", "see its key, its name and its vendor's status page")
         else:
-            yield Finding("model", "ok", f"{model} answers")
+            yield CheckResult("model", "ok", f"{model} answers")
     await models.aclose()
 
 
@@ -334,20 +342,20 @@ def _says_ok(answer: httpx.Response) -> bool:
         return False
 
 
-def _workers(primary: Primary, prefix: str) -> Finding:
-    count = Presence(primary.client, prefix=prefix).count()
+def _workers(primary: Primary, prefix: str) -> CheckResult:
+    count = Heartbeat(primary.client, prefix=prefix).count()
     if count:
-        return Finding(_named("workers", primary), "ok", f"{count} alive")
+        return CheckResult(_named("workers", primary), "ok", f"{count} alive")
     cure = f"start one with `sayso worker{f' --shard {primary.name}' if primary.name else ''}`"
-    return Finding(_named("workers", primary), "fail", "none is alive: messages are kept, and nobody answers", cure)
+    return CheckResult(_named("workers", primary), "fail", "none is alive: messages are kept, and nobody answers", cure)
 
 
-def _disk(settings: Settings, data: Path) -> Finding:
+def _disk(settings: Settings, data: Path) -> CheckResult:
     media = data / "media"
     full = MediaRoom(media if media.exists() else data, media_limits(settings)).full()
     if full:
-        return Finding("disk", "fail", full, "free some of it, or change `media:` in the configuration")
-    return Finding("disk", "ok", "there is room for files")
+        return CheckResult("disk", "fail", full, "free some of it, or change `media:` in the configuration")
+    return CheckResult("disk", "ok", "there is room for files")
 
 
 def _wrong_server(client: Redis) -> tuple[str, str] | None:
@@ -364,27 +372,29 @@ def _wrong_server(client: Redis) -> tuple[str, str] | None:
     return None
 
 
-def _unreachable(primary: Primary, exc: RedisError) -> Finding:
+def _unreachable(primary: Primary, exc: RedisError) -> CheckResult:
     check, place = _named("redis", primary), _place(primary.client)
     failed: BaseException | None = exc
     while failed and not isinstance(failed, ssl.SSLError):
         failed = failed.__cause__ or failed.__context__
     if isinstance(failed, ssl.SSLCertVerificationError):
         cure = "add ?ssl_ca_certs=FILE with its authority to REDIS_URL, and use the name in its certificate"
-        return Finding(check, "fail", f"{place} has a certificate that fails the check: {failed.verify_message}", cure)
+        return CheckResult(
+            check, "fail", f"{place} has a certificate that fails the check: {failed.verify_message}", cure
+        )
     if isinstance(failed, ssl.SSLError):
         says = f"{place} does not speak TLS as REDIS_URL asks for ({failed.reason})"
-        return Finding(check, "fail", says, "use redis:// for a port without TLS, or the port that has it")
+        return CheckResult(check, "fail", says, "use redis:// for a port without TLS, or the port that has it")
     says = f"{place} does not answer ({type(exc).__name__})"
-    return Finding(check, "fail", says, "start it, and check REDIS_URL and its password")
+    return CheckResult(check, "fail", says, "start it, and check REDIS_URL and its password")
 
 
-def _missed(name: str, found: Sequence[Found]) -> Finding:
+def _missed(name: str, found: Sequence[FoundMessage]) -> CheckResult:
     missed = sum(each.state == "missed" for each in found)
     if missed:
         says = f"{missed} of the {len(found)} newest messages of the last hour never reached us"
-        return Finding("messages", "fail", says, f"run `sayso webhook recover {name}`", name)
-    return Finding(
+        return CheckResult("messages", "fail", says, f"run `sayso webhook recover {name}`", name)
+    return CheckResult(
         "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name
     )
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from sayso.agent import AgentConfig, Tool
 from sayso.agent.policy import PolicyDecision
-from sayso.agent.run.approval import decide
+from sayso.agent.run.approval import effective_decision
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import ToolError, did_you_mean
 from sayso.agent.tools.registry import unknown_tool
-from sayso.agent.toolsets.selectors import Foreseen, foresee, roles_in
+from sayso.agent.toolsets.selectors import Foreseen, roles_in, would_show
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import own_tools, tool_policy
@@ -22,9 +22,9 @@ from sayso.config.wiring.tools import OpenTools, build_selector
 from sayso.pending.proposals import ChannelRun, channel_run
 
 #: What becomes of a call: it runs at once, its user is asked first, or neither.
-Verdict = Literal["runs", "asks", "never"]
+ToolVerdict = Literal["runs", "asks", "never"]
 
-_VERDICTS: Mapping[str, Verdict] = {"allow": "runs", "review": "asks", "deny": "never"}
+_VERDICTS: Mapping[str, ToolVerdict] = {"allow": "runs", "review": "asks", "deny": "never"}
 
 
 class BadQuestionError(Exception):
@@ -32,7 +32,7 @@ class BadQuestionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ExplainedReason:
     """Why something is so, in words, and `file:line:column` of what says it; "" where no line does."""
 
     words: str
@@ -40,7 +40,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExpectedQuestion:
     """What a person would be asked: the exact words, and what a yes takes."""
 
     preview: str
@@ -58,20 +58,20 @@ class Explanation:
     channel: str
     user: str
     tool: str
-    verdict: Verdict
-    has_tool: Reason
+    verdict: ToolVerdict
+    has_tool: ExplainedReason
     shown: Foreseen | None = None
-    shown_because: Reason | None = None
+    shown_because: ExplainedReason | None = None
     arguments: dict[str, Any] | None = None
     problem: str = ""
     decision: PolicyDecision | None = None
-    decided_by: Reason | None = None
-    question: Question | None = None
+    decided_by: ExplainedReason | None = None
+    question: ExpectedQuestion | None = None
     undo_seconds: float = 0.0
     #: Whether the tool's own code asks, in words that are known when it runs.
     asks_by_itself: bool = False
     #: Rules over arguments that may yet deny it, where no arguments were given.
-    open_rules: tuple[Reason, ...] = field(default=())
+    open_rules: tuple[ExplainedReason, ...] = field(default=())
 
 
 def explain(
@@ -122,19 +122,19 @@ class _Case:
         return self.settings.origin.at("agent", "memory", "knowledge").removesuffix(": ")
 
     def without_tool(self) -> Explanation:
-        reason = Reason("none of its tools patterns names it", self.where("tools"))
+        reason = ExplainedReason("none of its tools patterns names it", self.where("tools"))
         return Explanation(self.channel, self.user, self.tool.name, "never", reason)
 
     def explain(self, args: Mapping[str, Any] | None, run: ChannelRun) -> Explanation:
         selector = build_selector(self.settings, self.channel)
-        shown = asyncio.run(foresee(selector, self.tool))
+        shown = asyncio.run(would_show(selector, self.tool))
         roles = ", ".join(map(repr, asyncio.run(roles_in(selector))))
-        because = Reason(f"role {roles}" if roles else "", self.where(*self._chooses) if selector else "")
+        because = ExplainedReason(f"role {roles}" if roles else "", self.where(*self._chooses) if selector else "")
         policy = tool_policy(self.settings_of.policy)
         denial = policy.unconditional_denial(self.tool.name) if policy else None
         if denial and denial.rule:
             shown = "hidden"
-            because = Reason(f"deny: {denial.rule.pattern}", self.where("policy", "deny", denial.rule.index))
+            because = ExplainedReason(f"deny: {denial.rule.pattern}", self.where("policy", "deny", denial.rule.index))
         known = Explanation(
             channel=self.channel,
             user=self.user,
@@ -152,14 +152,14 @@ class _Case:
         access = self.settings_of.access
         return ("access", "roles") if access and access.roles else ("selector",)
 
-    def _named(self) -> Reason:
+    def _named(self) -> ExplainedReason:
         """Which pattern gives the channel this tool."""
         if self.tool.metadata.source == MEMORY:
-            return Reason("agent.memory.knowledge gives it to all", self.of_memory)
+            return ExplainedReason("agent.memory.knowledge gives it to all", self.of_memory)
         for index, pattern in enumerate(self.settings_of.tools or ()):
             if fnmatchcase(self.tool.name, pattern):
-                return Reason(f"tools: {pattern}", self.where("tools", index))
-        return Reason("it names no tools, so it has all", self.where())
+                return ExplainedReason(f"tools: {pattern}", self.where("tools", index))
+        return ExplainedReason("it names no tools, so it has all", self.where())
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class _Judged:
         args, problem = self._checked(given)
         if problem:
             return replace(self.known, problem=problem)
-        decision = decide(self.case.tool, args or {}, self._config)
+        decision = effective_decision(self.case.tool, args or {}, self._config)
         explained = replace(
             self.known,
             arguments=args,
@@ -201,20 +201,20 @@ class _Judged:
         except ToolError as exc:
             return (None, "") if given is None else (None, str(exc))
 
-    def _decided_by(self, decision: PolicyDecision) -> Reason:
+    def _decided_by(self, decision: PolicyDecision) -> ExplainedReason:
         if decision.rule:
             kind, index = decision.rule.kind, decision.rule.index
-            return Reason(self._text_of(kind, index), self.case.where("policy", kind, index))
+            return ExplainedReason(self._text_of(kind, index), self.case.where("policy", kind, index))
         match decision.decided_by:
             case "requires_approval":
-                return Reason("the tool's author: requires_approval, which no allow rule overrules")
+                return ExplainedReason("the tool's author: requires_approval, which no allow rule overrules")
             case "destructive":
-                return Reason("hint: destructive, and no rule names it; an allow rule would let it run")
+                return ExplainedReason("hint: destructive, and no rule names it; an allow rule would let it run")
             case "memory":
-                return Reason("it is the memory's own, and no rule names it", self.case.of_memory)
+                return ExplainedReason("it is the memory's own, and no rule names it", self.case.of_memory)
             case "no_policy":
-                return Reason("the channel has no policy", self.case.where())
-        return Reason("no rule names it, so it is asked for", self.case.where("policy"))
+                return ExplainedReason("the channel has no policy", self.case.where())
+        return ExplainedReason("no rule names it, so it is asked for", self.case.where("policy"))
 
     def _text_of(self, kind: str, index: int) -> str:
         policy = self.case.settings_of.policy
@@ -224,10 +224,10 @@ class _Judged:
             return f"deny_when: {{tool: {rule.tool}, arg: {rule.arg}, pattern: {rule.pattern}{form}}}"
         return f"{kind}: {getattr(policy, kind)[index]}"
 
-    def _open_rules(self) -> tuple[Reason, ...]:
+    def _open_rules(self) -> tuple[ExplainedReason, ...]:
         policy = self.case.settings_of.policy
         return tuple(
-            Reason(self._text_of("deny_when", index), self.case.where("policy", "deny_when", index))
+            ExplainedReason(self._text_of("deny_when", index), self.case.where("policy", "deny_when", index))
             for index, rule in enumerate(policy.deny_when if policy else ())
             if fnmatchcase(self.case.tool.name.casefold(), rule.tool.casefold())
         )
@@ -241,5 +241,5 @@ class _Judged:
         if not self.run.proposals:
             return replace(explained, problem=f"there is nothing to ask: {said.to_json()}")
         action = self.run.proposals[0]
-        question = Question(action.preview, action.ttl_seconds, bool(action.code))
+        question = ExpectedQuestion(action.preview, action.ttl_seconds, bool(action.code))
         return replace(explained, verdict="asks", question=question)

@@ -17,10 +17,10 @@ from sayso.config.cli.output import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from sayso.config.settings.schema import Settings
-    from sayso.pending.audit.chain import Report
-    from sayso.pending.audit.collector import Tail, Tails
-    from sayso.pending.audit.entry import Body, Entry
-    from sayso.pending.audit.ledger import Ledger
+    from sayso.pending.audit.chain import ChainReport
+    from sayso.pending.audit.collector import Tails, UncollectedEntries
+    from sayso.pending.audit.entry import AuditEntry, Body
+    from sayso.pending.audit.ledger import AuditLedger
 
 #: Faults that are printed; a log that was restored from an old copy may have thousands.
 MOST_FAULTS = 20
@@ -134,11 +134,11 @@ def _path(data: Path, config: Path | None) -> Path:
     return path if path in found else fail(f"no ledger at {path}; in {data} there are: {', '.join(map(str, found))}")
 
 
-def _ledger(data: Path, config: Path | None) -> Ledger:
-    from sayso.pending.audit.entry import Signer
-    from sayso.pending.audit.ledger import Ledger
+def _ledger(data: Path, config: Path | None) -> AuditLedger:
+    from sayso.pending.audit.entry import EntrySigner
+    from sayso.pending.audit.ledger import AuditLedger
 
-    return Ledger(_path(data, config), Signer(_keys(data)))
+    return AuditLedger(_path(data, config), EntrySigner(_keys(data)))
 
 
 def _keys(data: Path) -> list[str]:
@@ -153,7 +153,7 @@ def _keys(data: Path) -> list[str]:
     return keys or fail(f"no secret key: set {VARIABLE}, or name the data folder of the workers with --data")
 
 
-def _tail(config: Path | None, data: Path) -> tuple[Tail | Tails | None, list[str]]:
+def _tail(config: Path | None, data: Path) -> tuple[UncollectedEntries | Tails | None, list[str]]:
     """What is still in Redis, or the note that nobody can tell."""
     from redis.exceptions import RedisError
 
@@ -168,21 +168,21 @@ def _tail(config: Path | None, data: Path) -> tuple[Tail | Tails | None, list[st
         return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]
 
 
-def _tail_of(settings: Settings, url: str) -> Tail | Tails:
-    from sayso.pending.audit.collector import Tail, Tails
+def _tail_of(settings: Settings, url: str) -> UncollectedEntries | Tails:
+    from sayso.pending.audit.collector import Tails, UncollectedEntries
     from sayso.pending.redis.client import connect
     from sayso.workers.sharding.shards import ShardMap
 
     client = connect(url)
     client.ping()
     prefix = settings.key_prefix
-    tails = {name: Tail(connect(each), prefix=prefix) for name, each in settings.shards.items()}
+    tails = {name: UncollectedEntries(connect(each), prefix=prefix) for name, each in settings.shards.items()}
     if not tails:
-        return Tail(client, prefix=prefix)
+        return UncollectedEntries(client, prefix=prefix)
     return Tails([tails[home] for home in ShardMap(client, prefix=prefix).refresh()])
 
 
-def _tell(report: Report, notes: list[str]) -> None:
+def _tell(report: ChainReport, notes: list[str]) -> None:
     for note in [*notes, *report.notes]:
         click.echo(f"note: {note}")
     for fault in report.faults[:MOST_FAULTS]:
@@ -200,11 +200,11 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _found(ledger: Ledger, bodies: Mapping[str, Body], action: str, user: str) -> Iterator[Entry]:
-    from sayso.pending.audit.entry import Entry
+def _found(ledger: AuditLedger, bodies: Mapping[str, Body], action: str, user: str) -> Iterator[AuditEntry]:
+    from sayso.pending.audit.entry import AuditEntry
 
     for kept in ledger.entries():
-        entry = Entry.parse(kept.text)
+        entry = AuditEntry.parse(kept.text)
         if entry is None or (action and entry.pid != action):
             continue
         body = bodies.get(entry.pid)
@@ -212,7 +212,7 @@ def _found(ledger: Ledger, bodies: Mapping[str, Body], action: str, user: str) -
             yield entry
 
 
-def _row(entry: Entry, body: Body | None) -> str:
+def _row(entry: AuditEntry, body: Body | None) -> str:
     from sayso.pending.audit.chain import FINAL
 
     at = datetime.fromtimestamp(entry.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -15,8 +15,8 @@ import click
 
 if TYPE_CHECKING:
     from sayso.agent import Tool
-    from sayso.channels.setup import Finding
-    from sayso.config.checks.explain import Explanation, Question, Reason
+    from sayso.channels.setup import CheckResult
+    from sayso.config.checks.explain import ExpectedQuestion, ExplainedReason, Explanation
 
 
 @click.command()
@@ -45,7 +45,7 @@ def doctor(config: Path | None, data: Path, *, model: bool, as_json: bool) -> No
     sys.exit(1 if any(finding.state == "fail" for finding in found) else 0)
 
 
-async def _findings(config: Path | None, data: Path, *, model: bool, aloud: bool) -> list[Finding]:
+async def _findings(config: Path | None, data: Path, *, model: bool, aloud: bool) -> list[CheckResult]:
     found = []
     async for finding in _checks(config, data, model=model):
         found.append(finding)
@@ -54,10 +54,10 @@ async def _findings(config: Path | None, data: Path, *, model: bool, aloud: bool
     return found
 
 
-async def _checks(config: Path | None, data: Path, *, model: bool) -> AsyncIterator[Finding]:
+async def _checks(config: Path | None, data: Path, *, model: bool) -> AsyncIterator[CheckResult]:
     import httpx
 
-    from sayso.channels.setup import Finding
+    from sayso.channels.setup import CheckResult
     from sayso.config.checks.doctor import WEB_SECONDS, Doctor, model_findings
     from sayso.config.server.processes import find_config, url_of
     from sayso.config.settings.loader import ConfigError, load_settings
@@ -67,7 +67,7 @@ async def _checks(config: Path | None, data: Path, *, model: bool) -> AsyncItera
         settings = load_settings(file)
     except ConfigError as exc:
         for problem in exc.problems:
-            yield Finding("config", "fail", problem, "mend that line; `sayso check FILE` reads it again")
+            yield CheckResult("config", "fail", problem, "mend that line; `sayso check FILE` reads it again")
         return
     async with httpx.AsyncClient(timeout=WEB_SECONDS) as web:
         async for finding in Doctor(settings, data, web=web, url=url_of(file, data)).findings():
@@ -225,7 +225,7 @@ _VERDICTS: Mapping[str, str] = {
 _DECISIONS: Mapping[str, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
 
 
-def _cited(reason: Reason | None) -> str:
+def _cited(reason: ExplainedReason | None) -> str:
     if reason is None:
         return ""
     return f"{reason.words} ({reason.where})" if reason.where else reason.words
@@ -243,7 +243,7 @@ def _shown(answer: Explanation, who: str) -> str:
     return f"to {who}{named}{place}" if place else "always: the channel has no selector"
 
 
-def _asked(question: Question, who: str) -> Iterator[str]:
+def _asked(question: ExpectedQuestion, who: str) -> Iterator[str]:
     first, *others = question.preview.splitlines()
     yield f"preview: {first}"
     yield from (f"         {line}" for line in others)

@@ -14,7 +14,7 @@ from sayso.config.cli.output import clear_errors, fail, load, plain
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from sayso.workers.alerts import Alert
-    from sayso.workers.outbox import Aside, Deliveries, Fate
+    from sayso.workers.outbox import Aside, Deliveries, DeliveryStatus
 
 #: Characters of a reason and of a reply's words that `list` has room for.
 WIDTH = 60
@@ -114,7 +114,7 @@ def _opened(config: Path | None, data: Path) -> Iterator[tuple[Deliveries, Calla
         fail(f"Redis does not answer ({type(exc).__name__}): deliveries are kept there")
 
 
-def _row(fate: Fate, width: int = WIDTH) -> str:
+def _row(fate: DeliveryStatus, width: int = WIDTH) -> str:
     notes: list[Any] = [fate.reason, fate.text and f"“{fate.text}”", fate.asks and "(asked for a yes)"]
     notes.append(fate.doubtful and "(may have arrived)")
     if fate.state == "retried":

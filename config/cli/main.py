@@ -135,7 +135,7 @@ def _up(config: Path, data: Path, host: str, port: int, workers: int, *, reload:
 def web(config: Path | None, data: Path, host: str, port: int, threads: int, processes: int | None = None) -> None:
     """Run the web process: webhooks in, media out, the console."""
     from sayso.channels.web.app import create_app
-    from sayso.channels.web.ingress import Door, check_redis_if_there
+    from sayso.channels.web.ingress import Ingress, check_redis_if_there
     from sayso.config.server.http import serve
     from sayso.config.server.processes import listen, local_url, prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis
@@ -151,7 +151,7 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int, pro
     with clear_errors():
         services = bootstrap(settings, data=data, public_url=url)
         (check_redis_if_there if services.spool else check_redis)(services)
-    Door(services).open()
+    Ingress(services).open()
     serve(create_app(services), listening, threads=threads)
 
 

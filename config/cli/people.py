@@ -22,17 +22,17 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_in
 from sayso.config.wiring.redis import find_redis, open_primaries
-from sayso.pending.audit.entry import Signer
+from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import Ledger
+from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import connect
-from sayso.workers.alerts import RedisNotebook
+from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.erasure import ErasedPerson, Erasure
 
 if TYPE_CHECKING:
     from sayso.config.settings.schema import Settings
-    from sayso.workers.access.people import Book, Person, Register, Waiting
-    from sayso.workers.access.rules import Rules
+    from sayso.workers.access.people import AccessList, ListedPerson, Register, Waiting
+    from sayso.workers.access.rules import AccessRules
     from sayso.workers.outbox import Outbox
 
 
@@ -152,8 +152,8 @@ def erase(channel: str, user: str, config: Path | None, data: Path) -> None:
 class _Desk:
     """What an operator works with on one channel."""
 
-    rules: Rules
-    book: Book
+    rules: AccessRules
+    book: AccessList
     register: Register
     outbox: Outbox
 
@@ -176,10 +176,10 @@ class _Desk:
 
     def tell(self, waited: Waiting) -> bool:
         """Say that they are let in, once for their code. Returns whether it will be said."""
-        from sayso.channels.i18n.texts import speak
+        from sayso.channels.i18n.texts import texts_for
         from sayso.channels.types import Delivery, Reply
 
-        reply = Reply(speak(waited.language).approved(), language=waited.language)
+        reply = Reply(texts_for(waited.language).approved(), language=waited.language)
         return bool(self.outbox.forward(Delivery(f"people:{waited.code}", waited.conversation, reply)))
 
 
@@ -217,7 +217,7 @@ def _named(waited: Waiting | None, who: str) -> str:
     return plain(name, WIDTH)
 
 
-def _row(state: str, who: Person | Waiting, code: str = "") -> str:
+def _row(state: str, who: ListedPerson | Waiting, code: str = "") -> str:
     words = plain(f"{who.name}  {' '.join(who.ids)}" if who.name else " ".join(who.ids), 2 * WIDTH)
     return f"{state:8}  {code:8}  {_age(time.time() - who.at):>5}  {words}"
 
@@ -261,10 +261,10 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     client = connect(url)
     primaries = open_primaries(settings, url, client)
     erasure = Erasure([client, *(primary.client for primary in primaries)], settings.key_prefix)
-    names = _names_of(settings, channel, user, RedisNotebook(client, prefix=settings.key_prefix))
+    names = _names_of(settings, channel, user, RedisSharedCache(client, prefix=settings.key_prefix))
     scopes = frozenset(_scope_of(name) for name in names)
     in_redis = erasure.erase(ErasedPerson(channel, scopes, frozenset(Conversation(channel, name).id for name in names)))
-    ledger = Ledger(settings.state_folder(data) / LEDGER, Signer(keys))
+    ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
     at = round(time.time() * 1000)
     audited = sum(ledger.erase(name, at=at) for name in names) if ledger.path.exists() else 0
     media = LocalMediaStore(data / "media", keys=keys, public_url="")
@@ -292,7 +292,7 @@ def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
         return knowledge_in(data).erase(is_theirs) + SQLiteTripleStore(data / RELATIONSHIPS).erase(is_theirs)
 
 
-def _names_of(settings: Settings, channel: str, user: str, notes: RedisNotebook) -> tuple[str, ...]:
+def _names_of(settings: Settings, channel: str, user: str, notes: RedisSharedCache) -> tuple[str, ...]:
     """The ids that turns of a person carry: on WhatsApp with and without `whatsapp:`, and the one noted of a number."""
     given = settings.channels[channel]
     if not isinstance(given, WhatsAppSettings):

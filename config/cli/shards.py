@@ -105,10 +105,10 @@ def _mover(settings: Settings, data: Path, rest: float = 180.0, targets: list[st
 
 def _check_workers(primaries: Sequence[Primary], targets: list[str], prefix: str) -> None:
     """Nobody would answer what arrives where no worker is."""
-    from sayso.workers.recovery import Presence
+    from sayso.workers.recovery import Heartbeat
 
     for primary in primaries:
-        if primary.name in targets and not Presence(primary.client, prefix=prefix).count():
+        if primary.name in targets and not Heartbeat(primary.client, prefix=prefix).count():
             fail(f"nobody works for {primary.name}: start `sayso worker --shard {primary.name}` first")
 
 

@@ -17,11 +17,17 @@ import click
 from sayso.config.cli.output import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from sayso.channels.base import Notebook
-    from sayso.channels.setup import Desk, Finding
-    from sayso.channels.whatsapp.message_log import Forgetting, Found, Recovery, State, TwilioList
+    from sayso.channels.base import SharedCache
+    from sayso.channels.setup import CheckResult, PlatformSetup
+    from sayso.channels.whatsapp.message_log import (
+        FoundMessage,
+        MediaDeletion,
+        MessageState,
+        MissedMessages,
+        TwilioMessageLog,
+    )
     from sayso.config.settings.schema import Settings
-    from sayso.workers.access.gate import Gate
+    from sayso.workers.access.gate import AccessControl
 
 T = TypeVar("T")
 
@@ -43,7 +49,7 @@ class Span(click.ParamType[float]):
 SPAN = Span()
 
 #: What missed messages come to, as they are counted.
-_STATES: Mapping[State, str] = {
+_STATES: Mapping[MessageState, str] = {
     "before": "taken before", "missed": "missed", "taken": "taken now", "left": "left", "refused": "refused"
 }  # fmt: skip
 
@@ -78,7 +84,7 @@ def set_(channel: str, config: Path | None, max_connections: int, *, drop_pendin
     """Have CHANNEL's platform send to public_url, and show what it says then. Slack prints what to click."""
     desk = _desk(config, channel, drop_pending=drop_pending, max_connections=max_connections)
 
-    async def both() -> tuple[list[str], list[Finding]]:
+    async def both() -> tuple[list[str], list[CheckResult]]:
         return await desk.point(), await desk.look()
 
     done, findings = _run(both())
@@ -119,10 +125,10 @@ def recover(channel: str, config: Path | None, data: Path, since: float, *, dry_
     What was taken before is not run again. Ends with 1 when a message was refused: run it again then.
     """
     with _opened(channel, config, data) as (settings, listed, gate, notebook):
-        from sayso.channels.whatsapp.message_log import Recovery
+        from sayso.channels.whatsapp.message_log import MissedMessages
         from sayso.config.wiring.access import rules_of
 
-        recovery = Recovery(channel, listed, gate, notebook, rules_of(settings.channels[channel]))
+        recovery = MissedMessages(channel, listed, gate, notebook, rules_of(settings.channels[channel]))
         states = asyncio.run(_recover(recovery, since, dry_run=dry_run))
     if states["refused"]:
         sys.exit(1)
@@ -143,14 +149,14 @@ def forget_media(
     It may be run again at any time, as by cron. Our own copies are not touched.
     """
     with _opened(channel, config, data) as (_, listed, gate, _):
-        from sayso.channels.whatsapp.message_log import Forgetting
+        from sayso.channels.whatsapp.message_log import MediaDeletion
 
-        asyncio.run(_forget(Forgetting(channel, listed, gate), older, back, dry_run=dry_run))
+        asyncio.run(_forget(MediaDeletion(channel, listed, gate), older, back, dry_run=dry_run))
 
 
-async def _recover(recovery: Recovery, since: float, *, dry_run: bool) -> Counter[State]:
+async def _recover(recovery: MissedMessages, since: float, *, dry_run: bool) -> Counter[MessageState]:
     """Say what becomes of each as it does: an error later on does not hide it. Returns how many came to what."""
-    states: Counter[State] = Counter()
+    states: Counter[MessageState] = Counter()
     async for found in recovery.run(since, take=not dry_run):
         states[found.state] += 1
         if found.state != "before":
@@ -160,7 +166,7 @@ async def _recover(recovery: Recovery, since: float, *, dry_run: bool) -> Counte
     return states
 
 
-async def _forget(forgetting: Forgetting, older: float, back: float, *, dry_run: bool) -> None:
+async def _forget(forgetting: MediaDeletion, older: float, back: float, *, dry_run: bool) -> None:
     deleted = 0
     async for day in forgetting.run(older, back, delete=not dry_run):
         deleted += day.deleted
@@ -172,7 +178,7 @@ async def _forget(forgetting: Forgetting, older: float, back: float, *, dry_run:
     click.echo(f"{deleted} files {'would be deleted' if dry_run else 'deleted'} at Twilio")
 
 
-def _row(found: Found) -> str:
+def _row(found: FoundMessage) -> str:
     at = f"{datetime.fromtimestamp(found.sent_at, UTC):%Y-%m-%d %H:%M:%S}"
     return f"{at}  {found.sid}  {found.conversation}  {found.state}{f': {found.why}' if found.why else ''}"
 
@@ -180,7 +186,7 @@ def _row(found: Found) -> str:
 @contextmanager
 def _opened(
     channel: str, config: Path | None, data: Path
-) -> Iterator[tuple[Settings, TwilioList, Gate, Notebook]]:  # fmt: skip
+) -> Iterator[tuple[Settings, TwilioMessageLog, AccessControl, SharedCache]]:  # fmt: skip
     """What a platform keeps of a channel, and where turns go in. Ends the program with what an operator can cure."""
     from sayso.channels.setup import SetupError
     from sayso.config.checks.desks import list_of
@@ -195,7 +201,7 @@ def _opened(
         fail(str(exc))
 
 
-def _desk(config: Path | None, channel: str, *, drop_pending: bool = False, max_connections: int = 40) -> Desk:
+def _desk(config: Path | None, channel: str, *, drop_pending: bool = False, max_connections: int = 40) -> PlatformSetup:
     from sayso.channels.setup import SetupError
     from sayso.config.checks.desks import desk_of
     from sayso.config.wiring.bootstrap import find_public_url
@@ -222,7 +228,7 @@ def _say(lines: list[str]) -> None:
         click.echo(line)
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[CheckResult]) -> None:
     for finding in findings:
         click.echo(str(finding))
     if any(finding.state == "fail" for finding in findings):

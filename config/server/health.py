@@ -10,8 +10,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from sayso.config.wiring.bootstrap import Services
 from sayso.pending.redis.client import check_writable
-from sayso.workers.recovery import Presence
-from sayso.workers.redis.client import Tide
+from sayso.workers.recovery import Heartbeat
+from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.sharding.shards import Primary
 from sayso.workers.spool import SpoolUnusable
@@ -19,10 +19,10 @@ from sayso.workers.spool import SpoolUnusable
 #: Characters of what a Redis says when it refuses to write.
 MAX_CHARS = 200
 
-Report = tuple[dict[str, Any], bool]
+HealthReport = tuple[dict[str, Any], bool]
 
 
-def readiness(services: Services) -> Report:
+def readiness(services: Services) -> HealthReport:
     """Return whether a webhook that comes now can be kept, and why not. Workers do not matter for that.
 
     A single node of several that is away stops only its own conversations. With a spool no Redis is needed.
@@ -41,7 +41,7 @@ def readiness(services: Services) -> Report:
     return {"status": "ready" if accepts else "not ready", **said}, accepts
 
 
-def full(services: Services) -> Report:
+def full(services: Services) -> HealthReport:
     """Return how the whole bot is, and whether all is well."""
     said, accepts = readiness(services)
     found = {**said, **_workers(services), "queue": _queue(services), **_alerts(services), "disk": _disk(services)}
@@ -71,7 +71,7 @@ def _redis_troubles(services: Services) -> dict[str, str]:
     return {primary.name: _trouble(primary, tide, services.settings.key_prefix) for primary, tide in pairs}
 
 
-def _trouble(primary: Primary, tide: Tide | None, prefix: str) -> str:
+def _trouble(primary: Primary, tide: DataLossGuard | None, prefix: str) -> str:
     try:
         if tide:
             tide.look()
@@ -94,7 +94,7 @@ def _workers(services: Services) -> dict[str, Any]:
 
 def _count(primary: Primary, prefix: str) -> int:
     try:
-        return Presence(primary.client, prefix=prefix).count()
+        return Heartbeat(primary.client, prefix=prefix).count()
     except RedisError:
         return 0
 

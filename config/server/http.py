@@ -154,7 +154,7 @@ class _Connection(HTTPChannel):  # type: ignore[misc]  # waitress ships no types
         self.unfinished_bytes = unfinished_bytes
 
 
-class Server(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no types
+class WsgiServer(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no types
     """Serves one app on one listening socket with a pool of threads, until `stop`."""
 
     channel_class = _Connection
@@ -249,7 +249,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no types
 def serve(app: WSGIApplication, listening: socket.socket, *, threads: int) -> None:
     """Serve until SIGTERM or SIGINT; requests in progress are finished first."""
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a queue of one is no news
-    server = Server(app, listening, threads=threads)
+    server = WsgiServer(app, listening, threads=threads)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.stop)
     server.run()

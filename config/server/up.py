@@ -77,7 +77,7 @@ class Child:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptProcess:
     """One part kept alive: started again at once, and after growing pauses while it fails quickly."""
 
     name: str
@@ -122,7 +122,7 @@ class Up:
     say: Callable[[str], None] = print
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)
-    _kept: list[Kept] = field(default_factory=list)
+    _kept: list[KeptProcess] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -171,7 +171,7 @@ class Up:
             return url
         self._redis = EmbeddedRedis(self.data)
         self._redis.start()
-        self._kept = [Kept("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
+        self._kept = [KeptProcess("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
         return self._redis.url
 
     def _start_children(self, redis_url: str) -> None:
@@ -197,7 +197,7 @@ class Up:
             self._children.append(Child("poll", [*sayso, "poll", *common], environ))
         for child in self._children:
             child.start()
-            self._kept.append(Kept(child.name, child.is_alive, child.start, time.monotonic()))
+            self._kept.append(KeptProcess(child.name, child.is_alive, child.start, time.monotonic()))
 
     def _shards(self) -> list[tuple[str, list[str]]]:
         """What the workers of each primary are started with."""

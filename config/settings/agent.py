@@ -149,14 +149,14 @@ def _list_of_one(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Texts = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_list_of_one), Field(min_length=1)]
+TextList = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_list_of_one), Field(min_length=1)]
 
 
 class GuardrailSettings(Section):
     """One look at a text: of one kind, and what becomes of a text that does not pass."""
 
-    topic: Texts | None = None
-    pattern: Texts | None = None
+    topic: TextList | None = None
+    pattern: TextList | None = None
     length: LengthSettings | None = None
     injection: Literal[True] | None = None
     plugin: str | None = None

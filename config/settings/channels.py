@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from sayso.agent.policy import Form, problem_of
+from sayso.agent.policy import ArgumentForm, problem_of
 from sayso.config.settings.agent import ChannelAgentSettings
 from sayso.config.settings.base import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section, nothing_if_empty
 from sayso.config.settings.tools import RolesSettings, Selector
@@ -32,7 +32,7 @@ class DenyWhenSettings(Section):
     tool: str
     arg: str
     pattern: str
-    matches: Form = "text"
+    matches: ArgumentForm = "text"
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:

@@ -9,9 +9,9 @@ from redis import Redis
 
 from sayso.config.settings.channels import AccessSettings, AnyChannel, WhatsAppSettings
 from sayso.config.settings.schema import Settings
-from sayso.workers.access.gate import Guard
+from sayso.workers.access.gate import AccessConfig
 from sayso.workers.access.people import RedisPeople
-from sayso.workers.access.rules import Rules, rules
+from sayso.workers.access.rules import AccessRules, rules
 
 if TYPE_CHECKING:  # it loads its library
     from sayso.workers.access.gate import Quota
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it loads its library
 _GROUPS = {"mention": "", "always": "every message of a group is for it", "never": "not in groups"}
 
 
-def rules_of(channel: AnyChannel) -> Rules:
+def rules_of(channel: AnyChannel) -> AccessRules:
     """The rules of a channel; one without `access` has none that would turn anybody away."""
     access = channel.access or AccessSettings()
     return rules(
@@ -33,16 +33,16 @@ def rules_of(channel: AnyChannel) -> Rules:
     )
 
 
-def guard_of(settings: Settings, client: Redis, url: str) -> Guard | None:
+def guard_of(settings: Settings, client: Redis, url: str) -> AccessConfig | None:
     """What asks who somebody is, None where no channel has `access`."""
     named = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
     if not named:
         return None
     prefix = settings.key_prefix
-    return Guard(named, RedisPeople(client, prefix=prefix), _quota(named.values(), client, url, prefix))
+    return AccessConfig(named, RedisPeople(client, prefix=prefix), _quota(named.values(), client, url, prefix))
 
 
-def _quota(every: Iterable[Rules], client: Redis, url: str, prefix: str) -> Quota | None:
+def _quota(every: Iterable[AccessRules], client: Redis, url: str, prefix: str) -> Quota | None:
     """Its library is loaded where somebody has a limit."""
     if all(each.per_minute is None for each in every):
         return None

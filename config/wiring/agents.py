@@ -37,7 +37,7 @@ from sayso.agent import (
     ToolConfig,
     ToolPolicy,
 )
-from sayso.agent.channel.files import MediaSink
+from sayso.agent.channel.files import ArtifactStore
 from sayso.agent.channel.long_texts import TextStore
 from sayso.agent.channel.prompts import Escalation
 from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
@@ -62,7 +62,7 @@ from sayso.config.wiring.observability import TracingError, set_up_tracing
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, misnamed, open_tools
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.store import BasePendingStore
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ KNOWLEDGE, RELATIONSHIPS = "knowledge", "relationships.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Outfit:
+class AgentDeps:
     """What the agents of one process share. `provider` answers in place of the configured models."""
 
     settings: Settings
@@ -172,10 +172,10 @@ def worker_outfit(
     redis: Redis,
     redis_url: str,
     provider: Provider | None = None,
-) -> Outfit:
+) -> AgentDeps:
     """What a worker's agents have; what is counted or cached in Redis they share with others. Raises ConfigError."""
     limits, cache, prefix = _limits(settings), settings.agent.cache, settings.key_prefix
-    return Outfit(
+    return AgentDeps(
         settings,
         Models(settings, lambda file: media.read(file.ref)),
         data,
@@ -187,10 +187,10 @@ def worker_outfit(
     )
 
 
-def lone_outfit(settings: Settings, data: Path) -> Outfit:
+def lone_outfit(settings: Settings, data: Path) -> AgentDeps:
     """What an agent has that runs alone: only what it knows outlives it. Raises ConfigError."""
     limits, cache = _limits(settings), settings.agent.cache
-    return Outfit(
+    return AgentDeps(
         settings,
         Models(settings),
         data,
@@ -202,14 +202,14 @@ def lone_outfit(settings: Settings, data: Path) -> Outfit:
     )
 
 
-def idle_outfit(settings: Settings, data: Path, provider: Provider | None = None) -> Outfit:
+def idle_outfit(settings: Settings, data: Path, provider: Provider | None = None) -> AgentDeps:
     """For a process that makes agents and runs none, such as the web: no model, no library, no key."""
-    return Outfit(settings, Models(settings), data, provider or OfflineProvider())
+    return AgentDeps(settings, Models(settings), data, provider or OfflineProvider())
 
 
 def preload_models(settings: Settings) -> None:
     """Import the libraries of all models of all channels. Raises ConfigError for one that cannot be asked."""
-    outfit = Outfit(settings, Models(settings), Path())
+    outfit = AgentDeps(settings, Models(settings), Path())
     for channel in settings.channels:
         outfit.provider_of(channel)
         outfit.config_of(channel)
@@ -255,7 +255,7 @@ def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
 class _Fitting:
     """One channel's part of an outfit."""
 
-    def __init__(self, outfit: Outfit, channel: str) -> None:
+    def __init__(self, outfit: AgentDeps, channel: str) -> None:
         self._outfit = outfit
         self._channel = channel
         self._agent = outfit.settings.agent_of(channel)
@@ -371,9 +371,9 @@ def _misnamed(settings: Settings, opened: OpenTools) -> list[str]:
 
 
 def agents_of(
-    outfit: Outfit,
+    outfit: AgentDeps,
     opened: OpenTools,
-    scripts: Scripts,
+    scripts: LuaScripts,
     media: LocalMediaStore,
     keys: list[str],
     journals: Journals,
@@ -404,7 +404,7 @@ def terminal_agent(
     *,
     data: Path,
     channel: str | None,
-    media: MediaSink | None = None,
+    media: ArtifactStore | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> Iterator[ChannelAgent]:
     """One channel's agent with everything in memory, for `sayso chat`; `tell` hears of tools that are missing.
@@ -428,7 +428,7 @@ def terminal_agent(
         run_sync(outfit.aclose())
 
 
-def _redis_store(channel: AnyChannel, scripts: Scripts, keys: list[str]) -> RedisPendingStore:
+def _redis_store(channel: AnyChannel, scripts: LuaScripts, keys: list[str]) -> RedisPendingStore:
     return RedisPendingStore(parser=parser_of(channel), scripts=scripts, secret_keys=keys)
 
 
@@ -438,11 +438,11 @@ def parser_of(channel: AnyChannel) -> RegexConfirmParser:
 
 
 def _agent(
-    outfit: Outfit,
+    outfit: AgentDeps,
     name: str,
     opened: OpenTools,
     store: BasePendingStore,
-    media: MediaSink | None,
+    media: ArtifactStore | None,
     journals: Journals | None = None,
     texts: TextStore | None = None,
 ) -> ChannelAgent:

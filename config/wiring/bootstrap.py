@@ -20,7 +20,7 @@ from sayso.agent.run.journal import RedisJournals
 from sayso.channels.base import Channel
 from sayso.channels.console.feed import RedisFeed
 from sayso.channels.console.logins import RedisLogins
-from sayso.channels.i18n.texts import Voice, Words, speak
+from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn, texts_for
 from sayso.channels.markdown.dialects import trust_hosts
 from sayso.channels.media import LocalMediaStore, MediaLimits, NotLocal, check_local
 from sayso.channels.types import Turn
@@ -30,7 +30,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.settings.secrets import open_data
 from sayso.config.wiring.access import guard_of
 from sayso.config.wiring.agents import (
-    Outfit,
+    AgentDeps,
     agents_of,
     follow,
     idle_outfit,
@@ -39,7 +39,7 @@ from sayso.config.wiring.agents import (
     preload_models,
     worker_outfit,
 )
-from sayso.config.wiring.platforms import Shelf, load_sdks, open_channel, paces_of, relayed
+from sayso.config.wiring.platforms import AdapterDeps, load_sdks, open_channel, paces_of, relayed
 from sayso.config.wiring.redis import (
     _connect,
     _hurry,
@@ -51,25 +51,25 @@ from sayso.config.wiring.redis import (
     risks_of,
 )
 from sayso.config.wiring.tools import OpenTools
-from sayso.pending.audit.collector import Auditor
-from sayso.pending.audit.entry import Signer
+from sayso.pending.audit.collector import AuditCollector
+from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import Ledger
+from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect
 from sayso.pending.redis.repository import LUA as PENDING_LUA
-from sayso.pending.redis.scripts import Scripts
-from sayso.workers.access.gate import Gate
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.workers.access.gate import AccessControl
 from sayso.workers.access.people import RedisPeople
-from sayso.workers.alerts import Alerts, RedisAlerts, RedisNotebook
-from sayso.workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
+from sayso.workers.alerts import Alerts, RedisAlerts, RedisSharedCache
+from sayso.workers.mailbox import LUA, InboxLimits, Mailbox, RedisMailbox
 from sayso.workers.outbox import FOLDER as RECEIPTS
 from sayso.workers.outbox import Deliveries, ReceiptFiles, RedisDeliveries, RedisOutbox
-from sayso.workers.processor import Drain
-from sayso.workers.recovery import ALIVE, Lifeline, Reaper
-from sayso.workers.redis.client import Tide
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
+from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.deployment import Deployment
 from sayso.workers.rq.jobs import WakeUps
-from sayso.workers.sender import Postman
+from sayso.workers.sender import ReplySender
 from sayso.workers.sharding.founding import check_alone, found
 from sayso.workers.sharding.shards import Primary
 from sayso.workers.spool import FOLDER as SPOOL
@@ -96,21 +96,21 @@ class Services:
     redis: Redis
     primaries: tuple[Primary, ...]
     mailbox: Mailbox
-    gate: Gate
+    gate: AccessControl
     channels: Mapping[str, Channel]
     media: LocalMediaStore
     clock: SharedClock
     texts: TextFiles
-    lifeline: Lifeline
-    drain: Drain
+    lifeline: WorkerLock
+    drain: ConversationProcessor
     reaper: Reaper
-    auditor: Auditor
+    auditor: AuditCollector
     deliveries: Deliveries
     alerts: Alerts
     spool: Spool | None = None
-    tides: tuple[Tide, ...] = ()
+    tides: tuple[DataLossGuard, ...] = ()
     tools: OpenTools = field(default_factory=OpenTools)
-    outfit: Outfit | None = None
+    outfit: AgentDeps | None = None
     deployment: Deployment | None = None
     #: Whether this process answers turns.
     is_worker: bool = False
@@ -155,8 +155,8 @@ def bootstrap(
         data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=media_limits(settings)
     )
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
-    notebook = RedisNotebook(client, prefix=prefix)
-    shelf = Shelf(notebook, feed, RedisLogins(client, prefix), media, keys, public_url)
+    notebook = RedisSharedCache(client, prefix=prefix)
+    shelf = AdapterDeps(notebook, feed, RedisLogins(client, prefix), media, keys, public_url)
     channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
     opened = _open_tools(settings, patient=patient)
@@ -170,15 +170,23 @@ def bootstrap(
         follow(opened, settings, agents)
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    gate = Gate(mailbox, voice, guard_of(settings, client, redis_url))
-    lifeline = Lifeline(state / ALIVE, own.name)
+    gate = AccessControl(mailbox, voice, guard_of(settings, client, redis_url))
+    lifeline = WorkerLock(state / ALIVE, own.name)
     paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(state / RECEIPTS, lifeline.name)
     alerts = RedisAlerts(client, prefix=prefix)
     outbox = RedisOutbox(scripts, wake_up)
-    postman = Postman(outbox, channels, speak, paces=paces, receipts=receipts, alerts=alerts)
+    postman = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
     answers = relayed(agents, channels, mailbox)
-    drain = Drain(
-        mailbox, postman, channels, answers, voice, media, worker=lifeline.name, notes=notebook, **_habits(settings)
+    drain = ConversationProcessor(
+        mailbox,
+        postman,
+        channels,
+        answers,
+        voice,
+        media,
+        worker=lifeline.name,
+        notes=notebook,
+        **processor_options(settings),
     )
     return Services(
         settings=settings,
@@ -196,13 +204,13 @@ def bootstrap(
         drain=drain,
         reaper=Reaper(
             own.client,
-            Scripts(own.client, LUA, prefix=prefix, gated=gated),
+            LuaScripts(own.client, LUA, prefix=prefix, gated=gated),
             wake_up,
             lifeline,
             queue=wake_up.queue,
             prefix=prefix,
         ),
-        auditor=Auditor(own.client, Ledger(state / LEDGER, Signer(keys)), prefix=prefix, gated=gated),
+        auditor=AuditCollector(own.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix, gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
         alerts=alerts,
         spool=Spool(SpoolFile(state / SPOOL), gate) if settings.spool else None,
@@ -232,7 +240,7 @@ def _account(channel: AnyChannel) -> str:
             return channel.platform
 
 
-def _habits(settings: Settings) -> dict[str, Any]:
+def processor_options(settings: Settings) -> dict[str, Any]:
     """How the workers of this configuration go about a turn, as `Drain` takes it."""
     workers, streaming = settings.workers, (name for name, each in settings.channels.items() if each.streaming)
     return {
@@ -267,9 +275,9 @@ def find_public_url(settings: Settings, given: str = "") -> str:
     return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
 
 
-def _limits(settings: Settings) -> Limits:
+def _limits(settings: Settings) -> InboxLimits:
     given = settings.limits
-    return Limits(given.waiting, given.per_minute, given.in_one_go, given.conversations)
+    return InboxLimits(given.waiting, given.per_minute, given.in_one_go, given.conversations)
 
 
 def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
@@ -315,7 +323,7 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
     return people, RedisOutbox(scripts, WakeUps(client, settings.queue))
 
 
-def open_door(settings: Settings, data: Path) -> tuple[Gate, RedisNotebook]:
+def open_door(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
     """Where turns go in, and what adapters noted, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
     client = _connect(url, patient=False)
@@ -323,7 +331,9 @@ def open_door(settings: Settings, data: Path) -> tuple[Gate, RedisNotebook]:
     wake_up = WakeUps(client, settings.queue)
     voice = _voice({})
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    return Gate(mailbox, voice, guard_of(settings, client, url)), RedisNotebook(client, prefix=settings.key_prefix)
+    return AccessControl(mailbox, voice, guard_of(settings, client, url)), RedisSharedCache(
+        client, prefix=settings.key_prefix
+    )
 
 
 def open_alerts(settings: Settings, data: Path) -> Alerts:
@@ -368,11 +378,11 @@ def _claim_name(services: Services, deployment: Deployment) -> None:
         raise
 
 
-def _voice(agents: Mapping[str, ChannelAgent]) -> Voice:
+def _voice(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
     """The words for whoever wrote a turn, as its channel's agent finds them."""
 
-    def words(turn: Turn) -> Words:
+    def words(turn: Turn) -> SpokenTexts:
         agent = agents.get(turn.conversation.channel)
-        return agent.words(turn) if agent else speak(turn.language)
+        return agent.words(turn) if agent else texts_for(turn.language)
 
     return words

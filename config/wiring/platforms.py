@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sayso.channels.base import Channel, MediaStore, Notebook, Pace
+from sayso.channels.base import Channel, MediaStore, RateLimit, SharedCache
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import Feed
 from sayso.channels.console.logins import Logins
@@ -21,8 +21,8 @@ from sayso.config.settings.channels import (
 )
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.pending.turns.queued import Answers
-from sayso.workers.mailbox import Entrance, Places, Relay
+from sayso.pending.turns.queued import TurnHandler
+from sayso.workers.mailbox import AliasForwarder, HasAliases, Inbox
 
 if TYPE_CHECKING:
     from sayso.channels.slack.adapter import SlackChannel
@@ -46,10 +46,10 @@ def load_sdks(platforms: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class AdapterDeps:
     """What channels are made with, besides their own settings."""
 
-    notebook: Notebook
+    notebook: SharedCache
     feed: Feed
     logins: Logins
     media: MediaStore
@@ -57,7 +57,7 @@ class Shelf:
     public_url: str
 
 
-def open_channel(name: str, settings: Settings, shelf: Shelf) -> Channel:
+def open_channel(name: str, settings: Settings, shelf: AdapterDeps) -> Channel:
     """The channel of this name. Raises ConfigError for settings that its adapter refuses."""
     try:
         return _channel(name, settings.channels[name], shelf)
@@ -65,7 +65,7 @@ def open_channel(name: str, settings: Settings, shelf: Shelf) -> Channel:
         raise ConfigError([f"{settings.origin.at('channels', name)}channels.{name}: {exc}"]) from exc
 
 
-def _channel(name: str, settings: AnyChannel, shelf: Shelf) -> Channel:
+def _channel(name: str, settings: AnyChannel, shelf: AdapterDeps) -> Channel:
     match settings:
         case WhatsAppSettings():
             return _whatsapp(name, settings, shelf)
@@ -77,7 +77,7 @@ def _channel(name: str, settings: AnyChannel, shelf: Shelf) -> Channel:
             return _console(name, settings, shelf)
 
 
-def _whatsapp(name: str, settings: WhatsAppSettings, shelf: Shelf) -> WhatsAppChannel:
+def _whatsapp(name: str, settings: WhatsAppSettings, shelf: AdapterDeps) -> WhatsAppChannel:
     from sayso.channels.whatsapp.adapter import WhatsAppChannel
 
     return WhatsAppChannel(
@@ -96,7 +96,7 @@ def _whatsapp(name: str, settings: WhatsAppSettings, shelf: Shelf) -> WhatsAppCh
     )
 
 
-def _telegram(name: str, settings: TelegramSettings, shelf: Shelf) -> TelegramChannel:
+def _telegram(name: str, settings: TelegramSettings, shelf: AdapterDeps) -> TelegramChannel:
     from sayso.channels.telegram.adapter import TelegramChannel
 
     return TelegramChannel(
@@ -110,7 +110,7 @@ def _telegram(name: str, settings: TelegramSettings, shelf: Shelf) -> TelegramCh
     )
 
 
-def _slack(name: str, settings: SlackSettings, shelf: Shelf) -> SlackChannel:
+def _slack(name: str, settings: SlackSettings, shelf: AdapterDeps) -> SlackChannel:
     from sayso.channels.slack.adapter import SlackChannel
 
     return SlackChannel(
@@ -122,7 +122,7 @@ def _slack(name: str, settings: SlackSettings, shelf: Shelf) -> SlackChannel:
     )
 
 
-def _console(name: str, settings: ConsoleSettings, shelf: Shelf) -> ConsoleChannel:
+def _console(name: str, settings: ConsoleSettings, shelf: AdapterDeps) -> ConsoleChannel:
     return ConsoleChannel(
         name,
         feed=shelf.feed,
@@ -136,12 +136,14 @@ def _console(name: str, settings: ConsoleSettings, shelf: Shelf) -> ConsoleChann
     )
 
 
-def relayed(agents: Mapping[str, Answers], channels: Mapping[str, Channel], entrance: Entrance) -> dict[str, Answers]:
+def relayed(
+    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], entrance: Inbox
+) -> dict[str, TurnHandler]:
     """The agents as workers ask them: where a conversation has two names, whoever writes under one is answered under
     the other.
     """
-    answering: dict[str, Answers] = {
-        name: Relay(agent, channel, entrance) if isinstance(channel := channels[name], Places) else agent
+    answering: dict[str, TurnHandler] = {
+        name: AliasForwarder(agent, channel, entrance) if isinstance(channel := channels[name], HasAliases) else agent
         for name, agent in agents.items()
     }
     return answering
@@ -149,21 +151,21 @@ def relayed(agents: Mapping[str, Answers], channels: Mapping[str, Channel], entr
 
 def paces_of(
     settings: Settings, channels: Mapping[str, Channel], shares: int = 1
-) -> dict[str, Callable[[Conversation], Pace]]:
+) -> dict[str, Callable[[Conversation], RateLimit]]:
     """How fast each channel may send to a conversation, if so many primaries share its account."""
     return {
         name: _pace(channel, settings.channels[name].messages_per_second, shares) for name, channel in channels.items()
     }
 
 
-def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[Conversation], Pace]:
+def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[Conversation], RateLimit]:
     """The platform's own pace, unless the configuration knows this account's; each primary keeps to its share of it."""
     if per_second == 0:
-        return lambda _: Pace()
+        return lambda _: RateLimit()
     if per_second is None and shares == 1:
         return channel.pace
 
-    def pace(conversation: Conversation) -> Pace:
+    def pace(conversation: Conversation) -> RateLimit:
         own = channel.pace(conversation)
         return replace(own, per_second=(own.per_second if per_second is None else per_second) / shares)
 

@@ -13,9 +13,9 @@ from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect, hurry
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.redis.wire import Wire
-from sayso.workers.redis.client import Tide
+from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.data_loss import FILE as TIDE
 from sayso.workers.redis.data_loss import TideFile
 from sayso.workers.sharding.shards import Primary, RoutedScripts, ShardMap
@@ -31,10 +31,10 @@ def open_primaries(settings: Settings, redis_url: str, client: Redis, *, patient
     return tuple(found or [Primary("", redis_url, client)])
 
 
-def open_tides(settings: Settings, primaries: Sequence[Primary], data: Path) -> tuple[Tide, ...]:
+def open_tides(settings: Settings, primaries: Sequence[Primary], data: Path) -> tuple[DataLossGuard, ...]:
     """The tides of all servers that hold conversations, which each new connection to them looks at from here on."""
     notes, prefix = TideFile(settings.state_folder(data) / TIDE), settings.key_prefix
-    tides = tuple(Tide(connect(primary.url), notes, name=primary.name, prefix=prefix) for primary in primaries)
+    tides = tuple(DataLossGuard(connect(primary.url), notes, name=primary.name, prefix=prefix) for primary in primaries)
     for tide, primary in zip(tides, primaries, strict=True):
         tide.guard(primary.client)
     return tides
@@ -52,10 +52,10 @@ def _open_redis(url: str, *, patient: bool) -> Redis:
     return client
 
 
-def _scripts(settings: Settings, client: Redis, primaries: Sequence[Primary], folder: Path) -> Scripts:
+def _scripts(settings: Settings, client: Redis, primaries: Sequence[Primary], folder: Path) -> LuaScripts:
     prefix = settings.key_prefix
     if not primaries[0].name:
-        return Scripts(client, folder, prefix=prefix)
+        return LuaScripts(client, folder, prefix=prefix)
     by_name = {primary.name: primary.client for primary in primaries}
     return RoutedScripts(ShardMap(client, prefix=prefix), by_name, folder, prefix=prefix)
 

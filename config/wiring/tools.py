@@ -17,13 +17,13 @@ from sayso.agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
 from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
 from sayso.agent.tools.loading import Watched, claim
 from sayso.agent.toolsets import mcp, openapi
-from sayso.agent.toolsets.base import Choice, SourceError, asking, called, legal_names, provided
+from sayso.agent.toolsets.base import Choice, SourceError, called, legal_names, provided, requires_confirmation
 from sayso.agent.toolsets.embedding import HttpEmbedder
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_request import Auth
 from sayso.agent.toolsets.plugins import SelectorLoadError, find_selector
-from sayso.agent.toolsets.refresh import LiveSource, LiveSources
+from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from sayso.agent.toolsets.selectors import Embedder, ToolSelector, UserRoles
 from sayso.config.settings.base import Path_, Secret
 from sayso.config.settings.channels import DenyWhenSettings, WhatsAppSettings
@@ -265,7 +265,7 @@ class OpenTools:
     executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
     watched: dict[str, Watched] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    live: LiveSources | None = None
+    live: ToolsetRefresher | None = None
     #: What each source has in the registry: of tools that several of them import, the first has it.
     _brought: dict[str, list[Tool]] = field(default_factory=dict)
 
@@ -383,7 +383,7 @@ def _as_its_section_says(source: SourceSettings, tool: Tool) -> Tool:
     """Called as it is here, told whether it asks, and for how long it may go on."""
     space = source.namespace
     here = called(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
-    made = asking(here, tool.name, source.confirm)
+    made = requires_confirmation(here, tool.name, source.confirm)
     if source.timeout is None:
         return made
     return replace(made, metadata=replace(made.metadata, timeout=source.timeout))
@@ -421,7 +421,7 @@ def _name(source: AnySource) -> str:
             return source.namespace or provider_of(source, Path()).name
 
 
-def _live(settings: Settings, registry: ToolRegistry) -> LiveSources | None:
+def _live(settings: Settings, registry: ToolRegistry) -> ToolsetRefresher | None:
     sources = [
         LiveSource(
             _id(index),
@@ -433,10 +433,10 @@ def _live(settings: Settings, registry: ToolRegistry) -> LiveSources | None:
         for index, source in enumerate(settings.tools)
         if isinstance(source, McpSource | OpenApiSource) and is_remote(source)
     ]
-    return LiveSources(sources, registry.replace_source) if sources else None
+    return ToolsetRefresher(sources, registry.replace_source) if sources else None
 
 
-def _unreached(settings: Settings, live: LiveSources, seconds: float) -> list[str]:
+def _unreached(settings: Settings, live: ToolsetRefresher, seconds: float) -> list[str]:
     why = live.open(seconds)
     return [
         f"{settings.origin.at('tools', index)}tools: {_name(source)!r} is not there yet: {why[_id(index)]}; "

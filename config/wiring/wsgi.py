@@ -10,7 +10,7 @@ from pathlib import Path
 from flask import Flask
 
 from sayso.channels.web.app import create_app
-from sayso.channels.web.ingress import Door, check_redis_if_there
+from sayso.channels.web.ingress import Ingress, check_redis_if_there
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.observability import set_up_logs
@@ -33,5 +33,5 @@ def app() -> Flask:
     except (ConfigError, RedisUnfit) as exc:
         log.error("web.unusable: %s", exc)
         sys.exit(APP_LOAD_ERROR)
-    Door(services).open()
+    Ingress(services).open()
     return create_app(services)

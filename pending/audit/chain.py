@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sayso.pending.audit.entry import NO_HEAD, Entry, Fault, Kept, Signer, Tip, head_of
+from sayso.pending.audit.entry import NO_HEAD, AuditEntry, EntrySigner, Fault, RecordedEntry, Tip, head_of
 
 #: From each event to those that may follow it; "" is an action that is new.
 LAWFUL: Mapping[str, Set[str]] = {
@@ -29,15 +29,15 @@ LAWFUL: Mapping[str, Set[str]] = {
 FINAL = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superseded"})
 
 
-class Lives:
+class AllowedTransitions:
     """Follows the actions of one shard along its chain. `once` are those that may be started a single time."""
 
     def __init__(self, once: Set[str], *, from_birth: bool) -> None:
         self._once = once
         self._from_birth = from_birth
-        self._last: dict[str, Entry] = {}
+        self._last: dict[str, AuditEntry] = {}
 
-    def follow(self, entry: Entry) -> str:
+    def follow(self, entry: AuditEntry) -> str:
         """Take the next entry: "" when it is lawful, else what is wrong with it."""
         before = self._last.get(entry.pid)
         last = before.event if before else ""
@@ -66,7 +66,7 @@ class Terms:
     `tips` is where Redis's chains ended before the entries were read, `newest` where they ended afterwards.
     """
 
-    signer: Signer | None = None
+    signer: EntrySigner | None = None
     once: Set[str] = frozenset()
     whole: bool = False
     tips: Mapping[int, Tip] = field(default_factory=dict)
@@ -77,21 +77,21 @@ class Terms:
 class _Link:
     """An entry that is as its keeper signed it, or that nobody signed yet."""
 
-    entry: Entry
+    entry: AuditEntry
     head: str
 
 
 class Chain:
     """One shard's chain. Each source is what one keeper has, in the order it has it."""
 
-    def __init__(self, shard: int, sources: Sequence[Sequence[Kept]], terms: Terms) -> None:
+    def __init__(self, shard: int, sources: Sequence[Sequence[RecordedEntry]], terms: Terms) -> None:
         self._shard = shard
         self._sources = sources
         self._terms = terms
         self._tip = terms.tips.get(shard)
-        self._genuine: dict[Kept, Entry | None] = {}
+        self._genuine: dict[RecordedEntry, AuditEntry | None] = {}
         self._links: dict[int, list[_Link]] = {}
-        self._spoilt: dict[int, Kept] = {}
+        self._spoilt: dict[int, RecordedEntry] = {}
         self._followers: dict[str, set[int]] = defaultdict(set)
         for source in sources:
             for kept in source:
@@ -116,10 +116,10 @@ class Chain:
             found.setdefault(fault.n, fault)
         return sorted(found.values())
 
-    def _sort_in(self, kept: Kept) -> None:
+    def _sort_in(self, kept: RecordedEntry) -> None:
         if kept in self._genuine:
             return
-        entry = Entry.parse(kept.text)
+        entry = AuditEntry.parse(kept.text)
         if entry:
             self._followers[entry.prev].add(entry.n)
         if entry is None or not self._is_genuine(kept, entry):
@@ -131,7 +131,7 @@ class Chain:
         if all(link.head != other.head for other in links):
             links.append(link)
 
-    def _is_genuine(self, kept: Kept, entry: Entry) -> bool:
+    def _is_genuine(self, kept: RecordedEntry, entry: AuditEntry) -> bool:
         """An entry under another's number is genuine too, only misplaced: its signature is over its own."""
         if kept.head is not None and kept.head != head_of(kept.text):
             return False
@@ -143,7 +143,7 @@ class Chain:
         for source in self._sources:
             yield from self._order_in(source)
 
-    def _order_in(self, source: Sequence[Kept]) -> Iterator[Fault]:
+    def _order_in(self, source: Sequence[RecordedEntry]) -> Iterator[Fault]:
         """What a keeper has twice, and the first place where it is not in the order of its numbers."""
         seen: set[str] = set()
         numbers: set[int] = set()
@@ -162,11 +162,11 @@ class Chain:
 
     def _signatures(self) -> Iterator[Fault]:
         for n, kept in self._spoilt.items():
-            entry = Entry.parse(kept.text)
+            entry = AuditEntry.parse(kept.text)
             fits = entry is not None and entry.n == n and self._fits(entry, kept)
             yield Fault(self._shard, n, "bad signature" if fits else "edited")
 
-    def _fits(self, entry: Entry, kept: Kept) -> bool:
+    def _fits(self, entry: AuditEntry, kept: RecordedEntry) -> bool:
         """Whether a text without a good signature is at home between its neighbours."""
         head, before, after = head_of(kept.text), self._heads(entry.n - 1), self._named(entry.n + 1)
         return kept.head in (None, head) and (not before or entry.prev in before) and (not after or head in after)
@@ -228,7 +228,7 @@ class Chain:
 
     def _lives(self, faulty: Set[int]) -> Iterator[Fault]:
         """Impossible moves. After a fault anything may follow: one hand shows once, not in all that comes after."""
-        lives = Lives(self._terms.once, from_birth=self._numbers[:1] == [1])
+        lives = AllowedTransitions(self._terms.once, from_birth=self._numbers[:1] == [1])
         for before, n in pairwise([self._numbers[0] - 1, *self._numbers] if self._numbers else []):
             if n - before > 1 or n in faulty:
                 lives.forget()
@@ -238,7 +238,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ChainReport:
     """What a check found. `faults` are in order of shard and number."""
 
     entries: int
@@ -252,15 +252,15 @@ class Report:
         return self.faults[0] if self.faults else None
 
 
-def check(sources: Iterable[Sequence[Kept]], terms: Terms | None = None) -> Report:
+def check(sources: Iterable[Sequence[RecordedEntry]], terms: Terms | None = None) -> ChainReport:
     """Check what several keepers have of the log, each in the order it has it."""
     terms = terms or Terms()
-    shards: dict[int, list[Sequence[Kept]]] = defaultdict(list, {shard: [] for shard in terms.tips})
+    shards: dict[int, list[Sequence[RecordedEntry]]] = defaultdict(list, {shard: [] for shard in terms.tips})
     for source in sources:
         for shard, kept in _by_shard(source).items():
             shards[shard].append(kept)
     chains = [Chain(shard, shards[shard], terms) for shard in sorted(shards)]
-    return Report(
+    return ChainReport(
         entries=sum(chain.size for chain in chains),
         shards=sum(chain.size > 0 for chain in chains),
         faults=tuple(fault for chain in chains for fault in chain.faults()),
@@ -268,8 +268,8 @@ def check(sources: Iterable[Sequence[Kept]], terms: Terms | None = None) -> Repo
     )
 
 
-def _by_shard(source: Sequence[Kept]) -> dict[int, list[Kept]]:
-    shards: dict[int, list[Kept]] = defaultdict(list)
+def _by_shard(source: Sequence[RecordedEntry]) -> dict[int, list[RecordedEntry]]:
+    shards: dict[int, list[RecordedEntry]] = defaultdict(list)
     for kept in source:
         shards[kept.shard].append(kept)
     return shards

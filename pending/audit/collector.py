@@ -18,14 +18,14 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.pending.audit.chain import Report, Terms, check
-from sayso.pending.audit.entry import NO_HEAD, Body, Entry, Fault, Kept, Signer, Tip, check_bodies
+from sayso.pending.audit.chain import ChainReport, Terms, check
+from sayso.pending.audit.entry import NO_HEAD, AuditEntry, Body, EntrySigner, Fault, RecordedEntry, Tip, check_bodies
 from sayso.pending.audit.export import read_export
-from sayso.pending.audit.ledger import Ledger, LedgerUnusable
+from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.concurrency import offload
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, Scripts, ShardMoved
-from sayso.pending.signing import Seal
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, ShardMoved
+from sayso.pending.signing import ActionSigner
 
 #: Entries of one shard that are read at once; the rest is there in the next round. -1 for all.
 BATCH = 500
@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 _TIP = re.compile(r"([0-9]{1,15}) ([0-9a-f]{40})")
 
 
-class Tail:
+class UncollectedEntries:
     """The lists of all shards, read in one round trip. Every method raises redis.RedisError."""
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
@@ -51,7 +51,7 @@ class Tail:
             self._ask(pipe, "LRANGE", f"{self._key(shard)}:audit", 0, most - 1)
         return [texts or [] for texts in _answers(pipe)]
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[RecordedEntry]:
         """Everything that waits, not signed by anybody yet."""
         return [one for shard, texts in enumerate(self.read(0)) for one in waiting(shard, texts)]
 
@@ -87,10 +87,10 @@ class Tail:
 class Tails:
     """The lists of shards that are on several servers. Every method raises redis.RedisError."""
 
-    def __init__(self, homes: Sequence[Tail]) -> None:
+    def __init__(self, homes: Sequence[UncollectedEntries]) -> None:
         self._homes = homes
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[RecordedEntry]:
         """Everything that waits, each shard's where it is at home."""
         found = {tail: tail.kept() for tail in dict.fromkeys(self._homes)}
         return [one for tail, kept in found.items() for one in kept if self._homes[one.shard] is tail]
@@ -114,13 +114,13 @@ def _is_other_type(error: Exception) -> bool:
     return isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE")
 
 
-def waiting(shard: int, texts: Sequence[bytes]) -> list[Kept]:
+def waiting(shard: int, texts: Sequence[bytes]) -> list[RecordedEntry]:
     """A shard's list as entries. One that is no entry stands where the next would."""
-    found: list[Kept] = []
+    found: list[RecordedEntry] = []
     for raw in texts:
         text = _text(raw)
-        entry = Entry.parse(text)
-        found.append(Kept(shard, entry.n if entry else found[-1].n + 1 if found else 1, text))
+        entry = AuditEntry.parse(text)
+        found.append(RecordedEntry(shard, entry.n if entry else found[-1].n + 1 if found else 1, text))
     return found
 
 
@@ -143,7 +143,7 @@ INTERVAL = 1.0
 _LUA = Path(__file__).parent.parent / "redis" / "lua"
 
 
-class Auditor:
+class AuditCollector:
     """Runs in every worker; a short lock in Redis lets one of them work at a time.
 
     First the ledger has an entry, on disk, then Redis drops it. Killed in between, the next round stores nothing twice.
@@ -152,7 +152,7 @@ class Auditor:
     def __init__(
         self,
         client: Redis,
-        ledger: Ledger,
+        ledger: AuditLedger,
         *,
         clock: Callable[[], float] = time.time,
         prefix: str = PREFIX,
@@ -161,8 +161,8 @@ class Auditor:
         self._client = client
         self._ledger = ledger
         self._clock = clock
-        self._tail = Tail(client, prefix=prefix)
-        self._scripts = Scripts(client, _LUA, prefix=prefix, gated=gated)
+        self._tail = UncollectedEntries(client, prefix=prefix)
+        self._scripts = LuaScripts(client, _LUA, prefix=prefix, gated=gated)
         self._lock = f"{prefix}auditor"
         self._token = secrets.token_urlsafe(8)
 
@@ -203,9 +203,9 @@ class Auditor:
             self._drop(kept, texts)
         return stored.entries
 
-    def _bodies(self, found: Sequence[Sequence[Kept]]) -> list[Body]:
+    def _bodies(self, found: Sequence[Sequence[RecordedEntry]]) -> list[Body]:
         """The bodies of all actions that come by, with the words their users were told by now."""
-        entries = [(one.shard, Entry.parse(one.text)) for kept in found for one in kept]
+        entries = [(one.shard, AuditEntry.parse(one.text)) for kept in found for one in kept]
         places = list(dict.fromkeys((shard, entry.pid) for shard, entry in entries if entry))
         at = round(self._clock() * 1000)
         return [
@@ -213,19 +213,19 @@ class Auditor:
             for (_, pid), (record, mac, told) in zip(places, self._tail.records(places), strict=True)
         ]
 
-    def _report_gaps(self, found: Sequence[Sequence[Kept]]) -> None:
+    def _report_gaps(self, found: Sequence[Sequence[RecordedEntry]]) -> None:
         """Entries that were dropped before anybody came, or a Redis that knows less than it did: verify names them."""
         for shard, (drained, kept) in enumerate(zip(self._tail.drained(), found, strict=True)):
             for before, n in pairwise([drained, *(one.n for one in kept)]):
                 if n != before + 1:
                     log.error("audit.gap", extra={"shard": shard, "after": before, "entry": n})
 
-    def _drop(self, kept: Sequence[Kept], texts: Sequence[bytes]) -> None:
+    def _drop(self, kept: Sequence[RecordedEntry], texts: Sequence[bytes]) -> None:
         """Have Redis forget what the ledger has now."""
         if not kept:
             return
-        numbers = [one.n for one in kept if Entry.parse(one.text)] or [0]
-        strange = [text for one, text in zip(kept, texts, strict=True) if not Entry.parse(one.text)]
+        numbers = [one.n for one in kept if AuditEntry.parse(one.text)] or [0]
+        strange = [text for one, text in zip(kept, texts, strict=True) if not AuditEntry.parse(one.text)]
         with contextlib.suppress(ShardMoved):  # its next home drops them: they are stored once, however often they come
             self._scripts.on_shard("drained", kept[0].shard, min(numbers), max(numbers), *strange)
 
@@ -234,13 +234,13 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def verify(
-    files: Sequence[Path], keys: Sequence[str], *, tail: Tail | Tails | None = None, whole: bool = False
-) -> Report:
+    files: Sequence[Path], keys: Sequence[str], *, tail: UncollectedEntries | Tails | None = None, whole: bool = False
+) -> ChainReport:
     """Check ledgers and exports together, with what Redis holds if there is a `tail`.
 
     Raises LedgerUnusable, redis.RedisError.
     """
-    signer, seal = Signer(keys), Seal(keys)
+    signer, seal = EntrySigner(keys), ActionSigner(keys)
     # An entry is in Redis until a ledger has it. So Redis is read first, and its heads once more at the end.
     tips = tail.tips() if tail else {}
     waiting = tail.kept() if tail else []
@@ -255,15 +255,17 @@ def verify(
     return replace(report, faults=tuple(sorted(faults)))
 
 
-def _body_faults(kept: Sequence[Kept], bodies: dict[str, Body] | None, seal: Seal, signer: Signer) -> set[Fault]:
+def _body_faults(
+    kept: Sequence[RecordedEntry], bodies: dict[str, Body] | None, seal: ActionSigner, signer: EntrySigner
+) -> set[Fault]:
     """An export has no bodies; a ledger has one for every action in it."""
     return set() if bodies is None else set(check_bodies(kept, bodies, seal, signer))
 
 
-def _read(file: Path, signer: Signer) -> tuple[list[Kept], dict[str, Body] | None]:
+def _read(file: Path, signer: EntrySigner) -> tuple[list[RecordedEntry], dict[str, Body] | None]:
     if not _is_ledger(file):
         return read_export(file), None
-    ledger = Ledger(file, signer)
+    ledger = AuditLedger(file, signer)
     return ledger.entries(), ledger.bodies()
 
 

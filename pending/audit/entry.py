@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sayso.pending.action import State
+from sayso.pending.action import ActionState
 from sayso.pending.proposals import PLAN_KIND
-from sayso.pending.signing import Seal
+from sayso.pending.signing import ActionSigner
 
 #: What an entry records: the state an action moved to.
-Event = State
+Event = ActionState
 
 
 #: The head before the first entry.
@@ -31,7 +31,7 @@ _SPELLING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """What one text says: the move, who decided it, the MAC of the record, and the head of the entry before."""
 
     n: int
@@ -43,7 +43,7 @@ class Entry:
     prev: str
 
     @classmethod
-    def parse(cls, text: str) -> Entry | None:
+    def parse(cls, text: str) -> AuditEntry | None:
         """The entry in a text, None when it is none that our scripts wrote."""
         found = _SPELLING.fullmatch(text)
         if not found:
@@ -56,7 +56,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordedEntry:
     """A text of the log as it was found, and the number it was found under.
 
     `sig` is None while it waits in Redis, where nobody signed it yet; `head` is what its keeper noted, if it does.
@@ -82,7 +82,7 @@ def head_of(text: str) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-class Signer:
+class EntrySigner:
     """Signs with the first key and accepts any. Its keys are of its own: nothing signed here passes for a record."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ def _mac(key: bytes, parts: Sequence[str | int | bool | None]) -> str:
 
 #: What may be wrong with an entry. `forked`: two different ones under one number. `rolled back`: Redis knows less than
 #: the log. The last two are about the body, which is kept apart.
-Reason = Literal[
+FaultReason = Literal[
     "edited", "removed", "reordered", "repeated", "bad signature", "impossible", "forked", "rolled back",
     "body edited", "body removed",
 ]  # fmt: skip
@@ -117,7 +117,7 @@ class Fault:
 
     shard: int
     n: int
-    reason: Reason
+    reason: FaultReason
     detail: str = ""
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class Body:
             return "(erased)"
         return str(_fields(self.record).get("preview", "")) or "(not kept)"
 
-    def signed(self, signer: Signer) -> Body:
+    def signed(self, signer: EntrySigner) -> Body:
         """The body under our signature."""
         return replace(self, sig=signer.sign(*self._parts))
 
@@ -167,7 +167,7 @@ class Body:
         """The body without anything personal."""
         return replace(self, record=None, told=None, user=None, erased_at=at)
 
-    def fault(self, seal: Seal, signer: Signer, mac: str) -> str:
+    def fault(self, seal: ActionSigner, signer: EntrySigner, mac: str) -> str:
         """What is wrong with it as the body of an entry that names this MAC, "" when nothing is."""
         if not signer.verify(self.sig, *self._parts):
             return "bad signature"
@@ -186,11 +186,13 @@ class Body:
         )  # fmt: skip
 
 
-def check_bodies(kept: Iterable[Kept], bodies: Mapping[str, Body], seal: Seal, signer: Signer) -> Iterator[Fault]:
+def check_bodies(
+    kept: Iterable[RecordedEntry], bodies: Mapping[str, Body], seal: ActionSigner, signer: EntrySigner
+) -> Iterator[Fault]:
     """The faults of one ledger's bodies, each named by the first entry that is about it."""
-    first: dict[str, tuple[int, Entry]] = {}
+    first: dict[str, tuple[int, AuditEntry]] = {}
     for one in kept:
-        entry = Entry.parse(one.text)
+        entry = AuditEntry.parse(one.text)
         if entry:
             first.setdefault(entry.pid, (one.shard, entry))
     for pid, (shard, entry) in first.items():

@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sayso.pending.audit.entry import Entry, Kept
+from sayso.pending.audit.entry import AuditEntry, RecordedEntry
 from sayso.pending.audit.ledger import LedgerUnusable
 
 
-def to_lines(kept: Iterable[Kept]) -> Iterator[str]:
+def to_lines(kept: Iterable[RecordedEntry]) -> Iterator[str]:
     """One line an entry."""
     for one in kept:
         yield json.dumps({"shard": one.shard, "text": one.text, "sig": one.sig}, ensure_ascii=False)
 
 
-def read_export(path: Path) -> list[Kept]:
+def read_export(path: Path) -> list[RecordedEntry]:
     """The entries of an exported file, as they stand there. Raises LedgerUnusable."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -27,7 +27,7 @@ def read_export(path: Path) -> list[Kept]:
     return [_kept(path, number, line, last) for number, line in enumerate(lines, start=1)]
 
 
-def _kept(path: Path, number: int, line: str, last: dict[int, int]) -> Kept:
+def _kept(path: Path, number: int, line: str, last: dict[int, int]) -> RecordedEntry:
     """One line. A text that is no entry stands where the next entry of its shard would."""
     try:
         fields = json.loads(line)
@@ -35,6 +35,6 @@ def _kept(path: Path, number: int, line: str, last: dict[int, int]) -> Kept:
         f"{text}{sig}".encode()  # half a character has no head
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise LedgerUnusable(f"{path}:{number}: not a line that `sayso audit export` wrote") from None
-    entry = Entry.parse(text)
+    entry = AuditEntry.parse(text)
     last[shard] = entry.n if entry else last.get(shard, 0) + 1
-    return Kept(shard, last[shard], text, sig)
+    return RecordedEntry(shard, last[shard], text, sig)

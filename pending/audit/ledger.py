@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from sayso.pending.audit.entry import Body, Entry, Kept, Signer, head_of
+from sayso.pending.audit.entry import AuditEntry, Body, EntrySigner, RecordedEntry, head_of
 
 #: The ledger's name in the data folder.
 FILE = "audit.sqlite3"
@@ -68,17 +68,17 @@ class Stored:
     """What storing came to: how many entries the file has of those given, and the rivals, which it has besides."""
 
     entries: int
-    rivals: tuple[Kept, ...] = ()
+    rivals: tuple[RecordedEntry, ...] = ()
 
 
-class Ledger:
+class AuditLedger:
     """One file. Every call opens and closes it, so that it may be moved away, or copied, between two calls."""
 
-    def __init__(self, path: Path, signer: Signer) -> None:
+    def __init__(self, path: Path, signer: EntrySigner) -> None:
         self.path = path
         self._signer = signer
 
-    def store(self, entries: Sequence[Kept], bodies: Sequence[Body] = ()) -> Stored:
+    def store(self, entries: Sequence[RecordedEntry], bodies: Sequence[Body] = ()) -> Stored:
         """Append what is new, all or nothing. Safe to repeat. Raises LedgerUnusable."""
         with self._write() as connection:
             rivals = [kept for kept in entries if self._append(connection, kept)]
@@ -86,7 +86,7 @@ class Ledger:
                 self._keep(connection, body)
             return Stored(len(entries) - len(rivals), tuple(rivals))
 
-    def entries(self) -> list[Kept]:
+    def entries(self) -> list[RecordedEntry]:
         """Every entry in the order of its number, then those whose number was taken. Raises LedgerUnusable."""
         with self._read() as connection:
             rows = connection.execute("SELECT shard, n, text, sig, head FROM entries ORDER BY shard, n").fetchall()
@@ -111,17 +111,17 @@ class Ledger:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return len(rows)
 
-    def _kept(self, shard: object, n: object, *texts: object) -> Kept:
+    def _kept(self, shard: object, n: object, *texts: object) -> RecordedEntry:
         if not isinstance(shard, int) or not isinstance(n, int):
             raise LedgerUnusable(
                 f"{self.path} has an entry {n!r} of shard {shard!r}: somebody put it there, look at it"
             )
-        return Kept(shard, n, *(str(_legible(text)) for text in texts))
+        return RecordedEntry(shard, n, *(str(_legible(text)) for text in texts))
 
-    def _append(self, connection: sqlite3.Connection, kept: Kept) -> bool:
+    def _append(self, connection: sqlite3.Connection, kept: RecordedEntry) -> bool:
         """Whether this is a rival: no entry, or one whose number another has. It is kept, but not in its place."""
         row = self._row(kept)
-        if Entry.parse(kept.text):
+        if AuditEntry.parse(kept.text):
             connection.execute("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?)", row)
             found = connection.execute("SELECT text FROM entries WHERE shard = ? AND n = ?", row[:2]).fetchone()
             if found[0] == kept.text:
@@ -129,7 +129,7 @@ class Ledger:
         connection.execute("INSERT OR IGNORE INTO rivals VALUES (?, ?, ?, ?, ?)", row)
         return True
 
-    def _row(self, kept: Kept) -> tuple[int, int, str, str, str]:
+    def _row(self, kept: RecordedEntry) -> tuple[int, int, str, str, str]:
         sig = self._signer.sign("entry", kept.shard, kept.n, kept.text)
         return kept.shard, kept.n, kept.text, head_of(kept.text), sig
 

@@ -184,7 +184,7 @@ _CODED = re.compile(r"(.*?)[\s:,*_\uff1a\uff0c\u3001-]*(\d{4})[\s*_.!\u3002\uff0
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class ParsedAnswer:
     """A decision in words; "" when the message is none. `code` is what was typed after a yes."""
 
     says: Literal["confirm", "cancel", ""]
@@ -212,7 +212,7 @@ def written_before(turn: Turn, question: StoredAction) -> bool:
     return all(_NUMBER.fullmatch(each) for each in ids) and Decimal(ids[0]) < Decimal(ids[1])
 
 
-def read_answer(parser: ConfirmParser, message: str, language: str) -> Words:
+def read_answer(parser: ConfirmParser, message: str, language: str) -> ParsedAnswer:
     """What the message says as an answer to a question in this language, in which "ja" may mean more than elsewhere."""
     words = read_words(parser, message)
     if words.says or not isinstance(parser, RegexConfirmParser):
@@ -235,13 +235,13 @@ def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
     return parser.only(language).is_unclear(message) or parser.is_half_answer(message)
 
 
-def read_words(parser: ConfirmParser, message: str) -> Words:
+def read_words(parser: ConfirmParser, message: str) -> ParsedAnswer:
     """What the message says: a yes, a yes with a code of four digits, a no, or something else."""
     if parser.is_confirm(message):
-        return Words("confirm")
+        return ParsedAnswer("confirm")
     if parser.is_cancel(message):
-        return Words("cancel")
+        return ParsedAnswer("cancel")
     coded = _CODED.fullmatch(message.strip()) if len(message) <= MAX_CODED_CHARS else None
     if coded and parser.is_confirm(coded[1]):
-        return Words("confirm", "".join(str(unicodedata.digit(digit)) for digit in coded[2]))
-    return Words("")
+        return ParsedAnswer("confirm", "".join(str(unicodedata.digit(digit)) for digit in coded[2]))
+    return ParsedAnswer("")

@@ -30,11 +30,11 @@ from sayso.pending.redis.wire import Wire
 V = TypeVar("V")
 
 
-class NotAsked(RedisTimeoutError):
+class CircuitOpen(RedisTimeoutError):
     """Raised at once where a server did not answer: somebody else finds out whether it does again."""
 
 
-class Breather:
+class RedisCircuitBreaker:
     """What callers ask a server through; lives as long as the way there.
 
     A failure that took `slow_seconds` or longer closes it; a quick one holds nobody up, and so a server that came back
@@ -76,7 +76,7 @@ class Breather:
             now = self._clock()
             if self._closed_until is not None:
                 if now < self._closed_until:
-                    raise NotAsked("it did not answer a moment ago")
+                    raise CircuitOpen("it did not answer a moment ago")
                 self._closed_until = inf
             return now
 
@@ -97,7 +97,7 @@ class Connections:
         #: Called before each command: raises when none may be asked.
         self.before: Callable[[], None] = _nothing
         #: What threads ask through; none where they wait as long as it takes.
-        self.breather: Breather | None = None
+        self.breather: RedisCircuitBreaker | None = None
         self._pool = pool
         self._most = pool.max_connections // 2
         self._idle: deque[Connection] = deque()
@@ -285,7 +285,7 @@ def hurry(client: Redis, *, answer_seconds: float = HURRY_SECONDS) -> None:
     """
     pool = client.connection_pool
     pool.connection_kwargs |= {"socket_connect_timeout": answer_seconds, "socket_timeout": answer_seconds}
-    Connections.of(client).breather = Breather(slow_seconds=answer_seconds / 2)
+    Connections.of(client).breather = RedisCircuitBreaker(slow_seconds=answer_seconds / 2)
 
 
 def check_fit(client: Redis) -> list[str]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from sayso.pending.action import State
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.action import ActionState
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import (
     MAX_ATTEMPTS,
+    ActionDecision,
+    ActionResult,
     Claim,
-    Decision,
+    ClaimStatus,
     DecisionVerdict,
-    Ending,
     StartVerdict,
     StoredAction,
-    Verdict,
 )
-from sayso.pending.turns.change import Arm, Change, Lease
+from sayso.pending.turns.change import Lease, NewAction, TurnChange
 
 #: Where this room's scripts are.
 LUA = Path(__file__).parent / "lua"
@@ -26,7 +26,7 @@ LUA = Path(__file__).parent / "lua"
 class RedisRecords:
     """Records in Redis, for any number of processes. Every method raises redis.RedisError."""
 
-    def __init__(self, scripts: Scripts) -> None:
+    def __init__(self, scripts: LuaScripts) -> None:
         self._scripts = scripts
 
     def look(self, conversation: str, user: str) -> StoredAction | None:
@@ -45,7 +45,7 @@ class RedisRecords:
         """Return what was noted last, "" for nothing."""
         return str(self._scripts.run("last_asked", chat, user))
 
-    def stash(self, conversation: str, arm: Arm) -> float | None:
+    def stash(self, conversation: str, arm: NewAction) -> float | None:
         """Arm outside a lane, shown at once."""
         answer = self._scripts.run(
             "stash", conversation, arm.user, arm.pending_action_id, arm.record, arm.mac, arm.ttl_ms, arm.kind,
@@ -53,12 +53,12 @@ class RedisRecords:
         )  # fmt: skip
         return None if answer == "exists" else int(answer) / 1000
 
-    def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
+    def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
         """Move or arm outside a lane."""
         word, row = self._scripts.run("change", conversation, change.to_json())
         return str(word), StoredAction.from_row(row)
 
-    def claim(self, claim: Claim, stored: StoredAction) -> tuple[Verdict, State | Literal[""]]:
+    def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Take a shown action, once."""
         verdict, state = self._scripts.run(
             "claim", claim.conversation, *_fence(claim.lease), claim.pending_action_id, claim.by, claim.kind,
@@ -66,7 +66,7 @@ class RedisRecords:
         )  # fmt: skip
         return verdict, state
 
-    def decide(self, decision: Decision) -> tuple[DecisionVerdict, StoredAction | None]:
+    def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Check and confirm, cancel or ignore, outside a lane."""
         scope = decision.scope
         verdict, row = self._scripts.run(
@@ -84,7 +84,7 @@ class RedisRecords:
         )  # fmt: skip
         return word
 
-    def finish(self, claim: Claim, attempt: str, ending: Ending) -> None:
+    def finish(self, claim: Claim, attempt: str, ending: ActionResult) -> None:
         """Record the truth about an effect."""
         self._scripts.run(
             "finish", claim.conversation, claim.pending_action_id, attempt, ending.state, ending.told, ending.result,

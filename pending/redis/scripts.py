@@ -106,19 +106,19 @@ def shard_of(conversation: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class LuaScript:
     """A Lua script and the name that Redis has for it."""
 
     text: str
     sha: str
 
     @classmethod
-    def of(cls, text: str) -> Script:
+    def of(cls, text: str) -> LuaScript:
         """The script of a text."""
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-class Scripts:
+class LuaScripts:
     """Lua scripts of one folder, each run in one round trip and loaded by itself where it is not known.
 
     Every script gives the same answer when it is sent again, because we resend when a reply was lost. Raises ValueError
@@ -134,7 +134,7 @@ class Scripts:
         self._gated = gated
         self._connections = Connections.of(client)
         self._scripts = {
-            path.stem: Script.of(_gate(path.stem, prefix, gated) + _with_definitions(path.read_text(), prelude))
+            path.stem: LuaScript.of(_gate(path.stem, prefix, gated) + _with_definitions(path.read_text(), prelude))
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
@@ -177,14 +177,14 @@ class Scripts:
                 raise Halted from exc
             raise
 
-    def _evaluated(self, script: Script, key: str, *args: Any) -> Any:
+    def _evaluated(self, script: LuaScript, key: str, *args: Any) -> Any:
         ask = partial(self._connections.ask, "EVALSHA", script.sha, 1, key, *args)
         try:
             return ask()
         except NoScriptError:
             return self._once_more(script, ask)
 
-    def _once_more(self, script: Script, ask: Callable[[], Any]) -> Any:
+    def _once_more(self, script: LuaScript, ask: Callable[[], Any]) -> Any:
         """Load the script and ask again. Of many who ask at once over one wire the first loads it: its text travels
         ahead of what the others ask again.
         """

@@ -30,7 +30,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
+class DecisionContext:
     """Whose turn is committed, by which event, and the action that its button names, "" for none."""
 
     user: str
@@ -39,7 +39,7 @@ class Deciding:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Transition:
     """A pending action's change of state, possible only from the states given. `told` is what its twins will hear."""
 
     pending_action_id: str
@@ -55,7 +55,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class NewAction:
     """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown.
 
     A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
@@ -147,7 +147,7 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TurnChange:
     """All that a turn changes: replies with the action each previews (or ""), history, pending actions, timers.
 
     Of a question in several pieces only the last one opens the window; those before it have PART before its id, and if
@@ -157,8 +157,8 @@ class Change:
 
     replies: tuple[tuple[Reply, str], ...] = ()
     history: str | None = None
-    move: Move | None = None
-    arms: tuple[Arm, ...] = ()
+    move: Transition | None = None
+    arms: tuple[NewAction, ...] = ()
     timers: tuple[Timer, ...] = ()
     silenced: tuple[str, ...] = ()
 

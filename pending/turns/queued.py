@@ -10,10 +10,10 @@ from math import inf
 from typing import Any, Protocol
 
 from sayso.channels.types import Conversation, Delivery, Reply, Turn
-from sayso.pending.turns.change import Change, Lease, Timer, in_order
+from sayso.pending.turns.change import Lease, Timer, TurnChange, in_order
 
 
-class Hearing(Protocol):
+class StreamListener(Protocol):
     """Hears the text of one step, piece by piece."""
 
     async def __call__(self, piece: str) -> None:
@@ -31,23 +31,23 @@ CHOICE_KIND = "sayso:choice"
 FORWARD = '{"forward"'
 
 
-class LaneError(Exception):
+class ConversationError(Exception):
     """Base of what working on a lane raises."""
 
 
-class LaneLost(LaneError):
+class LeaseLost(ConversationError):
     """Raised when another worker holds the lane by now: stop, and change nothing more."""
 
 
-class LaneParked(LaneError):
+class ConversationParked(ConversationError):
     """Raised when a reply must wait and the lane was let go until then."""
 
 
-class TurnOvertaken(LaneError):
+class StaleTurn(ConversationError):
     """Raised when a commit found the world changed since it looked: look again."""
 
 
-class JournalUnreadable(LaneError):
+class JournalUnreadable(ConversationError):
     """Raised when nobody can tell what an earlier attempt at a turn has done: it must not be tried again."""
 
 
@@ -190,7 +190,7 @@ class QueuedReply:
 
 
 #: What a lane holds next; None when there is nothing to do.
-Work = QueuedTurn | QueuedReply | None
+NextItem = QueuedTurn | QueuedReply | None
 
 
 #: Before the id of an action: the reply is a piece of its question, and not the last one.
@@ -201,7 +201,7 @@ PART = "+"
 ABOUT = "="
 
 
-def read_work(view: Sequence[Any]) -> Work:
+def read_work(view: Sequence[Any]) -> NextItem:
     """What a script's view of the lane says there is to do."""
     match list(view):
         case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
@@ -267,13 +267,13 @@ def pairs(flat: Sequence[str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-class Answers(Protocol):
+class TurnHandler(Protocol):
     """Answers turns: the channel agent."""
 
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: Hearing | None = None) -> Change:
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
         """All that the turn changes; `hear` hears the words while they come. Raises LaneLost, TurnOvertaken."""
 
-    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
+    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
         """All that a turn changes that took too long or broke: what it decided is told, else `words`."""
 
     def is_answer(self, text: str) -> bool:

@@ -29,7 +29,15 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from sayso.testing.platforms.server import ACCEPTED, Answer, Call, Failure, Fake, Ledger, json_answer
+from sayso.testing.platforms.server import (
+    ACCEPTED,
+    Failure,
+    Fake,
+    FakeResponse,
+    RecordedRequest,
+    RequestLog,
+    json_answer,
+)
 from sayso.testing.platforms.slack import FakeSlack
 from sayso.testing.platforms.telegram import FakeTelegram
 from sayso.testing.platforms.twilio import FakeTwilio
@@ -45,10 +53,10 @@ SLACK_CONFIG_TOKEN = "xoxe.xoxp-1-test-slack-config-token"
 
 
 #: Decides what goes wrong with one message: asked with the platform's name and the call.
-Trouble = Callable[[str, Call], Failure | None]
+Trouble = Callable[[str, RecordedRequest], Failure | None]
 
 
-def no_trouble(_: str, __: Call) -> None:
+def no_trouble(_: str, __: RecordedRequest) -> None:
     """A platform that always works."""
 
 
@@ -59,7 +67,7 @@ class FakePlatforms:
     """
 
     def __init__(self, port: int = 0, *, trouble: Trouble = no_trouble) -> None:
-        self.ledger = Ledger()
+        self.ledger = RequestLog()
         self._trouble = trouble
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.platforms = self
@@ -134,14 +142,14 @@ class FakePlatforms:
         """Forget what arrived, and what was scripted, limited or closed."""
         self.ledger.reset()
 
-    def answer(self, call: Call) -> Answer | None:
+    def answer(self, call: RecordedRequest) -> FakeResponse | None:
         """The answer to one HTTP request, None to hang up."""
         prefix, _, rest = call.path.lstrip("/").partition("/")
         if prefix in self.fakes:
             return self._platform(prefix, call.at("/" + rest))
         return self._control(prefix, rest, call)
 
-    def _platform(self, name: str, call: Call) -> Answer | None:
+    def _platform(self, name: str, call: RecordedRequest) -> FakeResponse | None:
         fake = self.fakes[name]
         if not fake.sends(call):
             return fake.answer(call)
@@ -158,7 +166,7 @@ class FakePlatforms:
             return None
         return None if failure.error == "drop" else fake.failure(failure.error)
 
-    def _control(self, name: str, rest: str, call: Call) -> Answer:
+    def _control(self, name: str, rest: str, call: RecordedRequest) -> FakeResponse:
         if name == "ledger":
             return json_answer(self.sent)
         if name == "calls":
@@ -166,10 +174,10 @@ class FakePlatforms:
         if name == "busiest":
             return json_answer(self.ledger.busiest())
         if name == "blobs" and rest in self.ledger.blobs:
-            return Answer(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
+            return FakeResponse(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
         return self._order(name, call)
 
-    def _order(self, name: str, call: Call) -> Answer:
+    def _order(self, name: str, call: RecordedRequest) -> FakeResponse:
         """Do what whoever started us asks. A typo must not pass as a quiet day."""
         orders: dict[str, Callable[..., None]] = {
             "script": self.script,
@@ -207,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        answer = self.server.platforms.answer(Call(self.command, self.path, headers, body))
+        answer = self.server.platforms.answer(RecordedRequest(self.command, self.path, headers, body))
         if answer is None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

@@ -17,7 +17,7 @@ ACCEPTED = {"ok": True}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedRequest:
     """One HTTP request. `path` has no prefix of ours."""
 
     method: str
@@ -25,7 +25,7 @@ class Call:
     headers: dict[str, str]
     body: bytes
 
-    def at(self, path: str) -> Call:
+    def at(self, path: str) -> RecordedRequest:
         """The same call at another path."""
         return replace(self, path=path)
 
@@ -57,7 +57,7 @@ class Call:
         return fields
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[FormPart]:
         """The parts of a multipart body."""
         boundary = re.search(r'boundary="?([^";]+)', self.headers.get("content-type", ""))
         if boundary is None:
@@ -67,7 +67,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FormPart:
     """One part of a multipart body; `filename` is "" for a plain field."""
 
     name: str
@@ -76,10 +76,10 @@ class Part:
     body: bytes
 
 
-def _part(chunk: bytes) -> Part:
+def _part(chunk: bytes) -> FormPart:
     head, _, body = chunk.removeprefix(b"\r\n").partition(b"\r\n\r\n")
     words = head.decode()
-    return Part(
+    return FormPart(
         name=_field(words, r'name="([^"]*)"'),
         filename=_field(words, r'filename="([^"]*)"'),
         mime=_field(words, r"(?i)content-type: (\S+)"),
@@ -93,7 +93,7 @@ def _field(words: str, pattern: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FakeResponse:
     """One HTTP answer."""
 
     status: int
@@ -101,10 +101,10 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
+def json_answer(value: Any, status: int = 200, **headers: str) -> FakeResponse:
     """An answer in JSON."""
     names = {name.replace("_", "-"): content for name, content in headers.items()}
-    return Answer(status, json.dumps(value).encode(), {"Content-Type": "application/json", **names})
+    return FakeResponse(status, json.dumps(value).encode(), {"Content-Type": "application/json", **names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Failure:
     seconds: float = 0.0
 
 
-class Ledger:
+class RequestLog:
     """What arrived at all platforms, in order; safe to use from the servers' threads.
 
     `kept` is what a platform knows besides: a webhook's address, for one. `clock` tells seconds that never go back.
@@ -236,13 +236,13 @@ def _check_platform(name: str) -> None:
 class Fake(Protocol):
     """One platform."""
 
-    def sends(self, call: Call) -> bool:
+    def sends(self, call: RecordedRequest) -> bool:
         """Whether this call sends a message: only those meet scripted failures."""
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: RecordedRequest) -> FakeResponse:
         """What the platform would say."""
 
-    def failure(self, error: str) -> Answer:
+    def failure(self, error: str) -> FakeResponse:
         """How the platform says this error."""
 
     def host(self, data: bytes) -> str:

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
-from sayso.testing.platforms.server import ACCEPTED, Answer, Call, Ledger, json_answer
+from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_answer
 
-Json = dict[str, Any]
+SlackPayload = dict[str, Any]
 
 
 _PAGE = "url"
@@ -23,7 +23,7 @@ _PAGE = "url"
 
 #: The part of Slack's schema that a bot of ours may meet: the longest text of each key, or its type. Those that end
 #: with "!" must be there.
-SCHEMA: Json = {
+SCHEMA: SlackPayload = {
     "_metadata": {"major_version": int, "minor_version": int},
     "display_information!": {"name!": 35, "description": 140, "long_description": 4000, "background_color": 7},
     "features": {
@@ -68,10 +68,10 @@ class SlackManifests:
     """The apps of whoever holds a configuration token. A test may set `error`, which all answers are then."""
 
     def __init__(self) -> None:
-        self.apps: dict[str, Json] = {}
+        self.apps: dict[str, SlackPayload] = {}
         self.error = ""
 
-    def answer(self, method: str, params: Json) -> Answer:
+    def answer(self, method: str, params: SlackPayload) -> FakeResponse:
         """The answer to one of the methods, none of which changes anything that it refuses."""
         app_id, error = params.get("app_id", ""), self.error or self._error(method, params)
         if error:
@@ -85,7 +85,7 @@ class SlackManifests:
             return json_answer({"ok": True})
         return self._update(app_id, manifest) if method.endswith("update") else self._create(manifest)
 
-    def _error(self, method: str, params: Json) -> str:
+    def _error(self, method: str, params: SlackPayload) -> str:
         if not set(params) <= set(TAKES[method]):
             return "invalid_arg_name"
         if not isinstance(params.get("manifest"), str):
@@ -94,21 +94,21 @@ class SlackManifests:
         needs_app = method.endswith("update") or "app_id" in params
         return "invalid_app_id" if needs_app and not known else ""
 
-    def _create(self, manifest: Json) -> Answer:
+    def _create(self, manifest: SlackPayload) -> FakeResponse:
         app_id = f"A0FAKE{len(self.apps):02d}"
         self.apps[app_id] = manifest
         scopes = ",".join(_scopes(manifest))
         url = f"https://slack.com/oauth/v2/authorize?client_id={CREDENTIALS['client_id']}&scope={scopes}"
         return json_answer({"ok": True, "app_id": app_id, "credentials": CREDENTIALS, "oauth_authorize_url": url})
 
-    def _update(self, app_id: str, manifest: Json) -> Answer:
+    def _update(self, app_id: str, manifest: SlackPayload) -> FakeResponse:
         """The manifest takes the place of all that there was."""
         changed = _scopes(self.apps[app_id]) != _scopes(manifest)
         self.apps[app_id] = manifest
         return json_answer({"ok": True, "app_id": app_id, "permissions_updated": changed})
 
 
-def _object(text: str) -> Json | None:
+def _object(text: str) -> SlackPayload | None:
     try:
         found = json.loads(text)
     except ValueError:
@@ -116,11 +116,11 @@ def _object(text: str) -> Json | None:
     return found if isinstance(found, dict) else None
 
 
-def _scopes(manifest: Json) -> list[str]:
+def _scopes(manifest: SlackPayload) -> list[str]:
     return sorted(manifest.get("oauth_config", {}).get("scopes", {}).get("bot", []))
 
 
-def faults(manifest: Json | None) -> Iterator[dict[str, str]]:
+def faults(manifest: SlackPayload | None) -> Iterator[dict[str, str]]:
     """What is wrong with a manifest, each with where it is."""
     if manifest is None:
         yield _fault("The manifest is not a JSON object", "")
@@ -149,7 +149,7 @@ def _shape_faults(value: Any, shape: Any, pointer: str) -> Iterator[dict[str, st
         yield _fault("Must be a secure URL (https)", pointer)
 
 
-def _object_faults(value: Any, shape: Json, pointer: str) -> Iterator[dict[str, str]]:
+def _object_faults(value: Any, shape: SlackPayload, pointer: str) -> Iterator[dict[str, str]]:
     if not isinstance(value, dict):
         yield _fault("Must be an object", pointer)
         return
@@ -174,7 +174,7 @@ def _list_faults(value: Any, part: Any, pointer: str) -> Iterator[dict[str, str]
         yield from _shape_faults(each, part, f"{pointer}/{number}")
 
 
-def _missing_addresses(settings: Json) -> Iterator[dict[str, str]]:
+def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
     """Without Socket Mode whatever is sent needs somewhere to go."""
     if settings.get("socket_mode_enabled"):
         return
@@ -186,7 +186,7 @@ def _missing_addresses(settings: Json) -> Iterator[dict[str, str]]:
         yield _fault("Interactivity requires a Request URL", "/settings/interactivity")
 
 
-def _odd_commands(commands: list[Json]) -> Iterator[dict[str, str]]:
+def _odd_commands(commands: list[SlackPayload]) -> Iterator[dict[str, str]]:
     for number, command in enumerate(commands):
         if not re.fullmatch(r"/[a-z0-9_-]+", command["command"]):
             yield _fault("Must be a slash and lower-case letters", f"/features/slash_commands/{number}/command")
@@ -205,7 +205,7 @@ SCOPES = frozenset(
 )
 
 
-def auth_test(scopes: Collection[str]) -> Answer:
+def auth_test(scopes: Collection[str]) -> FakeResponse:
     """The answer to auth.test: in a header, the scopes."""
     who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": "Acme", "team_id": "T0ACME"}
     return json_answer({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(scopes)))
@@ -266,7 +266,12 @@ class FakeSlack:
     """
 
     def __init__(
-        self, ledger: Ledger, token: str, url: str, clock: Callable[[], float] = time.monotonic, config_token: str = ""
+        self,
+        ledger: RequestLog,
+        token: str,
+        url: str,
+        clock: Callable[[], float] = time.monotonic,
+        config_token: str = "",
     ) -> None:
         self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
         self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
@@ -274,11 +279,11 @@ class FakeSlack:
         self._uploads: dict[str, dict[str, Any]] = {}
         self._posted: dict[str, list[float]] = defaultdict(list)
 
-    def sends(self, call: Call) -> bool:
+    def sends(self, call: RecordedRequest) -> bool:
         """Whether this call sends or edits a message. A file is sent by the last of its three calls."""
         return call.route.removeprefix("/api/") in _TAKES
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: RecordedRequest) -> FakeResponse:
         """What the Web API would say."""
         if call.route.startswith("/upload/"):
             return self._receive(call)
@@ -313,7 +318,7 @@ class FakeSlack:
             return "unknown_method"
         return "" if tokens[token] is method.startswith(_OF_MAKERS) else "not_allowed_token_type"
 
-    def _noted(self, method: str, params: dict[str, Any]) -> Answer:
+    def _noted(self, method: str, params: dict[str, Any]) -> FakeResponse:
         """What sends nothing."""
         self._ledger.note("slack", method, params)
         if method == "auth.test":
@@ -325,12 +330,12 @@ class FakeSlack:
         }
         return steps[method](params) if method in steps else self.failure("unknown_method")
 
-    def failure(self, error: str) -> Answer:
+    def failure(self, error: str) -> FakeResponse:
         """A scripted error: an HTTP status, or one of Slack's codes in a 200."""
         if error == "429":
             return json_answer({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
         if error.isdecimal():
-            return Answer(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
+            return FakeResponse(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
         return json_answer({"ok": False, "error": error})
 
     def host(self, data: bytes) -> str:
@@ -347,15 +352,19 @@ class FakeSlack:
         times = self._posted[channel]
         return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
 
-    def _download(self, call: Call) -> Answer:
+    def _download(self, call: RecordedRequest) -> FakeResponse:
         """With a wrong token, a page to log in and no error."""
         self._ledger.note("slack", "download", call.route)
         if call.headers.get("authorization") != f"Bearer {self._token}":
-            return Answer(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
+            return FakeResponse(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
         data = self._ledger.blobs.get(call.route.rpartition("/")[2])
-        return Answer(404, b"") if data is None else Answer(200, data, {"Content-Type": "application/octet-stream"})
+        return (
+            FakeResponse(404, b"")
+            if data is None
+            else FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
+        )
 
-    def _info(self, params: dict[str, Any]) -> Answer:
+    def _info(self, params: dict[str, Any]) -> FakeResponse:
         digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
         if not digests:
             return self.failure("file_not_found")
@@ -363,20 +372,20 @@ class FakeSlack:
         size = len(self._ledger.blobs[digests[0]])
         return json_answer({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
 
-    def _open(self, params: dict[str, Any]) -> Answer:
+    def _open(self, params: dict[str, Any]) -> FakeResponse:
         """The direct message with one person, always the same."""
         user = str(params.get("users", ""))
         if not re.fullmatch(r"[UW]\w+", user):
             return self.failure("user_not_found")
         return json_answer({"ok": True, "channel": {"id": f"D{user[1:]}"}})
 
-    def _status(self, params: dict[str, Any]) -> Answer:
+    def _status(self, params: dict[str, Any]) -> FakeResponse:
         """Assistants live in direct messages."""
         if not params.get("thread_ts") or "status" not in params:
             return self.failure("invalid_arguments")
         return json_answer(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
 
-    def _post(self, params: dict[str, Any]) -> Answer:
+    def _post(self, params: dict[str, Any]) -> FakeResponse:
         blocks = params.get("blocks") or []
         error = _message_error("chat.postMessage", params, blocks)
         if error:
@@ -392,7 +401,7 @@ class FakeSlack:
         )
         return json_answer({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
 
-    def _post_ephemeral(self, params: dict[str, Any]) -> Answer:
+    def _post_ephemeral(self, params: dict[str, Any]) -> FakeResponse:
         """What one member of a channel sees."""
         blocks = params.get("blocks") or []
         error = _message_error("chat.postEphemeral", params, blocks)
@@ -402,7 +411,7 @@ class FakeSlack:
         number = self._ledger.record("slack", params["channel"], **words, raw=params)
         return json_answer({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
 
-    def _update(self, params: dict[str, Any]) -> Answer:
+    def _update(self, params: dict[str, Any]) -> FakeResponse:
         """Only our own messages, in the channel they were posted in; without `blocks` they would keep theirs."""
         blocks = params.get("blocks")
         error = _message_error("chat.update", params, blocks or [])
@@ -419,23 +428,23 @@ class FakeSlack:
         told = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
         return json_answer({"ok": True, **told})
 
-    def _offer(self, params: dict[str, Any]) -> Answer:
+    def _offer(self, params: dict[str, Any]) -> FakeResponse:
         if not params.get("filename") or int(params.get("length", 0)) < 1:
             return self.failure("invalid_arguments")
         file_id = f"F{len(self._uploads):06d}"
         self._uploads[file_id] = {"filename": params["filename"], "length": int(params["length"])}
         return json_answer({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
 
-    def _receive(self, call: Call) -> Answer:
+    def _receive(self, call: RecordedRequest) -> FakeResponse:
         if self.upload_status != 200:
-            return Answer(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
+            return FakeResponse(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
         upload = self._uploads.get(call.route.rpartition("/")[2])
         if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
-            return Answer(400, b"length mismatch")
+            return FakeResponse(400, b"length mismatch")
         upload["media"] = self._ledger.keep(upload["filename"], "", call.body)
-        return Answer(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
+        return FakeResponse(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
 
-    def _complete(self, params: dict[str, Any]) -> Answer:
+    def _complete(self, params: dict[str, Any]) -> FakeResponse:
         files = params.get("files") or []
         if not set(params) <= set(_TAKES["files.completeUploadExternal"]):
             return self.failure("invalid_arg_name")
@@ -455,7 +464,7 @@ class FakeSlack:
         return json_answer({"ok": True, "files": [{"id": file["id"], "title": file.get("title")} for file in files]})
 
 
-def _params(call: Call) -> dict[str, Any]:
+def _params(call: RecordedRequest) -> dict[str, Any]:
     params = call.params
     return {
         name: json.loads(value) if name in _FORM_JSON and isinstance(value, str) else value

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from sayso.testing.platforms.server import Answer, Call, Ledger, json_answer
+from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_answer
 
 _TAGS = frozenset(
     ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
@@ -73,7 +73,7 @@ UPDATES = frozenset(
 )
 
 
-class RefusedError(Exception):
+class TelegramRefusal(Exception):
     """Raised when Telegram would answer 400 with this description."""
 
 
@@ -86,47 +86,49 @@ def parsed(text: str, parse_mode: str | None) -> str:
     if parse_mode is None:
         return text
     if parse_mode != "HTML":
-        raise RefusedError("unsupported parse_mode")
+        raise TelegramRefusal("unsupported parse_mode")
     open_tags: list[str] = []
     for closing, name, _ in _TAG.findall(text):
         _step(open_tags, bool(closing), name.lower())
     if open_tags:
-        raise RefusedError(f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\"")
+        raise TelegramRefusal(
+            f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\""
+        )
     words = _TAG.sub("", text)
     if "<" in words:
-        raise RefusedError("can't parse entities: Unsupported start tag")
+        raise TelegramRefusal("can't parse entities: Unsupported start tag")
     return html.unescape(words)
 
 
 def _step(open_tags: list[str], closing: bool, name: str) -> None:
     if name not in _TAGS:
-        raise RefusedError(f'can\'t parse entities: Unsupported start tag "{name}"')
+        raise TelegramRefusal(f'can\'t parse entities: Unsupported start tag "{name}"')
     if not closing:
         if name == "blockquote" and "blockquote" in open_tags:
-            raise RefusedError("can't parse entities: blockquotes can't be nested")
+            raise TelegramRefusal("can't parse entities: blockquotes can't be nested")
         if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
-            raise RefusedError("can't parse entities: links can't be nested")
+            raise TelegramRefusal("can't parse entities: links can't be nested")
         open_tags.append(name)
     elif not open_tags or open_tags.pop() != name:
-        raise RefusedError(f'can\'t parse entities: Unexpected end tag "{name}"')
+        raise TelegramRefusal(f'can\'t parse entities: Unexpected end tag "{name}"')
 
 
 def check_length(text: str, limit: int, field: str) -> None:
     """Raises RefusedError for more UTF-16 code units than the limit, and for a message without words."""
     if len(text.encode("utf-16-le")) // 2 > limit:
-        raise RefusedError("message is too long" if field == "text" else "message caption is too long")
+        raise TelegramRefusal("message is too long" if field == "text" else "message caption is too long")
     if field == "text" and not text.strip():
-        raise RefusedError("message text is empty")
+        raise TelegramRefusal("message text is empty")
 
 
 def buttons(markup: Any) -> list[dict[str, str]]:
     """The keys of an inline keyboard: at most 100, each with words and one action; data has 1 to 64 bytes."""
     keyboard = listed(markup, "inline keyboard", "inline_keyboard") if markup else []
     if not all(isinstance(row, list) for row in keyboard):
-        raise RefusedError("can't parse inline keyboard: rows must be arrays")
+        raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
     keys = [key for row in keyboard for key in row]
     if len(keys) > 100 or any(len(row) > 8 for row in keyboard):
-        raise RefusedError("reply markup is too long")
+        raise TelegramRefusal("reply markup is too long")
     for key in keys:
         _check_key(key)
     return [{"label": key["text"], "data": key.get("callback_data", "")} for key in keys]
@@ -134,16 +136,16 @@ def buttons(markup: Any) -> list[dict[str, str]]:
 
 def _check_key(key: Any) -> None:
     if not isinstance(key, dict) or not key.get("text"):
-        raise RefusedError("inline keyboard button text must be non-empty")
+        raise TelegramRefusal("inline keyboard button text must be non-empty")
     actions = _ACTIONS & key.keys()
     if not actions:
-        raise RefusedError("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
+        raise TelegramRefusal("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
     if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
-        raise RefusedError(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
+        raise TelegramRefusal(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
     if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
-        raise RefusedError("BUTTON_DATA_INVALID")
+        raise TelegramRefusal("BUTTON_DATA_INVALID")
     if key.get("style", "primary") not in ("danger", "success", "primary"):
-        raise RefusedError("invalid button style specified")
+        raise TelegramRefusal("invalid button style specified")
 
 
 def listed(value: Any, what: str, key: str = "") -> list[Any]:
@@ -154,14 +156,14 @@ def listed(value: Any, what: str, key: str = "") -> list[Any]:
         found = None
     found = found.get(key) if key and isinstance(found, dict) else found
     if not isinstance(found, list):
-        raise RefusedError(f"can't parse {what} JSON object")
+        raise TelegramRefusal(f"can't parse {what} JSON object")
     return found
 
 
 def chat_id(chat: Any) -> int:
     """The chat's number. Raises RefusedError for what is none."""
     if not re.fullmatch(r"-?\d+", str(chat)):
-        raise RefusedError("chat not found")
+        raise TelegramRefusal("chat not found")
     return int(chat)
 
 
@@ -169,23 +171,23 @@ def check_doing(params: dict[str, Any]) -> None:
     """Raises RefusedError for a chat action in no chat, or of no known kind."""
     chat_id(params.get("chat_id"))
     if params.get("action") not in _DOINGS:
-        raise RefusedError("wrong parameter action in request")
+        raise TelegramRefusal("wrong parameter action in request")
 
 
 def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
     """Raises RefusedError for a webhook that Telegram would not call, except one on this machine."""
     address = urlsplit(url)
     if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
-        raise RefusedError("bad webhook: An HTTPS URL must be provided for webhook")
+        raise TelegramRefusal("bad webhook: An HTTPS URL must be provided for webhook")
     if address.hostname not in _LOCAL and (address.port or 443) not in _PORTS:
-        raise RefusedError("bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443")
+        raise TelegramRefusal("bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443")
     if address.hostname not in _LOCAL and _reserved(address.hostname or ""):
-        raise RefusedError(f"bad webhook: IP address {address.hostname} is reserved")
+        raise TelegramRefusal(f"bad webhook: IP address {address.hostname} is reserved")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret_token):
-        raise RefusedError("secret token contains unallowed characters")
+        raise TelegramRefusal("secret token contains unallowed characters")
     # Telegram takes the nearest number in range: a caller does not mean that.
     if not re.fullmatch(r"\d+", max_connections) or not 1 <= int(max_connections) <= 100:
-        raise RefusedError("max_connections must be between 1 and 100")
+        raise TelegramRefusal("max_connections must be between 1 and 100")
 
 
 def _reserved(host: str) -> bool:
@@ -198,24 +200,24 @@ def _reserved(host: str) -> bool:
 def check_commands(commands: list[Any]) -> None:
     """Raises RefusedError for a menu of commands that Telegram would not show."""
     if len(commands) > 100:
-        raise RefusedError("BOT_COMMANDS_TOO_MUCH")
+        raise TelegramRefusal("BOT_COMMANDS_TOO_MUCH")
     for command in commands:
         if not re.fullmatch(r"[a-z0-9_]{1,32}", str(command.get("command"))):
-            raise RefusedError("BOT_COMMAND_INVALID")
+            raise TelegramRefusal("BOT_COMMAND_INVALID")
         if not 1 <= len(str(command.get("description", ""))) <= 256:
-            raise RefusedError("BOT_COMMAND_DESCRIPTION_INVALID")
+            raise TelegramRefusal("BOT_COMMAND_DESCRIPTION_INVALID")
 
 
 def check_upload(kind: str, mime: str, data: bytes) -> None:
     """Raises RefusedError for a file that is not what its method shows or plays, is empty, or is too large for it."""
     if not data:
-        raise RefusedError("file must be non-empty")
+        raise TelegramRefusal("file must be non-empty")
     if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
-        raise RefusedError("file is too big")
+        raise TelegramRefusal("file is too big")
     if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":
-        raise RefusedError("IMAGE_PROCESS_FAILED")
+        raise TelegramRefusal("IMAGE_PROCESS_FAILED")
     if kind in _PLAYED and mime not in _PLAYED[kind]:
-        raise RefusedError(f"{mime} is no {kind}")
+        raise TelegramRefusal(f"{mime} is no {kind}")
 
 
 #: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, its commands by language, and
@@ -240,7 +242,7 @@ _BOT = {
 _NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
 
 
-def answered(ledger: Ledger, bot_id: int, method: str, params: dict[str, Any]) -> Any:
+def answered(ledger: RequestLog, bot_id: int, method: str, params: dict[str, Any]) -> Any:
     """The result of one of the `METHODS`. Raises RefusedError."""
     if method == "setWebhook":
         return _set(ledger, params)
@@ -263,11 +265,11 @@ def _language(params: dict[str, Any]) -> str:
     """Of whom the menu is; "" for everybody whose language has none of its own."""
     code = str(params.get("language_code", ""))
     if not re.fullmatch("(?:[a-z]{2})?", code):
-        raise RefusedError("invalid language code specified")
+        raise TelegramRefusal("invalid language code specified")
     return code
 
 
-def _set(ledger: Ledger, params: dict[str, Any]) -> bool:
+def _set(ledger: RequestLog, params: dict[str, Any]) -> bool:
     url = str(params.get("url", ""))
     if not url:
         return _delete(ledger, params)
@@ -287,11 +289,11 @@ def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
         return list(before.get("allowed_updates", []))
     updates = listed(params["allowed_updates"], "allowed updates")
     if unknown := set(updates) - UPDATES:  # Telegram passes over them: then the update never comes
-        raise RefusedError(f"unknown allowed updates {sorted(unknown)}")
+        raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
     return updates
 
 
-def _delete(ledger: Ledger, params: dict[str, Any]) -> bool:
+def _delete(ledger: RequestLog, params: dict[str, Any]) -> bool:
     before, dropped = ledger.kept.pop(WEBHOOK, _NO_WEBHOOK), _true(params, "drop_pending_updates")
     waiting = 0 if dropped else before["pending_update_count"]
     if dropped:
@@ -314,7 +316,7 @@ _USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
 class UpdateQueue:
     """One bot's updates, kept in the ledger. One caller at a time waits for them: the newest."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: RequestLog) -> None:
         self._ledger = ledger
         self._changed = threading.Condition()
         self._asked = 0
@@ -363,7 +365,7 @@ class UpdateQueue:
 
     def _allow(self, kinds: list[Any]) -> None:
         if unknown := set(kinds) - UPDATES:  # Telegram passes over them: then the update never comes
-            raise RefusedError(f"unknown allowed updates {sorted(unknown)}")
+            raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
         self._ledger.kept[_ALLOWED] = kinds
 
     def _forget(self, offset: int) -> None:
@@ -380,7 +382,7 @@ _NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 
 def _number(params: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
     number = int(params.get(name, default))
     if not least <= number <= most:
-        raise RefusedError(f"{name} must be between {least} and {most}")
+        raise TelegramRefusal(f"{name} must be between {least} and {most}")
     return number
 
 
@@ -426,15 +428,15 @@ _TAKES = {
 class FakeTelegram:
     """One bot's side of the Bot API."""
 
-    def __init__(self, ledger: Ledger, token: str) -> None:
+    def __init__(self, ledger: RequestLog, token: str) -> None:
         self._ledger, self._token = ledger, token
         self.updates = UpdateQueue(ledger)
 
-    def sends(self, call: Call) -> bool:
+    def sends(self, call: RecordedRequest) -> bool:
         """Whether this call sends, changes or sketches a message."""
         return call.route.rpartition("/")[2] in _TAKES
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: RecordedRequest) -> FakeResponse:
         """What the Bot API would say."""
         if call.route.startswith("/file/bot"):
             return self._download(call)
@@ -443,12 +445,12 @@ class FakeTelegram:
             return _error(401, "Unauthorized")
         try:
             return self._message(method, call) if method in _TAKES else self._other(method, call.params)
-        except RefusedError as exc:
+        except TelegramRefusal as exc:
             return _error(400, f"Bad Request: {exc}")
         except ConflictError as exc:
             return _error(409, f"Conflict: {exc}")
 
-    def failure(self, error: str) -> Answer:
+    def failure(self, error: str) -> FakeResponse:
         """A scripted error: an HTTP status or a description."""
         if error == "429":
             return _error(429, "Too Many Requests: retry after 7", retry_after=7)
@@ -468,7 +470,7 @@ class FakeTelegram:
         times = self._ledger.kept.get(_TIMES, {}).get(chat, [])
         return max((sum(start <= later < start + seconds for later in times) for start in times), default=0)
 
-    def _other(self, method: str, params: dict[str, Any]) -> Answer:
+    def _other(self, method: str, params: dict[str, Any]) -> FakeResponse:
         self._ledger.note("telegram", method, params)
         if method == "getFile":
             return self._where(str(params.get("file_id")))
@@ -487,31 +489,31 @@ class FakeTelegram:
 
     def _acknowledged(self, params: dict[str, Any]) -> bool:
         if not params.get("callback_query_id"):
-            raise RefusedError("query is too old and response timeout expired or query ID is invalid")
+            raise TelegramRefusal("query is too old and response timeout expired or query ID is invalid")
         if len(str(params.get("text", ""))) > 200:
-            raise RefusedError("MESSAGE_TOO_LONG")
+            raise TelegramRefusal("MESSAGE_TOO_LONG")
         return True
 
-    def _where(self, file_id: str) -> Answer:
+    def _where(self, file_id: str) -> FakeResponse:
         data = self._ledger.blobs.get(file_id)
         if data is None:
-            raise RefusedError("wrong file_id or the file is temporarily unavailable")
+            raise TelegramRefusal("wrong file_id or the file is temporarily unavailable")
         if len(data) > _FILE_LIMIT:
-            raise RefusedError("file is too big")
+            raise TelegramRefusal("file is too big")
         file = {"file_id": file_id, "file_unique_id": file_id[:16], "file_size": len(data)}
         return _result({**file, "file_path": f"photos/{file_id}"})
 
-    def _download(self, call: Call) -> Answer:
+    def _download(self, call: RecordedRequest) -> FakeResponse:
         token, _, path = call.route.removeprefix("/file/bot").partition("/")
         data = self._ledger.blobs.get(path.removeprefix("photos/"))
         if token != self._token or data is None:
             return _error(404, "Not Found")
-        return Answer(200, data, {"Content-Type": "application/octet-stream"})
+        return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
 
-    def _message(self, method: str, call: Call) -> Answer:
+    def _message(self, method: str, call: RecordedRequest) -> FakeResponse:
         params = call.params
         if unknown := set(params) - set(_TAKES[method]):
-            raise RefusedError(f"{method} takes no {sorted(unknown)}")
+            raise TelegramRefusal(f"{method} takes no {sorted(unknown)}")
         chat = str(chat_id(params.get("chat_id")))
         if moved := self._ledger.kept.get(MOVED, {}).get(chat):
             words = "Bad Request: group chat was upgraded to a supergroup chat"
@@ -523,7 +525,7 @@ class FakeTelegram:
             return self._edit(method, chat, params)
         return self._send(method, chat, call)
 
-    def _send(self, method: str, chat: str, call: Call) -> Answer:
+    def _send(self, method: str, chat: str, call: RecordedRequest) -> FakeResponse:
         params = call.params
         number = self._ledger.record(
             "telegram",
@@ -538,42 +540,44 @@ class FakeTelegram:
         if not only_for:
             return _result(_told(number, chat))
         if not chat.startswith("-") or not only_for.get("receiver_user_id"):
-            raise RefusedError("ephemeral messages can be sent only to a member of a group")
+            raise TelegramRefusal("ephemeral messages can be sent only to a member of a group")
         return _result({**_told(0, chat), "ephemeral_message_id": number})
 
-    def _file(self, method: str, call: Call) -> dict[str, Any]:
+    def _file(self, method: str, call: RecordedRequest) -> dict[str, Any]:
         upload = next((part for part in call.parts if part.filename), None)
         if upload is None:
-            raise RefusedError("there is no file in the request")
+            raise TelegramRefusal("there is no file in the request")
         check_upload(_UPLOADS[method], upload.mime, upload.body)
         return self._ledger.keep(upload.filename, upload.mime, upload.body)
 
-    def _edit(self, method: str, chat: str, params: dict[str, Any]) -> Answer:
+    def _edit(self, method: str, chat: str, params: dict[str, Any]) -> FakeResponse:
         """Change a message in the ledger, where it keeps its place, and note the call."""
         number = int(params.get("message_id") or 0)
         if not number:
-            raise RefusedError("message identifier is not specified")
+            raise TelegramRefusal("message identifier is not specified")
         entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
         if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
-            raise RefusedError("message to edit not found")
+            raise TelegramRefusal("message to edit not found")
         if method == "editMessageText" and entry["media"]:
-            raise RefusedError("there is no text in the message to edit")
+            raise TelegramRefusal("there is no text in the message to edit")
         if method == "editMessageCaption" and not entry["media"]:
-            raise RefusedError("there is no caption in the message to edit")
+            raise TelegramRefusal("there is no caption in the message to edit")
         field = {"editMessageText": "text", "editMessageCaption": "caption"}.get(method, "")
         text = _words(params, field) if field else entry["text"]
         keys = buttons(params.get("reply_markup"))
         if (text, keys) == (entry["text"], entry["buttons"]):
-            raise RefusedError("message is not modified: specified new message content and reply markup are the same")
+            raise TelegramRefusal(
+                "message is not modified: specified new message content and reply markup are the same"
+            )
         self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
         self._ledger.note("telegram", method, params)
         return _result({**_told(number, chat), "edit_date": _SECOND})
 
     def _sketch(self, chat: str, params: dict[str, Any]) -> bool:
         if chat.startswith("-"):
-            raise RefusedError("message drafts can be sent only to private chats")
+            raise TelegramRefusal("message drafts can be sent only to private chats")
         if not 0 < abs(int(params.get("draft_id") or 0)) < 2**31:
-            raise RefusedError("invalid draft identifier specified")
+            raise TelegramRefusal("invalid draft identifier specified")
         if params.get("text"):
             _words(params, "text")
         self._ledger.note("telegram", "sendMessageDraft", params)
@@ -591,11 +595,11 @@ def _told(number: int, chat: str) -> dict[str, Any]:
     return {"message_id": number, "date": _SECOND, "chat": place}
 
 
-def _result(value: Any) -> Answer:
+def _result(value: Any) -> FakeResponse:
     return json_answer({"ok": True, "result": value})
 
 
-def _error(code: int, description: str, **parameters: Any) -> Answer:
+def _error(code: int, description: str, **parameters: Any) -> FakeResponse:
     body: dict[str, Any] = {"ok": False, "error_code": code, "description": description}
     if parameters:
         body["parameters"] = parameters

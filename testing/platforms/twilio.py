@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from sayso.channels.markdown import utf16_len
 from sayso.channels.whatsapp.webhook import whatsapp_hook
-from sayso.testing.platforms.server import ACCEPTED, Answer, Call, Ledger, json_answer
+from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_answer
 
 #: A sender and a messaging service that every fake account has. The Sandbox's number is no sender.
 SENDER, SENDER_SID = "whatsapp:+4930123456", f"XE{1:032x}"
@@ -44,7 +44,7 @@ _WEBHOOK_FIELDS = frozenset(
 )
 
 
-class TwilioSetup:
+class FakeTwilioSetup:
     """What one account has besides its messages. A test may change all of it."""
 
     def __init__(self, account_sid: str) -> None:
@@ -57,7 +57,7 @@ class TwilioSetup:
         #: Templates by their sid: a name, and what Meta said of it ("" for one that was never submitted).
         self.templates: dict[str, tuple[str, str]] = {}
 
-    def answer(self, call: Call) -> Answer | None:
+    def answer(self, call: RecordedRequest) -> FakeResponse | None:
         """The answer to a call about any of it, None to another one."""
         if call.route == f"/2010-04-01/Accounts/{self._account_sid}.json":
             return json_answer(self.account)
@@ -70,14 +70,14 @@ class TwilioSetup:
             return self._change_service(call) if call.method == "POST" else json_answer(self.service)
         return self._template(call)
 
-    def _change_sender(self, call: Call) -> Answer:
+    def _change_sender(self, call: RecordedRequest) -> FakeResponse:
         webhook = json.loads(call.body).get("webhook") or {}
         if set(webhook) - _WEBHOOK_FIELDS or not all(map(_is_address, _urls(webhook))):
             return json_answer({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
         self.sender["webhook"] = {**self.sender["webhook"], **webhook}
         return json_answer(self.sender, 202)
 
-    def _change_service(self, call: Call) -> Answer:
+    def _change_service(self, call: RecordedRequest) -> FakeResponse:
         fields = {name: values[0] for name, values in call.form.items()}
         if set(fields) - set(_SERVICE_FIELDS):
             return json_answer({"code": 20001, "message": "Unknown parameter", "status": 400}, 400)
@@ -87,7 +87,7 @@ class TwilioSetup:
         self.service |= changed
         return json_answer(self.service)
 
-    def _template(self, call: Call) -> Answer | None:
+    def _template(self, call: RecordedRequest) -> FakeResponse | None:
         found = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
         if found is None or found[1] not in self.templates:
             return None
@@ -119,7 +119,7 @@ _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
 class TwilioMessages:
     """What people sent, whether a webhook told of it or not. `busy`: so many calls about it are too many at once."""
 
-    def __init__(self, ledger: Ledger, account_sid: str) -> None:
+    def __init__(self, ledger: RequestLog, account_sid: str) -> None:
         self._ledger = ledger
         self._account = f"/2010-04-01/Accounts/{account_sid}"
         self._account_sid = account_sid
@@ -142,7 +142,7 @@ class TwilioMessages:
         self._ledger.kept.setdefault(_KEPT, []).append({**listed, **more, "num_media": str(len(files))})
         return sid
 
-    def answer(self, call: Call) -> Answer | None:
+    def answer(self, call: RecordedRequest) -> FakeResponse | None:
         """The answer to a call about any of it, None to another one."""
         one = re.fullmatch(rf"{self._account}/Messages/(\w+)/Media(?:/(\w+))?\.json", call.route)
         if not one and (call.method, call.route) != ("GET", f"{self._account}/Messages.json"):
@@ -153,7 +153,7 @@ class TwilioMessages:
             return json_answer(words, 429, Retry_After="7")
         return self._files(call, one[1], one[2]) if one else self._list(call)
 
-    def _list(self, call: Call) -> Answer:
+    def _list(self, call: RecordedRequest) -> FakeResponse:
         fields = {name: values[0] for name, values in call.form.items()}
         try:
             found = list(self._found(fields))
@@ -188,14 +188,14 @@ class TwilioMessages:
         media = {"media": f"{self._account}/Messages/{sid}/Media.json"}
         return {**told, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
 
-    def _files(self, call: Call, sid: str, file: str | None) -> Answer:
+    def _files(self, call: RecordedRequest, sid: str, file: str | None) -> FakeResponse:
         message = next((each for each in self.messages if each["sid"] == sid), None)
         if message is None or (file and file not in message["files"]):
             return json_answer({"code": 20404, "message": "The requested resource was not found", "status": 404}, 404)
         if file and call.method == "DELETE":
             del message["files"][file]  # what the message says of their number stays
             self._ledger.note("twilio", "delete", file)
-            return Answer(204, b"")
+            return FakeResponse(204, b"")
         if file or call.method != "GET":
             return json_answer({"code": 20004, "message": "Method not allowed", "status": 405}, 405)
         listed = [{"sid": name, "parent_sid": sid, "content_type": kind} for name, kind in message["files"].items()]
@@ -252,7 +252,7 @@ _FILES = (
 AWAY_SECONDS = 8.0
 
 
-class RefusedError(Exception):
+class TwilioRefusal(Exception):
     """Raised when Twilio would answer 400 with this code."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -263,14 +263,14 @@ class RefusedError(Exception):
 class FakeTwilio:
     """One account's side of the REST API. `url` is where its files' own network is; `redirect` sends elsewhere."""
 
-    def __init__(self, ledger: Ledger, account_sid: str, auth_token: str, url: str) -> None:
+    def __init__(self, ledger: RequestLog, account_sid: str, auth_token: str, url: str) -> None:
         self._ledger, self._account_sid, self._auth_token = ledger, account_sid, auth_token
         self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"
         self._url = url
         self.redirect = ""
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
-        self.setup = TwilioSetup(account_sid)
+        self.setup = FakeTwilioSetup(account_sid)
         self.kept = TwilioMessages(ledger, account_sid)
 
     @property
@@ -279,11 +279,11 @@ class FakeTwilio:
         addresses: set[str] = self._ledger.kept.setdefault(_CLOSED, set())
         return addresses
 
-    def sends(self, call: Call) -> bool:
+    def sends(self, call: RecordedRequest) -> bool:
         """Whether this call sends a message."""
         return call.method == "POST" and call.route.endswith("/Messages.json")
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: RecordedRequest) -> FakeResponse:
         """What the REST API would say."""
         if call.route.startswith("/cdn/"):
             return self._cdn(call)
@@ -296,7 +296,7 @@ class FakeTwilio:
                 return self._create_content(json.loads(call.body))
             if call.route == "/v2/Indicators/Typing.json":
                 return self._typing(call.params)
-        except RefusedError as exc:
+        except TwilioRefusal as exc:
             return _error(400, exc.code, str(exc))
         if call.method == "GET" and (told := self._told(call)):
             return told
@@ -306,7 +306,7 @@ class FakeTwilio:
             return self._media(call)
         return self.setup.answer(call) or _error(404, 20404, "The requested resource was not found")
 
-    def failure(self, error: str) -> Answer:
+    def failure(self, error: str) -> FakeResponse:
         """A scripted error: an HTTP status or one of Twilio's codes."""
         if error == "429":
             return replace(_error(429, 20429, "Too Many Requests"), headers={"Retry-After": "7"})
@@ -321,7 +321,7 @@ class FakeTwilio:
         digest = self._ledger.host(data)
         return f"https://api.twilio.com{self._messages}MM{digest[:32]}/Media/ME{digest[32:]}"
 
-    def _told(self, call: Call) -> Answer | None:
+    def _told(self, call: RecordedRequest) -> FakeResponse | None:
         """One message that this account sent."""
         found = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
         number = int(found[1], 16) if found else 0
@@ -331,23 +331,29 @@ class FakeTwilio:
         sent = {"sid": call.route[-39:-5], "body": entry["text"], "to": entry["chat"]}
         return json_answer({**sent, "from": entry["raw"].get("From", "")}) if entry["platform"] == "twilio" else None
 
-    def _media(self, call: Call) -> Answer:
+    def _media(self, call: RecordedRequest) -> FakeResponse:
         """Files are elsewhere: Twilio redirects."""
         self._ledger.note("twilio", "media", call.route)
         parts = re.fullmatch(r"MM(\w{32})/Media/ME(\w{32})", call.route.removeprefix(self._messages))
         if parts is None or "".join(parts.groups()) not in self._ledger.blobs:
             return _error(404, 20404, "The requested resource was not found")
-        return Answer(302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"})
+        return FakeResponse(302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"})
 
-    def _cdn(self, call: Call) -> Answer:
+    def _cdn(self, call: RecordedRequest) -> FakeResponse:
         """A signed link and credentials exclude each other, as at S3."""
         self._ledger.note("twilio", "cdn", dict(call.headers))
         if "authorization" in call.headers:
-            return Answer(400, b"<Error><Code>InvalidArgument</Code></Error>", {"Content-Type": "application/xml"})
+            return FakeResponse(
+                400, b"<Error><Code>InvalidArgument</Code></Error>", {"Content-Type": "application/xml"}
+            )
         data = self._ledger.blobs.get(call.route.removeprefix("/cdn/"))
-        return Answer(404, b"") if data is None else Answer(200, data, {"Content-Type": "application/octet-stream"})
+        return (
+            FakeResponse(404, b"")
+            if data is None
+            else FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
+        )
 
-    def _message(self, form: dict[str, list[str]]) -> Answer:
+    def _message(self, form: dict[str, list[str]]) -> FakeResponse:
         fields = {name: values[0] for name, values in form.items()}
         _check(fields, form)
         if fields["To"] in self.closed and fields.get("ContentSid") not in _TEMPLATES:
@@ -367,7 +373,7 @@ class FakeTwilio:
         sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
         return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
-    def _failing(self, fields: dict[str, str]) -> Answer:
+    def _failing(self, fields: dict[str, str]) -> FakeResponse:
         """Taken now, and reported as failed a moment later."""
         sid = f"SM{uuid4().hex}"
         self._ledger.note("twilio", "63016", fields)
@@ -385,9 +391,9 @@ class FakeTwilio:
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310  # as above
             pass
 
-    def _typing(self, params: dict[str, Any]) -> Answer:
+    def _typing(self, params: dict[str, Any]) -> FakeResponse:
         if params.get("channel") != "whatsapp" or not _MESSAGE_SID.fullmatch(str(params.get("messageId"))):
-            raise RefusedError(20001, "The channel or the messageId is not valid")
+            raise TwilioRefusal(20001, "The channel or the messageId is not valid")
         self._ledger.note("twilio", "typing", params)
         return json_answer(ACCEPTED, 201)
 
@@ -396,11 +402,11 @@ class FakeTwilio:
         sid = fields["ContentSid"]
         content = _TEMPLATES.get(sid) or self._contents.get(sid)
         if content is None:
-            raise RefusedError(21655, "The ContentSid is invalid")
+            raise TwilioRefusal(21655, "The ContentSid is invalid")
         values = _variables(fields, content, approved=sid in _TEMPLATES)
         ((kind, shape),) = json.loads(_fill(json.dumps(content["types"]), values)).items()
         if not 1 <= utf16_len(shape["body"]) <= (1600 if kind == "twilio/text" else 1024):
-            raise RefusedError(21617, "The content body must have 1 to 1024 characters")
+            raise TwilioRefusal(21617, "The content body must have 1 to 1024 characters")
         return shape["body"], _buttons(kind, shape)
 
     def _fetched(self, url: str) -> dict[str, Any]:
@@ -413,16 +419,16 @@ class FakeTwilio:
                 return self._ledger.keep(headers.get_filename() or "", headers.get_content_type(), data)
             except (OSError, ValueError) as exc:
                 if not _is_away(exc) or time.monotonic() > deadline:
-                    raise RefusedError(21620, "The media URL cannot be fetched") from exc
+                    raise TwilioRefusal(21620, "The media URL cannot be fetched") from exc
             time.sleep(0.1)
 
-    def _create_content(self, content: dict[str, Any]) -> Answer:
+    def _create_content(self, content: dict[str, Any]) -> FakeResponse:
         if not content.get("friendly_name") or not content.get("language") or len(content["types"]) != 1:
-            raise RefusedError(60200, "Invalid parameter")
+            raise TwilioRefusal(60200, "Invalid parameter")
         ((kind, shape),) = content["types"].items()
         _check_shape(kind, shape)
         if not set(_VARIABLE.findall(json.dumps(shape))) <= content.get("variables", {}).keys():
-            raise RefusedError(60200, "A variable has no sample")
+            raise TwilioRefusal(60200, "A variable has no sample")
         sid = f"HX{len(self._contents) + 1:032x}"
         self._contents[sid] = content
         self._ledger.note("twilio", "content", content)
@@ -439,9 +445,9 @@ def _check_shape(kind: str, shape: dict[str, Any]) -> None:
     else:
         good = False
     if not good or any({"title", "id"} != set(action) for action in actions) or not all(map(_is_item, items)):
-        raise RefusedError(60200, "Invalid actions or items")
+        raise TwilioRefusal(60200, "Invalid actions or items")
     if any(not 1 <= utf16_len(action["title"]) <= 20 for action in actions):
-        raise RefusedError(60200, "A title must have 1 to 20 characters")
+        raise TwilioRefusal(60200, "A title must have 1 to 20 characters")
 
 
 def _is_item(item: dict[str, str]) -> bool:
@@ -457,9 +463,9 @@ def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
     lengths = {name: 24 if is_list else 20, "id": 200 if is_list else 256, "description": 72}
     for entry in entries:
         if any(not 1 <= utf16_len(value) <= lengths[field] for field, value in entry.items()):
-            raise RefusedError(63013, "A title, an id or a description is empty or too long")
+            raise TwilioRefusal(63013, "A title, an id or a description is empty or too long")
     if len({entry[name] for entry in entries}) < len(entries):
-        raise RefusedError(63013, "Two titles are the same")
+        raise TwilioRefusal(63013, "Two titles are the same")
     return [{"label": entry[name], "data": entry["id"]} for entry in entries]
 
 
@@ -467,46 +473,46 @@ def _checked(file: dict[str, Any], words: str) -> dict[str, Any]:
     """The file, if WhatsApp shows it; only a picture has words beside it."""
     is_picture = file["mime"] in ("image/jpeg", "image/png")
     if not is_picture and file["mime"] not in _FILES:
-        raise RefusedError(63005, f"Files of type {file['mime']} are not accepted")
+        raise TwilioRefusal(63005, f"Files of type {file['mime']} are not accepted")
     if file["size"] > (5 if is_picture else 16) * 1024 * 1024:
-        raise RefusedError(63019, "The file is too large")
+        raise TwilioRefusal(63019, "The file is too large")
     if words and not is_picture:
-        raise RefusedError(63030, "Only a picture has words beside it")
+        raise TwilioRefusal(63030, "Only a picture has words beside it")
     return file
 
 
 def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
     _check_addresses(fields)
     if "ContentSid" in fields and ("Body" in fields or "MediaUrl" in fields):
-        raise RefusedError(21654, "ContentSid goes without Body and MediaUrl")
+        raise TwilioRefusal(21654, "ContentSid goes without Body and MediaUrl")
     if "ContentVariables" in fields and "ContentSid" not in fields:
-        raise RefusedError(21654, "ContentVariables need a ContentSid")
+        raise TwilioRefusal(21654, "ContentVariables need a ContentSid")
     if not any(fields.get(name) for name in ("Body", "MediaUrl", "ContentSid")):
-        raise RefusedError(21619, "A text message body or media URL must be given")
+        raise TwilioRefusal(21619, "A text message body or media URL must be given")
     if utf16_len(fields.get("Body", "")) > 1600:
-        raise RefusedError(21617, "The message body exceeds 1600 characters")
+        raise TwilioRefusal(21617, "The message body exceeds 1600 characters")
     if len(form.get("MediaUrl", ())) > 1:
-        raise RefusedError(21623, "Only one MediaUrl is sent on WhatsApp")
+        raise TwilioRefusal(21623, "Only one MediaUrl is sent on WhatsApp")
 
 
 def _check_addresses(fields: dict[str, str]) -> None:
     if not _ADDRESS.fullmatch(fields.get("To", "")):
-        raise RefusedError(21211, "The 'To' number is not valid")
+        raise TwilioRefusal(21211, "The 'To' number is not valid")
     if not fields.get("MessagingServiceSid") and not _ADDRESS.fullmatch(fields.get("From", "")):
-        raise RefusedError(21212, "The 'From' number is not valid")
+        raise TwilioRefusal(21212, "The 'From' number is not valid")
 
 
 def _variables(fields: dict[str, str], content: dict[str, Any], *, approved: bool) -> dict[str, str]:
     try:
         values = json.loads(fields.get("ContentVariables", "{}"))
     except ValueError as exc:
-        raise RefusedError(21656, "The ContentVariables are not JSON") from exc
+        raise TwilioRefusal(21656, "The ContentVariables are not JSON") from exc
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-        raise RefusedError(21656, "The ContentVariables must be an object of strings")
+        raise TwilioRefusal(21656, "The ContentVariables must be an object of strings")
     if not set(_VARIABLE.findall(json.dumps(content["types"]))) <= values.keys():
-        raise RefusedError(63028, "The number of parameters does not match")
+        raise TwilioRefusal(63028, "The number of parameters does not match")
     if approved and any(re.search(r"[\n\t]| {5}", value) or not value for value in values.values()):
-        raise RefusedError(21656, "A template's variable is empty, or has a line end, a tab or a wide gap")
+        raise TwilioRefusal(21656, "A template's variable is empty, or has a line end, a tab or a wide gap")
     return values
 
 
@@ -515,7 +521,7 @@ def _fill(template: str, values: dict[str, str]) -> str:
     return _VARIABLE.sub(lambda match: json.dumps(values[match.group(1)])[1:-1], template)
 
 
-def _error(status: int, code: int, message: str) -> Answer:
+def _error(status: int, code: int, message: str) -> FakeResponse:
     more = f"https://www.twilio.com/docs/errors/{code}"
     return json_answer({"code": code, "message": message, "more_info": more, "status": status}, status)
 

@@ -16,7 +16,7 @@ from sayso.config.cli.output import clear_errors, fail
 
 if TYPE_CHECKING:  # commands load only what they need
     from sayso.testing.simulation.plan import Plan
-    from sayso.testing.simulation.report import Report
+    from sayso.testing.simulation.report import SimulationReport
 
 
 @click.command()
@@ -180,7 +180,7 @@ def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool, full_size: boo
     return [planned(row, given, full_size=full_size) for row in chosen] or [given]
 
 
-def _run(plan: Plan, data: Path | None) -> Report:
+def _run(plan: Plan, data: Path | None) -> SimulationReport:
     """One simulation, on a folder that is kept when a promise was broken or when it was named."""
     from sayso.testing.simulation.processes import MachineError
     from sayso.testing.simulation.run import Simulation

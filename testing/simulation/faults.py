@@ -16,9 +16,9 @@ from random import Random
 from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import EmbeddedRedisError
-from sayso.testing.platforms.server import Call, Failure
+from sayso.testing.platforms.server import Failure, RecordedRequest
 from sayso.testing.simulation.plan import Plan, Room
-from sayso.testing.simulation.processes import Machine, Server, pick, spooled
+from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
 from sayso.workers.mailbox import LEASE_MS
 
 #: How probable each failure is. The two hang-ups stand for timeouts, cut short: before the message was taken, after it.
@@ -48,7 +48,7 @@ class Flaky:
         self._row: Counter[str] = Counter()
         self._closed_until: dict[str, float] = {}
 
-    def __call__(self, platform: str, call: Call) -> Failure | None:
+    def __call__(self, platform: str, call: RecordedRequest) -> Failure | None:
         """What goes wrong with this message, if anything."""
         fields = call.params
         chat = str(fields.get(_CHAT_FIELDS[platform]) or fields.get("channel_id"))
@@ -79,7 +79,7 @@ FULL_SECONDS, RETRY_SECONDS = 5.0, 1.0
 class Full:
     """Lives as long as its server. With a full disk Redis ends itself, and is started again as `sayso up` would."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: RedisServer) -> None:
         self.deaths = 0
         self._server = server
         self._room: Room | None = None
@@ -146,7 +146,7 @@ class Away:
 class Outage:
     """Lives as long as its machine, in the thread that made it. `away` tells what is known so far."""
 
-    def __init__(self, server: Server, doors: Sequence[str], seconds: float, now: float) -> None:
+    def __init__(self, server: RedisServer, doors: Sequence[str], seconds: float, now: float) -> None:
         self.away = Away()
         self._server, self._doors, self._seconds = server, doors, seconds
         self._due = now + BEGIN_SECONDS if seconds else float("inf")

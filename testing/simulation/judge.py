@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from sayso.testing.simulation.outcomes import NO_OUTCOME, Kind, Verdict, judge, least, says_expired, window
-from sayso.testing.simulation.tools import Entry
-from sayso.testing.simulation.users import PATIENCE, Act, Heard, Person, by_bill
+from sayso.testing.simulation.outcomes import NO_OUTCOME, BillVerdict, MessageKind, judge, least, says_expired, window
+from sayso.testing.simulation.tools import EffectEntry
+from sayso.testing.simulation.users import PATIENCE, Act, Heard, SimulatedUser, by_bill
 
 
 def decisions_by_bill(diary: Iterable[Act]) -> dict[str, list[Act]]:
@@ -101,7 +101,7 @@ def answerable(decisions: Sequence[Act], told: Iterable[Heard]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BrokenPromise:
     """One broken promise: whose, at which turn, and what happened."""
 
     promise: str
@@ -128,7 +128,7 @@ class Review:
     marked: int = 0
     answered: list[tuple[float, float]] = field(default_factory=list)
     picked_up: list[float] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[BrokenPromise] = field(default_factory=list)
 
     def count(self, promise: str) -> int:
         """How often a promise was broken."""
@@ -149,9 +149,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
-def review(people: Iterable[Person], entries: Iterable[Entry]) -> Review:
+def review(people: Iterable[SimulatedUser], entries: Iterable[EffectEntry]) -> Review:
     """The review of all conversations."""
-    effects: dict[str, list[Entry]] = defaultdict(list)
+    effects: dict[str, list[EffectEntry]] = defaultdict(list)
     for entry in entries:
         effects[entry.bill].append(entry)
     found, asked = Review(), set()
@@ -161,7 +161,7 @@ def review(people: Iterable[Person], entries: Iterable[Entry]) -> Review:
         asked |= {act.bill for act in person.diary if act.verb == "ask"}
     for bill in sorted(set(effects) - asked):
         if any(entry.step == "effect" for entry in effects[bill]):
-            found.findings.append(Finding("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it"))
+            found.findings.append(BrokenPromise("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it"))
     return found
 
 
@@ -173,7 +173,7 @@ class _Case:
     chat: str
     diary: Sequence[Act]
     heard: Sequence[Heard]
-    effects: Mapping[str, Sequence[Entry]]
+    effects: Mapping[str, Sequence[EffectEntry]]
     signs: Sequence[float]
 
     def judge(self) -> None:
@@ -207,7 +207,7 @@ class _Case:
             latest = max(latest, heard.at)
 
     def _fault(self, promise: str, number: int, words: str) -> None:
-        self.found.findings.append(Finding(promise, self.chat, number, words))
+        self.found.findings.append(BrokenPromise(promise, self.chat, number, words))
 
     def _turns(self) -> Iterator[tuple[Act, Heard]]:
         """The acts whose answers name them, each with its first words and its first file."""
@@ -267,14 +267,16 @@ class _Case:
             self._in_time(ask, own, told)
             self._ending(ask, own, told, verdict)
 
-    def _unwanted(self, ask: Act, decisions: Sequence[Act], entries: Sequence[Entry]) -> None:
+    def _unwanted(self, ask: Act, decisions: Sequence[Act], entries: Sequence[EffectEntry]) -> None:
         """Nothing takes effect before somebody agreed who was asked."""
         effects = [entry.at or inf for entry in entries if entry.step == "effect"]
         agreed_at = min((act.sent_at for act in decisions if act.agrees), default=inf)
         if effects and agreed_at >= min(effects):
             self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody had agreed")
 
-    def _impossible(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard], entries: Sequence[Entry]) -> None:
+    def _impossible(
+        self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard], entries: Sequence[EffectEntry]
+    ) -> None:
         """No outcome is told that cannot be: not without the decision that leads to it, and not before it is one."""
         if not any(act.agrees for act in decisions) and _of_kind(told, "failed", "unknown"):
             self._fault("untrue", ask.number, f"{ask.bill} was told to have begun, and nobody had agreed")
@@ -285,7 +287,7 @@ class _Case:
         if any(heard.at < took_effect_at for heard in _of_kind(told, "done", "correction")):
             self._fault("untrue", ask.number, f"{ask.bill} was told to be done before it was")
 
-    def _ending(self, ask: Act, own: Sequence[Act], told: Sequence[Heard], verdict: Verdict) -> None:
+    def _ending(self, ask: Act, own: Sequence[Act], told: Sequence[Heard], verdict: BillVerdict) -> None:
         """Whoever decided hears of the outcome, or is asked again when nobody waits any more to decide once more."""
         self.found.confirmed += any(act.agrees for act in own)
         self.found.endings[verdict.ending] += 1
@@ -348,7 +350,7 @@ def _promise(fault: str) -> str:
     return "unmarked" if fault.startswith("answered") else "untrue"
 
 
-def _of_kind(told: Iterable[Heard], *kinds: Kind) -> list[Heard]:
+def _of_kind(told: Iterable[Heard], *kinds: MessageKind) -> list[Heard]:
     return [heard for heard in told if heard.telling.kind in kinds]
 
 

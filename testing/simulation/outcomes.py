@@ -9,18 +9,20 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from sayso.testing.simulation.tools import Entry
+from sayso.testing.simulation.tools import EffectEntry
 
 #: What one message says of a bill. `foreign`: that a button is somebody else's; `nothing`: that nothing was done;
 #: `aside`: a yes or no that nothing waited for; `odd`: nothing we know.
-Kind = Literal["question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "odd"]
+MessageKind = Literal[
+    "question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "odd"
+]
 #: What says nothing of how the matter stands.
-NO_OUTCOME: tuple[Kind, ...] = ("question", "early", "foreign", "aside")
+NO_OUTCOME: tuple[MessageKind, ...] = ("question", "early", "foreign", "aside")
 #: What a person knows in the end. `asked again`: whoever was told that it was too early did not decide once more.
-Ending = Literal["done", "failed", "unknown", "corrected", "not started", "asked again", "untold"]
+BillOutcome = Literal["done", "failed", "unknown", "corrected", "not started", "asked again", "untold"]
 
 #: How people read them, in this order. Written out here: the catalogue is what is judged.
-_WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+_WORDS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
     ("question", re.compile(r"Reply yes to confirm or no to cancel")),
     ("early", re.compile(r"^I had not asked yet when you said that")),
     ("correction", re.compile(r"^Correction: it had finished after all\. ")),
@@ -50,7 +52,7 @@ class Telling:
     bill about which the same words came marked before: perhaps this is their first try, and counts as marked.
     """
 
-    kind: Kind
+    kind: MessageKind
     text: str
     marked: bool = False
     in_passing: bool = False
@@ -58,15 +60,15 @@ class Telling:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BillVerdict:
     """What one person knows of one bill in the end, how often it took effect, and every promise that was broken."""
 
-    ending: Ending
+    ending: BillOutcome
     effects: int
     faults: tuple[str, ...]
 
 
-class Reader:
+class ChatReader:
     """Reads the messages of one chat in order. One that names no bill is about the last that was asked about.
 
     One that names several bills, other than to drop one by the way, says nothing we know.
@@ -119,7 +121,7 @@ def says_expired(text: str) -> bool:
 
 def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
     """The messages of one chat by bill."""
-    reader = Reader()
+    reader = ChatReader()
     told: dict[str, list[Telling]] = defaultdict(list)
     for bill, telling in chain.from_iterable(map(reader.read, texts)):
         told[bill].append(telling)
@@ -135,7 +137,7 @@ def least(told: Iterable[Telling]) -> int:
     return sum(max(1, count) for count in unmarked.values())
 
 
-def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdict:
+def judge(told: Sequence[Telling], entries: Sequence[EffectEntry], acts: int) -> BillVerdict:
     """The verdict on one bill. `acts` counts the different taps and words that may be answered by words about it."""
     answers = [telling for telling in told if telling.kind != "question"]
     kinds = [telling.kind for telling in answers if telling.kind not in NO_OUTCOME]
@@ -150,7 +152,7 @@ def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdi
     if fresh > acts:
         faults.append(f"answered {fresh} times to {acts} acts")
     asked_again = not kinds and not effects and bool(answers) and answers[-1].kind == "early"
-    return Verdict("asked again" if asked_again else _ending(kinds), effects, tuple(faults))
+    return BillVerdict("asked again" if asked_again else _ending(kinds), effects, tuple(faults))
 
 
 def _read(text: str, done: re.Pattern[str]) -> Telling:
@@ -161,7 +163,7 @@ def _read(text: str, done: re.Pattern[str]) -> Telling:
     return Telling(kind, words, marked=words != plain)
 
 
-def _ending(kinds: Sequence[Kind]) -> Ending:
+def _ending(kinds: Sequence[MessageKind]) -> BillOutcome:
     if "correction" in kinds:
         return "corrected"
     match next((kind for kind in reversed(kinds) if kind != "odd"), None):
@@ -172,7 +174,7 @@ def _ending(kinds: Sequence[Kind]) -> Ending:
     return "untold"
 
 
-def _wrong_effects(entries: Sequence[Entry], effects: int) -> list[str]:
+def _wrong_effects(entries: Sequence[EffectEntry], effects: int) -> list[str]:
     begun = sum(entry.step == "begin" and not entry.key for entry in entries)
     faults = [f"{effects} effects"] if effects > 1 else [f"begun {begun} times"] if begun > 1 else []
     if len({entry.key for entry in entries}) > 1:
@@ -180,7 +182,7 @@ def _wrong_effects(entries: Sequence[Entry], effects: int) -> list[str]:
     return faults
 
 
-def _lies(kinds: Sequence[Kind], effects: int) -> list[str]:
+def _lies(kinds: Sequence[MessageKind], effects: int) -> list[str]:
     if not kinds:
         return ["told nothing"]
     faults = []
@@ -193,7 +195,7 @@ def _lies(kinds: Sequence[Kind], effects: int) -> list[str]:
     return faults
 
 
-def _contradictions(kinds: Sequence[Kind]) -> list[str]:
+def _contradictions(kinds: Sequence[MessageKind]) -> list[str]:
     """One word for ever, or unknown or failed and then, last, the correction."""
     said = list(dict.fromkeys(kinds))
     if "correction" not in said:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 #: What can be killed.
-Part = Literal["worker", "machine", "web", "redis"]
+FaultTarget = Literal["worker", "machine", "web", "redis"]
 
 
 #: What can be full.
@@ -19,7 +19,7 @@ ROOMS: tuple[Room, ...] = get_args(Room)
 
 
 #: Seconds between two kills when none are given.
-KILL_SECONDS: Mapping[Part, float] = {"worker": 1.0, "machine": 40.0, "web": 15.0, "redis": 10.0}
+KILL_SECONDS: Mapping[FaultTarget, float] = {"worker": 1.0, "machine": 40.0, "web": 15.0, "redis": 10.0}
 
 
 #: Seconds between two pauses, and between two rolling restarts.
@@ -81,7 +81,7 @@ class Plan:
     rate: float = 0.0
     seed: int = 0
     model_ms: tuple[float, float] = (20.0, 200.0)
-    kill: Mapping[Part, float] = field(default_factory=dict)
+    kill: Mapping[FaultTarget, float] = field(default_factory=dict)
     pause: float = 0.0
     restart: float = 0.0
     outage: float = 0.0

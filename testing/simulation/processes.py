@@ -31,7 +31,7 @@ from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.tools import MODEL_MS
 
 
-class Crew:
+class WorkerProcesses:
     """`registered` says which process ids RQ knows workers by: one that is still starting is none yet."""
 
     def __init__(self, parents: Sequence[Child], registered: Callable[[], set[int]]) -> None:
@@ -147,7 +147,7 @@ LAST_BYTES = 4096
 GONE_SECONDS = 10.0
 
 
-class Server(EmbeddedRedis):
+class RedisServer(EmbeddedRedis):
     """Start and end it in one thread that outlives it, as any embedded Redis."""
 
     def prepare(self) -> None:
@@ -300,14 +300,14 @@ class Machine:
     """From `with` to its end. Start and end it in one thread that outlives it: the processes die with that thread."""
 
     def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
-        self.redis = Server(data)
+        self.redis = RedisServer(data)
         self.doors = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
         self.hooks: list[tuple[str, str]] = []
         self._plan, self._data, self._platforms = plan, data, platforms
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
-        self.crew = Crew([], self.redis.workers)
+        self.crew = WorkerProcesses([], self.redis.workers)
         self._proxy = self._child("proxy")
         self._folders = itertools.count(1)
 
@@ -364,7 +364,7 @@ class Machine:
         self.webs = [self._child("web", door, skew=self._plan.skew) for door in self.doors]
         for web in self.webs:
             web.start()
-        self.crew = Crew(self._parents(), self.redis.workers)
+        self.crew = WorkerProcesses(self._parents(), self.redis.workers)
         self.crew.tend()
         for door in self.doors:
             _until(lambda door=door: workers_known(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
@@ -480,7 +480,7 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Gauge:
+class MemoryMeter:
     """Lives as long as its machine. Tell it the time now and then, and the end."""
 
     machine: Machine

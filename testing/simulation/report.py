@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimulationReport:
     """One simulation. `hits` are the moments at which something was taken out of a worker's hands.
 
     `killed_at` are the moments, by part, at which one was killed after which all must go on within seconds.
@@ -253,7 +253,7 @@ def _http(statuses: Counter[int]) -> str:
     return ", ".join(f"{status or 'no answer'} {count}" for status, count in sorted(statuses.items()))
 
 
-def table(reports: Sequence[Report], *, markdown: bool = False) -> str:
+def table(reports: Sequence[SimulationReport], *, markdown: bool = False) -> str:
     """One line for each simulation; for people, columns are padded and the faults come last."""
     rows = [list(COLUMNS), *(report.row() for report in reports)]
     if markdown:

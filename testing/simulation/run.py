@@ -14,8 +14,8 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.faults import Faults, Flaky
 from sayso.testing.simulation.judge import Review, review
 from sayso.testing.simulation.plan import Plan
-from sayso.testing.simulation.processes import Gauge, Machine
-from sayso.testing.simulation.report import Report
+from sayso.testing.simulation.processes import Machine, MemoryMeter
+from sayso.testing.simulation.report import SimulationReport
 from sayso.testing.simulation.tools import Effects
 from sayso.testing.simulation.users import Crowd, load_stories
 
@@ -33,7 +33,7 @@ class Simulation:
     data: Path
     say: Callable[[str], None]
 
-    def run(self) -> Report:
+    def run(self) -> SimulationReport:
         """Simulate, and judge. Raises StoriesUnusable, MachineError, EmbeddedRedisError."""
         plan = self.plan
         stories = load_stories(plan.stories, plan.only)
@@ -44,14 +44,14 @@ class Simulation:
             machine = stack.enter_context(Machine(plan, self.data, platforms))
             crowd = stack.enter_context(Crowd(plan, platforms, machine, stories))
             began = time.monotonic()
-            gauge = Gauge(machine, began)
+            gauge = MemoryMeter(machine, began)
             faults = Faults(machine, plan, Random(f"{plan.seed} faults"), began)  # noqa: S311  # no secret
             self._break(crowd, faults, gauge, began)
             seconds = time.monotonic() - began
             found = self._settle(crowd)
             memory = gauge.read(plan.conversations)
         self._keep(crowd, found)
-        return Report(
+        return SimulationReport(
             plan=plan,
             review=found,
             hits=faults.hits,
@@ -70,7 +70,7 @@ class Simulation:
             memory=memory,
         )
 
-    def _break(self, crowd: Crowd, faults: Faults, gauge: Gauge, began: float) -> None:
+    def _break(self, crowd: Crowd, faults: Faults, gauge: MemoryMeter, began: float) -> None:
         """Break things while people begin something new; then let everybody hear everything."""
         told = began
         while not crowd.is_done or faults.is_broken:

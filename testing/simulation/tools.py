@@ -16,18 +16,18 @@ from sayso.agent import emit_artifact, tool
 from sayso.pending import PendingAction, idempotency_key
 
 #: What can happen to a bill. Only `effect` moves money; a `repeat` is an effect whose key has had one before.
-Step = Literal["begin", "effect", "repeat", "refused"]
+EffectStep = Literal["begin", "effect", "repeat", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EffectEntry:
     """One step of one payment. `key` is the idempotency key, "" for a payment that has none.
 
     `at` is the moment just before, of the monotonic clock that all processes of a machine share; 0 when unknown.
     """
 
     bill: str
-    step: Step
+    step: EffectStep
     key: str
     process: int
     at: float = 0.0
@@ -39,9 +39,9 @@ class Effects:
     def __init__(self, data: Path) -> None:
         self.file = data / "effects.jsonl"
 
-    def write(self, bill: str, step: Step, key: str = "") -> None:
+    def write(self, bill: str, step: EffectStep, key: str = "") -> None:
         """Add a step, on disk when this returns."""
-        line = json.dumps(asdict(Entry(bill, step, key, os.getpid(), time.monotonic()))) + "\n"
+        line = json.dumps(asdict(EffectEntry(bill, step, key, os.getpid(), time.monotonic()))) + "\n"
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(file, line.encode())
@@ -49,11 +49,11 @@ class Effects:
         finally:
             os.close(file)
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[EffectEntry]:
         """All steps, in order. Of the effects under one key only the first counts, as at any payment service."""
         return list(_once_by_key(self.tail(0)[0]))
 
-    def tail(self, offset: int) -> tuple[list[Entry], int]:
+    def tail(self, offset: int) -> tuple[list[EffectEntry], int]:
         """What was written since an earlier look, as written, and where the next look begins."""
         if not self.file.exists() or self.file.stat().st_size == offset:
             return [], offset
@@ -61,7 +61,7 @@ class Effects:
             file.seek(offset)
             read = file.read()
         lines = read[: read.rfind(b"\n") + 1]  # the last may be on its way into the next page of the file
-        return [Entry(**json.loads(line)) for line in lines.splitlines()], offset + len(lines)
+        return [EffectEntry(**json.loads(line)) for line in lines.splitlines()], offset + len(lines)
 
 
 def effects() -> Effects:
@@ -69,7 +69,7 @@ def effects() -> Effects:
     return Effects(Path(os.environ["SAYSO_DATA"]))
 
 
-def _once_by_key(entries: Iterable[Entry]) -> Iterable[Entry]:
+def _once_by_key(entries: Iterable[EffectEntry]) -> Iterable[EffectEntry]:
     seen: set[str] = set()
     for entry in entries:
         again = entry.step == "effect" and entry.key in seen

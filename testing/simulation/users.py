@@ -17,10 +17,10 @@ from typing import Any, Literal, Self, get_args
 import yaml
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, Reader, Telling, window
+from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, ChatReader, Telling, window
 from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.processes import Machine
-from sayso.testing.simulation.webhooks import Courier, Hook, Phone, phones
+from sayso.testing.simulation.webhooks import SignHook, WebhookClient, WebhookDelivery, phones
 
 #: Seconds between two looks at the platforms.
 LOOK_SECONDS = 0.01
@@ -54,13 +54,13 @@ class Heard:
         return bool(self.bill) and self.telling.kind != "odd"
 
 
-class Inbox:
+class ChatInbox:
     """One chat. Written and read on the people's event loop only. `signs` are the moments of "typing"."""
 
     def __init__(self, done: str = DONE) -> None:
         self.heard: list[Heard] = []
         self.signs: list[float] = []
-        self._reader = Reader(done)
+        self._reader = ChatReader(done)
         self._new = asyncio.Event()
 
     def add(self, sent: Mapping[str, Any], at: float) -> None:
@@ -96,7 +96,7 @@ class Inbox:
         return True
 
 
-async def follow(sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, Inbox]) -> None:
+async def follow(sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]) -> None:
     """Put everything that arrives at the platforms in its inbox, until cancelled."""
     read = 0
     while True:
@@ -107,7 +107,7 @@ async def follow(sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mappi
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def follow_signs(calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, Inbox]) -> None:
+async def follow_signs(calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]) -> None:
     """Note every "typing" that a platform showed, until cancelled."""
     read = 0
     while True:
@@ -156,7 +156,7 @@ class StoriesUnusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoryStep:
     """One act of a person, done `times` times at once; a `late` decision only when the question is no longer open."""
 
     verb: Verb
@@ -184,7 +184,7 @@ class Story:
 
     name: str
     weight: float
-    steps: tuple[Step, ...]
+    steps: tuple[StoryStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def _story(file: Path, name: str, told: Any) -> Story:
     return Story(str(name), weight, steps)
 
 
-def _step(place: str, told: Any) -> Step:
+def _step(place: str, told: Any) -> StoryStep:
     verb = next((verb for verb in _VERBS if isinstance(told, dict) and verb in told), None)
     if verb is None:
         raise StoriesUnusable(f"{place}: {told!r} is no step; a step has one of {', '.join(_VERBS)}")
@@ -254,7 +254,7 @@ def _step(place: str, told: Any) -> Step:
     late = told.get("late", False)
     if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
         raise StoriesUnusable(f"{place}: late is {late!r}: write true, at a decision")
-    return Step(verb, words, times, late)
+    return StoryStep(verb, words, times, late)
 
 
 #: Seconds after which somebody stops waiting and does something else. What comes later still counts as told.
@@ -296,7 +296,7 @@ class Act:
         return self.verb in ("say", "send", "want")
 
 
-class Budget:
+class TurnBudget:
     """The turns of one simulation: so many, until a moment if there is one, so many a second if that is limited."""
 
     def __init__(self, turns: int, *, until: float = float("inf"), rate: float = 0.0) -> None:
@@ -321,21 +321,21 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Person:
+class SimulatedUser:
     """One conversation. Acts are taken by the web in the order they are done: each waits for the one before.
 
     Decisions are the exception: several on one question are made at once, and the `strangers`, who share the chat,
     answer each question at the same moment.
     """
 
-    phone: Phone
+    phone: WebhookClient
     url: str
-    courier: Courier
-    budget: Budget
+    courier: WebhookDelivery
+    budget: TurnBudget
     chance: Random
-    inbox: Inbox = field(default_factory=Inbox)
+    inbox: ChatInbox = field(default_factory=ChatInbox)
     diary: list[Act] = field(default_factory=list)
-    strangers: Sequence[Phone] = ()
+    strangers: Sequence[WebhookClient] = ()
 
     async def live(self, stories: Sequence[Story]) -> None:
         """Play stories while there are turns left."""
@@ -361,7 +361,7 @@ class Person:
         wanted = {act.number for act in waiting}
         await self._hears(lambda heard: wanted <= {turn for each in heard for turn in (*each.turns, *each.files)})
 
-    async def _decide(self, step: Step, bill: str) -> None:
+    async def _decide(self, step: StoryStep, bill: str) -> None:
         """Decide; who was told that it was too early decides again."""
         if step.late:
             await asyncio.sleep(_closes_at(about(self.inbox.heard, bill)) + LATE_SECONDS - time.monotonic())
@@ -375,7 +375,7 @@ class Person:
     async def _meddle(self, bill: str) -> None:
         """Every stranger says yes to the question: one half taps, the other types."""
         acts = (
-            self._act(Step("agree", BUTTON if number % 2 else "yes"), bill, number)
+            self._act(StoryStep("agree", BUTTON if number % 2 else "yes"), bill, number)
             for number in range(1, len(self.strangers) + 1)
         )
         await asyncio.gather(*acts)
@@ -383,7 +383,7 @@ class Person:
     async def _hears(self, seen: Callable[[Sequence[Heard]], bool]) -> bool:
         return await self.inbox.until(seen, PATIENCE)
 
-    async def _act(self, step: Step, bill: str = "", stranger: int = 0) -> Act:
+    async def _act(self, step: StoryStep, bill: str = "", stranger: int = 0) -> Act:
         number, button = await self.budget.take(), self._button(step, bill)
         bill = f"b{number}" if step.verb == "ask" else bill
         act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button), late=step.late)
@@ -392,7 +392,7 @@ class Person:
         act.taken_at = await self.courier.deliver(self.url, _hook(phone, step, act, button))
         return act
 
-    def _button(self, step: Step, bill: str) -> str:
+    def _button(self, step: StoryStep, bill: str) -> str:
         """What a tap says; "" when nothing is tapped or the platform would not take the buttons."""
         if not step.tapped:
             return ""
@@ -405,7 +405,7 @@ def _closes_at(heard: Sequence[Heard]) -> float:
     return max((each.at + window(each.text) for each in heard if each.telling.kind == "question"), default=0.0)
 
 
-def _hook(phone: Phone, step: Step, act: Act, button: str) -> Hook:
+def _hook(phone: WebhookClient, step: StoryStep, act: Act, button: str) -> SignHook:
     """The webhook of an act. What it says is settled here: a repeat says the same."""
     number = act.number
     if button:
@@ -416,7 +416,7 @@ def _hook(phone: Phone, step: Step, act: Act, button: str) -> Hook:
     return lambda: phone.text(number, words)
 
 
-def _words(step: Step) -> str:
+def _words(step: StoryStep) -> str:
     """What is typed; where a button is missing, the question asks for a typed answer anyway."""
     return {"agree": "yes", "refuse": "no"}[step.verb] if step.tapped else step.words
 
@@ -440,10 +440,10 @@ class Crowd:
 
     def __init__(self, plan: Plan, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire) -> None:
         until = time.monotonic() + plan.minutes * 60 if plan.minutes else float("inf")
-        self.budget = Budget(plan.turns, until=until, rate=plan.rate)
-        self.people: list[Person] = []
+        self.budget = TurnBudget(plan.turns, until=until, rate=plan.rate)
+        self.people: list[SimulatedUser] = []
         self._plan, self._platforms, self._stories = plan, platforms, repertoire.stories
-        self.courier = Courier(
+        self.courier = WebhookDelivery(
             redeliver=plan.redeliver,
             shuffle=plan.shuffle,
             late=plan.late,
@@ -452,8 +452,8 @@ class Crowd:
         )
         for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations, plan.skew)):
             chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
-            inbox, others = Inbox(repertoire.done), phone.others(plan.strangers) if plan.strangers else ()
-            self.people.append(Person(phone, url, self.courier, self.budget, chance, inbox, strangers=others))
+            inbox, others = ChatInbox(repertoire.done), phone.others(plan.strangers) if plan.strangers else ()
+            self.people.append(SimulatedUser(phone, url, self.courier, self.budget, chance, inbox, strangers=others))
         self._done, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
         self._error: BaseException | None = None

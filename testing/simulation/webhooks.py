@@ -39,11 +39,11 @@ MOST_DELIVERIES = 5
 
 
 #: Makes the webhook, signed at the moment it is sent.
-Hook = Callable[[], Signed]
+SignHook = Callable[[], Signed]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryAnswer:
     """What one delivery heard. Status 0 is no answer; `again` is what Retry-After says, "" where nothing does.
 
     Moments are of the monotonic clock.
@@ -60,7 +60,7 @@ class Answer:
         return self.status == 503 and not self.again.isdigit()
 
 
-class Courier:
+class WebhookDelivery:
     """Lives as long as the people's event loop. `answers` counts what the web said, by status; 0 is no answer.
 
     `curt` counts refusals that did not say when to come again. `late` is by how many seconds a repeat is late at most.
@@ -89,7 +89,7 @@ class Courier:
         self._local = threading.local()
         self._later: set[asyncio.Task[None]] = set()
 
-    async def deliver(self, url: str, hook: Hook) -> float:
+    async def deliver(self, url: str, hook: SignHook) -> float:
         """Deliver until it is taken; perhaps several times at once, or again later, beside everything else.
 
         Returns the moment at which it was taken, of the monotonic clock.
@@ -115,18 +115,18 @@ class Courier:
         """No more deliveries."""
         self._hands.shutdown(cancel_futures=True)
 
-    def _plan(self, url: str, hook: Hook) -> None:
+    def _plan(self, url: str, hook: SignHook) -> None:
         late = self._chance.random() * self._late if self._chance.random() < self._shuffle else 0.0
         task = asyncio.create_task(self._repeat(url, hook, late))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
-    async def _repeat(self, url: str, hook: Hook, late: float) -> None:
+    async def _repeat(self, url: str, hook: SignHook, late: float) -> None:
         await asyncio.sleep(late)
         self.repeated += 1
         await self._post(url, hook)
 
-    async def _post(self, url: str, hook: Hook) -> Answer:
+    async def _post(self, url: str, hook: SignHook) -> DeliveryAnswer:
         place, during = urlsplit(url), self.during
         door = self._chance.choice(self._doors) if self._doors else place.netloc
         loop = asyncio.get_running_loop()
@@ -139,13 +139,13 @@ class Courier:
             self.seconds.append(answer.at - answer.began)
         return answer
 
-    def _posted(self, door: str, path: str, hook: Hook) -> Answer:
+    def _posted(self, door: str, path: str, hook: SignHook) -> DeliveryAnswer:
         connection, began = self._connection(door), time.monotonic()
         kept = connection.sock is not None
         status, again = _posted(connection, path, hook)
         if kept and not status:  # the web may have closed what nobody used for a while: that is no failed delivery
             status, again = _posted(connection, path, hook)
-        return Answer(status, again, began, time.monotonic())
+        return DeliveryAnswer(status, again, began, time.monotonic())
 
     def _connection(self, address: str) -> http.client.HTTPConnection:
         """This thread's connection, kept between deliveries."""
@@ -156,7 +156,7 @@ class Courier:
         return connection
 
 
-def _posted(connection: http.client.HTTPConnection, path: str, hook: Hook) -> tuple[int, str]:
+def _posted(connection: http.client.HTTPConnection, path: str, hook: SignHook) -> tuple[int, str]:
     """The status and Retry-After; 0 when there was no answer: the web was killed, or has not come back yet."""
     headers, body = hook()
     try:
@@ -173,7 +173,7 @@ def _posted(connection: http.client.HTTPConnection, path: str, hook: Hook) -> tu
 OTHERS = 1_000_000
 
 
-class Phone(Protocol):
+class WebhookClient(Protocol):
     """One person's app. Acts have numbers: the same number is the same event, signed anew."""
 
     @property
@@ -189,7 +189,7 @@ class Phone(Protocol):
     def photo(self, number: int, caption: str) -> signing.Signed:
         """A photo with words."""
 
-    def others(self, count: int) -> Sequence[Phone]:
+    def others(self, count: int) -> Sequence[WebhookClient]:
         """The phones of so many others in this chat, which is a group then. Nobody where there are no groups."""
 
 
@@ -213,7 +213,7 @@ class WhatsAppPhone:
         """A photo with words."""
         return self._signed(signing.whatsapp_photo(self._sid(number), self._photo, caption, **self._who()))
 
-    def others(self, _: int) -> Sequence[Phone]:
+    def others(self, _: int) -> Sequence[WebhookClient]:
         """Nobody: Twilio's WhatsApp has no groups."""
         return ()
 
@@ -253,7 +253,7 @@ class TelegramPhone:
         """A photo with words."""
         return self._signed(signing.telegram_photo(number, self._photo, caption, **self._where()))
 
-    def others(self, count: int) -> Sequence[Phone]:
+    def others(self, count: int) -> Sequence[WebhookClient]:
         """The phones of so many others in this chat, which is a group from now on."""
         self._chat = -1_000_000_000_000 - self._user
         names = (self._name + OTHERS * number for number in range(1, count + 1))
@@ -295,7 +295,7 @@ class SlackPhone:
         """A photo with words."""
         return self._signed(signing.slack_photo(self._ts(number), self._photo, self._called(caption), **self._where()))
 
-    def others(self, count: int) -> Sequence[Phone]:
+    def others(self, count: int) -> Sequence[WebhookClient]:
         """The phones of so many others in this chat, which is a thread of a channel from now on."""
         self.chat = self.chat.replace("D", "C")
         names = (self._name + OTHERS * number for number in range(1, count + 1))
@@ -329,13 +329,13 @@ PHONES: dict[str, type[WhatsAppPhone] | type[TelegramPhone] | type[SlackPhone]] 
 
 def phones(
     platforms: FakePlatforms, hooks: Sequence[tuple[str, str]], count: int, skew: float = 0.0
-) -> list[tuple[Phone, str]]:
+) -> list[tuple[WebhookClient, str]]:
     """So many people, spread over the channels: each one's phone, and the URL its webhooks go to.
 
     `hooks` are a platform and a webhook URL for each channel. `skew` is how many seconds Slack's clock is ahead.
     """
     kinds = {**PHONES, "slack": partial(SlackPhone, clock=lambda: time.time() + skew)}
-    made: list[tuple[Phone, str]] = []
+    made: list[tuple[WebhookClient, str]] = []
     for name in range(1, count + 1):
         platform, url = hooks[name % len(hooks)]
         made.append((kinds[platform](platforms, name, url), url))

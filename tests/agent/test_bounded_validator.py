@@ -8,12 +8,12 @@ import pytest
 
 from sayso.agent.tools import Tool, ToolParameterError
 from sayso.agent.tools.schema_arguments import linear_search
-from sayso.agent.toolsets.base import outside_schema
+from sayso.agent.toolsets.base import safe_schema
 
 
 def tool_of(schema: dict[str, Any]) -> Tool:
     """A tool whose arguments others described."""
-    return Tool("t", "Does nothing", outside_schema({"type": "object", **schema}), lambda **given: given)
+    return Tool("t", "Does nothing", safe_schema({"type": "object", **schema}), lambda **given: given)
 
 
 EVIL, VICTIM = "^(a+)+$", "a" * 50 + "!"

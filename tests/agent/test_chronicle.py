@@ -11,7 +11,7 @@ import pytest
 
 from sayso.agent import UsageStats
 from sayso.agent.observability import dispatcher as chronicle
-from sayso.agent.observability.dispatcher import Chronicle, wait_for_observers
+from sayso.agent.observability.dispatcher import RunEvents, wait_for_observers
 from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
 
 
@@ -60,7 +60,7 @@ ERRORS = [ValueError("secret"), SystemExit(3), asyncio.CancelledError()]
 async def test_no_error_of_a_sync_observer_breaks_a_run(error):
     """Not even one that wants to end the process; the next observer hears the event."""
     after = Hears()
-    await Chronicle([Hears(error), after]).tell("usage", 1)
+    await RunEvents([Hears(error), after]).tell("usage", 1)
     assert len(after.heard) == 1
 
 
@@ -71,7 +71,7 @@ async def test_no_error_of_an_async_observer_breaks_a_run(error, blocking):
     """Awaited or not."""
     observer = Listens(error, blocking=blocking)
     observer.gate.set()
-    await Chronicle([observer]).tell("usage", 1)
+    await RunEvents([observer]).tell("usage", 1)
     assert await wait_for_observers(5)
     assert observer.heard == [1]
 
@@ -79,7 +79,7 @@ async def test_no_error_of_an_async_observer_breaks_a_run(error, blocking):
 @in_loop
 async def test_an_error_is_logged_once_for_each_observer_and_event(caplog):
     """With the observer's class and where it was raised, and without the error's words."""
-    told = Chronicle([Hears(ValueError("secret")), Hears(KeyError("secret"))])
+    told = RunEvents([Hears(ValueError("secret")), Hears(KeyError("secret"))])
     for _ in range(3):
         await told.tell("usage", 1)
     records = [vars(record) for record in caplog.records if record.message == "observer.failed"]
@@ -94,7 +94,7 @@ async def test_an_error_is_logged_once_for_each_observer_and_event(caplog):
 @in_loop
 async def test_who_is_stopped_while_an_observer_is_at_work_stops():
     """A run that is cancelled does not wait for those who watch it."""
-    told = asyncio.create_task(Chronicle([Listens(blocking=True)]).tell("usage", 1))
+    told = asyncio.create_task(RunEvents([Listens(blocking=True)]).tell("usage", 1))
     await asyncio.sleep(0)
     told.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -106,7 +106,7 @@ async def test_a_run_waits_for_a_blocking_observer_only():
     """The other one has heard nothing yet when the run goes on."""
     waits, goes_on = Listens(blocking=True), Listens()
     waits.gate.set()
-    await Chronicle([waits, goes_on]).tell("usage", 1)
+    await RunEvents([waits, goes_on]).tell("usage", 1)
     assert (waits.heard, goes_on.heard) == ([1], [])
     goes_on.gate.set()
     assert await wait_for_observers(5)
@@ -117,7 +117,7 @@ async def test_a_run_waits_for_a_blocking_observer_only():
 async def test_waiting_for_observers_ends_when_its_time_is_up():
     """A webhook that hangs holds nobody."""
     observer = Listens()
-    await Chronicle([observer]).tell("usage", 1)
+    await RunEvents([observer]).tell("usage", 1)
     assert not await wait_for_observers(0)
     observer.gate.set()
     assert await wait_for_observers(5)
@@ -128,7 +128,7 @@ async def test_events_under_way_are_bounded(monkeypatch, caplog):
     """What hangs for ever does not fill the memory; what is lost is logged."""
     monkeypatch.setattr(chronicle, "MOST_UNDER_WAY", 2)
     observer = Listens()
-    told = Chronicle([observer])
+    told = RunEvents([observer])
     for number in range(5):
         await told.tell("usage", number)
     observer.gate.set()
@@ -141,7 +141,7 @@ async def test_events_under_way_are_bounded(monkeypatch, caplog):
 async def test_without_async_only_sync_methods_are_called():
     """As a sync `run()` has it."""
     sync, never = Hears(), Listens(blocking=True)
-    await Chronicle([sync, never], asynchronous=False).tell("usage", 1)
+    await RunEvents([sync, never], asynchronous=False).tell("usage", 1)
     assert len(sync.heard) == 1
     assert never.heard == []
 
@@ -161,7 +161,7 @@ async def test_sync_methods_hear_an_event_before_async_ones():
         def on_usage(self, run_id, usage):
             order.append("sync")
 
-    await Chronicle([Both(), Sync()]).tell("usage", 1)
+    await RunEvents([Both(), Sync()]).tell("usage", 1)
     assert order == ["sync", "async"]
 
 
@@ -176,7 +176,7 @@ async def test_an_async_method_that_is_none_is_called_all_the_same():
         def a_on_usage(self, run_id, usage):
             heard.append(usage)
 
-    await Chronicle([Forgot()]).tell("usage", 1)
+    await RunEvents([Forgot()]).tell("usage", 1)
     assert heard == [1]
 
 
@@ -190,7 +190,7 @@ async def test_whoever_has_the_methods_hears(caplog):
         def on_usage(self, run_id, usage):
             heard.append(usage)
 
-    told = Chronicle([Duck()])
+    told = RunEvents([Duck()])
     await told.tell("usage", 1)
     await told.tell("run_end", None)
     assert heard == [1]
@@ -201,7 +201,7 @@ async def test_whoever_has_the_methods_hears(caplog):
 async def test_observers_are_given_the_id_of_the_run():
     """Which the trace has too."""
     observer = Hears()
-    told = Chronicle([observer], run_id="r1", parent_run_id="outer", metadata={"user": "u1"})
+    told = RunEvents([observer], run_id="r1", parent_run_id="outer", metadata={"user": "u1"})
     await told.tell("usage", 1)
     assert observer.heard == [("r1", 1)]
     assert (told.trace.run_id, told.trace.parent_run_id, told.trace.metadata) == ("r1", "outer", {"user": "u1"})
@@ -209,18 +209,18 @@ async def test_observers_are_given_the_id_of_the_run():
 
 def test_two_runs_have_different_ids():
     """Also those made at the same moment."""
-    assert Chronicle().run_id != Chronicle().run_id
+    assert RunEvents().run_id != RunEvents().run_id
 
 
 def test_whether_anybody_listens():
     """For those who would have to make something only to tell it."""
-    assert not Chronicle().is_heard
-    assert Chronicle([AgentObserver()]).is_heard
+    assert not RunEvents().is_heard
+    assert RunEvents([AgentObserver()]).is_heard
 
 
 def test_a_step_is_dated_from_its_beginning():
     """Duration and moment come from one clock that never goes back."""
-    told = Chronicle()
+    told = RunEvents()
     began = time.perf_counter()
     step = told.note("llm_call", began=began, model="m")
     assert step.duration_ms >= 0
@@ -232,12 +232,12 @@ def test_a_step_is_dated_from_its_beginning():
 @pytest.mark.parametrize(("chars", "kept"), [(3, "abc…"), (6, "abcdef"), (None, "abcdef")])
 def test_a_long_result_is_cut_in_the_trace(chars, kept):
     """A trace is to be kept, results may be pages."""
-    assert Chronicle(tool_result_chars=chars).note("tool_execution", tool_result="abcdef").tool_result == kept
+    assert RunEvents(tool_result_chars=chars).note("tool_execution", tool_result="abcdef").tool_result == kept
 
 
 def test_what_side_questions_cost_adds_up():
     """Apart from the loop's own."""
-    told = Chronicle()
+    told = RunEvents()
     told.spent(UsageStats(1, 2, 3, 0.5))
     told.spent(UsageStats(1, 2, 3, 0.5))
     assert (told.side_usage.total_tokens, told.side_usage.cost_usd) == (6, 1.0)
@@ -246,7 +246,7 @@ def test_what_side_questions_cost_adds_up():
 def test_the_log_of_the_chronicle_is_quiet_by_itself(caplog):
     """Nobody listens, nothing is said."""
     with caplog.at_level(logging.DEBUG):
-        asyncio.run(Chronicle().tell("usage", 1))
+        asyncio.run(RunEvents().tell("usage", 1))
     assert caplog.records == [] or all(
         record.name != "sayso.agent.observability.dispatcher" for record in caplog.records
     )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from sayso.agent.messages import Message, Role
-from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, Binary, Files
+from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, Binary, FileReading
 from sayso.channels.types import Media
 
 PDF = "application/pdf"
@@ -24,9 +24,9 @@ class Store:
         return b"%PDF-".ljust(int(media.ref), b"x")
 
 
-def files(store: Store, size: int = 1000) -> Files:
+def files(store: Store, size: int = 1000) -> FileReading:
     """What reads files for a model that takes PDF, up to so many bytes."""
-    return Files(store.load, [PDF], size, size)
+    return FileReading(store.load, [PDF], size, size)
 
 
 def sent(*sizes: int, mime_type: str = PDF) -> list[Message]:
@@ -53,7 +53,7 @@ def test_file_that_cannot_be_shown_is_not_read():
 def test_large_text_is_cut_and_its_length_told():
     """It may be larger than any other file: only its beginning is decoded at once."""
     text = "\N{GRINNING FACE}" * 300_000
-    reads = Files(lambda _: text.encode(), [], 1000, 1000)
+    reads = FileReading(lambda _: text.encode(), [], 1000, 1000)
     assert (
         "its first 20000 of 300000 characters"
         in texts(asyncio.run(reads.of(sent(1_200_000, mime_type="text/plain"))))[0]

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.agent import AgentResult, Message, Role, ToolCall, UsageStats
 from sayso.agent.observability import logging as lines
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.legacy import HOOKS, hooks_observer, warn_of_hooks
 from sayso.agent.observability.logging import LoggingObserver
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver
@@ -181,7 +181,7 @@ def test_hooks_hear_what_the_seed_gives_them():
     """All of them; a duration is in seconds."""
     heard = {}
     observer = hooks_observer({name: lambda *args, name=name: heard.update({name: args}) for name in HOOKS})
-    told = Chronicle([observer])
+    told = RunEvents([observer])
     for event in EVENTS:
         run_sync(told.tell(event, *example(event)))
     assert heard.keys() == HOOKS.keys()
@@ -193,14 +193,14 @@ def test_hooks_hear_what_the_seed_gives_them():
 
 def test_a_hook_that_fails_breaks_nothing(caplog):
     """As the seed promises; it is logged."""
-    told = Chronicle([hooks_observer({"on_llm_start": lambda messages: None})])  # one parameter short
+    told = RunEvents([hooks_observer({"on_llm_start": lambda messages: None})])  # one parameter short
     run_sync(told.tell("llm_start", MESSAGES, "m", "s"))
     assert [vars(record)["reason"] for record in caplog.records] == ["TypeError"]
 
 
 def test_hooks_that_are_not_given_are_not_called():
     """An event without a hook passes."""
-    run_sync(Chronicle([hooks_observer({})]).tell("error", ValueError(), {}))
+    run_sync(RunEvents([hooks_observer({})]).tell("error", ValueError(), {}))
 
 
 def test_hooks_are_deprecated():

@@ -25,7 +25,7 @@ from sayso.agent import (
 from sayso.agent.messages import Role
 from sayso.agent.run.journal import NoJournal, Recalled
 from sayso.agent.toolsets.embedding import EmbeddingSelector
-from sayso.agent.toolsets.selectors import UserRoles, foresee, narrow
+from sayso.agent.toolsets.selectors import UserRoles, narrow, would_show
 from sayso.pending.proposals import ChannelRun, channel_run
 
 
@@ -372,7 +372,7 @@ def test_tool_that_was_not_given_stays_out():
 ])  # fmt: skip
 def test_what_is_certain_beforehand_is_foreseen(selector, foreseen):
     """Roles decide, words depend; what one part forbids no other part allows."""
-    assert asyncio.run(foresee(selector, TOOLS[0])) == foreseen
+    assert asyncio.run(would_show(selector, TOOLS[0])) == foreseen
 
 
 @pytest.mark.parametrize("selector", [SEED, RoleBasedSelector("x"), EmbeddingSelector(), AllOf(), FailOpen(SEED)])

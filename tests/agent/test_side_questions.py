@@ -11,8 +11,8 @@ from sayso.agent.guards.pipeline import Guardrail, GuardrailsPipeline
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
-from sayso.agent.memory.recall import Remembering
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.memory.recall import RunMemory
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.run.budget import BudgetLimits, MemoryBudget
 from sayso.agent.run.state import WITHHELD
 
@@ -114,8 +114,8 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
     async def forget_at_once():
         memory, model = ConversationMemory(), Together()
         runs = [
-            Remembering(
-                provider=model, model="m", timeout=1.0, memory=memory, own=True, scope="", chronicle=Chronicle(()),
+            RunMemory(
+                provider=model, model="m", timeout=1.0, memory=memory, own=True, scope="", chronicle=RunEvents(()),
                 summarize_on_trim=True,
             )
             for _ in range(2)

@@ -27,7 +27,7 @@ from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.markdown import slack_mrkdwn, telegram_length, whatsapp_text
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.telegram.adapter import TelegramChannel
-from sayso.channels.types import Button, Conversation, Hook, Media
+from sayso.channels.types import Button, Conversation, Media, WebhookRequest
 from sayso.channels.whatsapp.adapter import WhatsAppChannel
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
@@ -141,8 +141,8 @@ class Platform:
     button_limit: int
     measure: Callable[[str], int]
     build: Callable[[MemoryMedia, str | None], Channel]
-    text: Callable[[int, str], Hook]
-    tap: Callable[[int, str], Hook]
+    text: Callable[[int, str], WebhookRequest]
+    tap: Callable[[int, str], WebhookRequest]
     proofs: tuple[str, ...] = ()
     is_signed: bool = True
     seen: Callable[[Any, fakes.FakePlatforms], Seen] = _ledger
@@ -157,10 +157,10 @@ class Platform:
         return self.build(media, f"{platforms.url}/{self.fake}" if self.fake else None)
 
 
-def hook(signed: signing.Signed, url: str = "https://bots.example.com/hooks/x", now: float = NOW) -> Hook:
+def hook(signed: signing.Signed, url: str = "https://bots.example.com/hooks/x", now: float = NOW) -> WebhookRequest:
     """A signed request as a Hook."""
     headers, body = signed
-    return Hook(url=url, headers=headers, body=body, now=now)
+    return WebhookRequest(url=url, headers=headers, body=body, now=now)
 
 
 def sha256(data: bytes) -> str:
@@ -198,17 +198,17 @@ def slack(media: MemoryMedia, api_url: str | None, **extra: Any) -> SlackChannel
     return SlackChannel("sl", media=media, api_url=api_url, **{**settings, **extra})
 
 
-def whatsapp_hook(form: dict[str, str], url: str = WHATSAPP_URL) -> Hook:
+def whatsapp_hook(form: dict[str, str], url: str = WHATSAPP_URL) -> WebhookRequest:
     """A form signed by Twilio."""
     return hook(signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form), url)
 
 
-def telegram_hook(update: Mapping[str, Any]) -> Hook:
+def telegram_hook(update: Mapping[str, Any]) -> WebhookRequest:
     """An update with the right secret."""
     return hook(signing.telegram_hook(fakes.TELEGRAM_SECRET, update))
 
 
-def slack_hook(body: bytes, now: float = NOW) -> Hook:
+def slack_hook(body: bytes, now: float = NOW) -> WebhookRequest:
     """A body signed by Slack at NOW, arriving at `now`."""
     return hook(signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, NOW), now=now)
 
@@ -217,11 +217,11 @@ def _sid(number: int) -> str:
     return f"SM{number:032x}"
 
 
-def _whatsapp_text(number: int, text: str) -> Hook:
+def _whatsapp_text(number: int, text: str) -> WebhookRequest:
     return whatsapp_hook(signing.whatsapp_text(_sid(number), text, account_sid=fakes.TWILIO_ACCOUNT_SID))
 
 
-def _whatsapp_tap(number: int, data: str) -> Hook:
+def _whatsapp_tap(number: int, data: str) -> WebhookRequest:
     return whatsapp_hook(signing.whatsapp_tap(_sid(number), data, account_sid=fakes.TWILIO_ACCOUNT_SID))
 
 
@@ -311,15 +311,15 @@ def _downloaded(url: str, filename: str) -> dict[str, Any]:
         return {"sha256": sha256(answer.read()), "filename": filename}
 
 
-def _console_hook(number: int, **said: str) -> Hook:
+def _console_hook(number: int, **said: str) -> WebhookRequest:
     body = json.dumps({"id": f"e{number}", **said}, ensure_ascii=False).encode()
     return console_hook(body)
 
 
-def console_hook(body: bytes) -> Hook:
+def console_hook(body: bytes) -> WebhookRequest:
     """What the page of one browser posts."""
     headers = {"cookie": f"__Host-sayso_console_web={_SESSION}", "x-sayso-console": "1", "host": "bots.example.com"}
-    return Hook("https://bots.example.com/hooks/web", headers, body, now=NOW)
+    return WebhookRequest("https://bots.example.com/hooks/web", headers, body, now=NOW)
 
 
 _BROWSER = ConsoleChannel("web", feed=MemoryFeed(), media=MemoryMedia.__new__(MemoryMedia), keys=["console-test-key"])
@@ -371,10 +371,10 @@ def _printed(text: str) -> dict[str, Any]:
     return {"chat": "terminal", "text": words, "buttons": [], "media": media}
 
 
-def terminal_hook(number: int, line: str | bytes) -> Hook:
+def terminal_hook(number: int, line: str | bytes) -> WebhookRequest:
     """A typed line."""
     body = line if isinstance(line, bytes) else line.encode()
-    return Hook("", {"x-sayso-terminal": _TYPED, "x-sayso-line": str(number)}, body, now=NOW)
+    return WebhookRequest("", {"x-sayso-terminal": _TYPED, "x-sayso-line": str(number)}, body, now=NOW)
 
 
 _TYPED = "terminal-test-secret-1"

@@ -13,16 +13,16 @@ import pytest
 
 from sayso.channels.base import (
     AddressClosed,
-    Ambiguous,
     BadHook,
     Channel,
+    DeliveryUncertain,
     Forbidden,
     RateLimited,
     Refused,
     SendError,
     Unreachable,
 )
-from sayso.channels.types import Button, Delivery, Hook, Receipt, Reply, Turn
+from sayso.channels.types import Button, Delivery, Receipt, Reply, Turn, WebhookRequest
 from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, FakePlatforms
 from tests.channels.harness import (
     ALL,
@@ -239,7 +239,7 @@ def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, p
     send it again.
     """
     platforms.script(platform.fake, error)
-    assert isinstance(failure(channel, platform, Reply("sure?", buttons=YES_NO)), Ambiguous)
+    assert isinstance(failure(channel, platform, Reply("sure?", buttons=YES_NO)), DeliveryUncertain)
     assert len(platforms.sent) == (1 if error == "lost" else 0)
 
 
@@ -247,7 +247,7 @@ def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, p
 def test_server_error_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """platforms.md 2.4, 3.4: a 500 says nothing about what was done before it."""
     platforms.script(platform.fake, "500")
-    assert isinstance(failure(channel, platform, Reply("hello")), Ambiguous)
+    assert isinstance(failure(channel, platform, Reply("hello")), DeliveryUncertain)
 
 
 @over_http
@@ -281,7 +281,7 @@ def test_signed_nonsense_is_a_bad_hook_or_ignored(platform: Platform, channel: C
             continue
 
 
-def nonsense(platform: Platform) -> list[Hook]:
+def nonsense(platform: Platform) -> list[WebhookRequest]:
     """Signed requests that no platform would send."""
     match platform.name:
         case "whatsapp":

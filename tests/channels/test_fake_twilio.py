@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from sayso.testing.platforms.server import Call, Ledger
-from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, RefusedError, _checked
+from sayso.testing.platforms.server import RecordedRequest, RequestLog
+from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, TwilioRefusal, _checked
 
 CHAT = "whatsapp:+4915100000042"
 QUICK = {"body": "{{1}}", "actions": [{"title": "Yes", "id": "{{2}}"}]}
@@ -21,14 +21,14 @@ LIST = {"body": "{{1}}", "button": "☰", "items": [{"item": "{{2}}", "id": "{{3
 @pytest.fixture
 def twilio() -> FakeTwilio:
     """One account."""
-    return FakeTwilio(Ledger(), "AC", "token", "http://127.0.0.1:9")
+    return FakeTwilio(RequestLog(), "AC", "token", "http://127.0.0.1:9")
 
 
 def post(twilio: FakeTwilio, path: str, fields: Any, kind: str = "application/x-www-form-urlencoded") -> Any:
     """A call that is signed in; the code of its error, or what it answered."""
     body = json.dumps(fields) if "json" in kind else urlencode(fields, doseq=True)
     basic = "Basic " + base64.b64encode(b"AC:token").decode()
-    answer = twilio.answer(Call("POST", path, {"authorization": basic, "content-type": kind}, body.encode()))
+    answer = twilio.answer(RecordedRequest("POST", path, {"authorization": basic, "content-type": kind}, body.encode()))
     data = json.loads(answer.body)
     return data["code"] if answer.status >= 400 else data
 
@@ -124,7 +124,7 @@ def test_bad_typing(twilio: FakeTwilio, params: dict[str, str]):
 )
 def test_bad_files(mime: str, size: int, words: str, code: int):
     """platforms.md 1.3: which files, how large, and words beside pictures only."""
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(TwilioRefusal) as caught:
         _checked({"mime": mime, "size": size}, words)
     assert caught.value.code == code
 
@@ -139,7 +139,7 @@ def test_busiest_second_is_counted(twilio: FakeTwilio):
 def listed(twilio: FakeTwilio, query: str = "", path: str = "Messages.json", method: str = "GET") -> Any:
     """A call about what the account keeps; the code of its error."""
     basic = "Basic " + base64.b64encode(b"AC:token").decode()
-    call = Call(method, f"/2010-04-01/Accounts/AC/{path}{query}", {"authorization": basic}, b"")
+    call = RecordedRequest(method, f"/2010-04-01/Accounts/AC/{path}{query}", {"authorization": basic}, b"")
     answer = twilio.answer(call)
     data = json.loads(answer.body or b"{}")
     return data["code"] if answer.status >= 400 else data

@@ -22,7 +22,7 @@ from sayso.testing.platforms.fake_platforms import (
     TWILIO_AUTH_TOKEN,
     FakePlatforms,
 )
-from sayso.testing.platforms.server import Ledger
+from sayso.testing.platforms.server import RequestLog
 from sayso.testing.platforms.twilio import TEMPLATE
 
 ROOT = Path(__file__).parents[2]
@@ -189,7 +189,7 @@ def test_unknown_order_is_not_found(url: str):
 def test_rates_are_counted_by_the_clock():
     """Any second takes so many; the next begins when the first of them is a second old."""
     now = [100.0]
-    ledger = Ledger(lambda: now[0])
+    ledger = RequestLog(lambda: now[0])
     ledger.limit("slack", 2)
     assert [ledger.admits("slack") for _ in range(3)] == [True, True, False]
     now[0] += 0.99
@@ -203,7 +203,7 @@ def test_rates_are_counted_by_the_clock():
 def test_rates_that_are_no_whole_number(per_second: float, wait: float):
     """One in ten seconds, or three in two."""
     now = [100.0]
-    ledger = Ledger(lambda: now[0])
+    ledger = RequestLog(lambda: now[0])
     ledger.limit("twilio", per_second)
     assert [ledger.admits("twilio") for _ in range(2)] == [True, False]
     now[0] += wait + 1e-9
@@ -228,7 +228,7 @@ def test_fake_twilio_asks_again_while_the_web_is_started_again(tmp_path: Path, m
 
     monkeypatch.setattr(twilio_api.urllib.request, "urlopen", urlopen)
     monkeypatch.setattr(twilio_api.time, "sleep", lambda _: None)
-    twilio = twilio_api.FakeTwilio(Ledger(), "AC", "token", "http://127.0.0.1:9")
+    twilio = twilio_api.FakeTwilio(RequestLog(), "AC", "token", "http://127.0.0.1:9")
     assert twilio._fetched("http://127.0.0.1:9/media/x")["size"] == 4
     with pytest.raises(twilio_api.RefusedError):
         twilio._fetched("http://127.0.0.1:9/media/x")

@@ -13,9 +13,9 @@ import pytest
 
 from sayso.channels import http as fetch
 from sayso.channels.base import Channel, FetchError
-from sayso.channels.http import Download, is_public
+from sayso.channels.http import SafeDownload, is_public
 from sayso.channels.telegram.adapter import FILE_LIMIT
-from sayso.channels.telegram.client import KeptRequest
+from sayso.channels.telegram.client import PooledRequest
 from sayso.channels.types import Media
 from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
 from sayso.testing.platforms.webhooks import JPEG
@@ -105,7 +105,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     """No request leaves the machine."""
     wire = Wire()
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wire.carry)
-    monkeypatch.setattr(KeptRequest, "do_request", wire.do_request)
+    monkeypatch.setattr(PooledRequest, "do_request", wire.do_request)
     return wire
 
 
@@ -205,7 +205,7 @@ def test_redirect_to_a_private_address_is_refused(
 def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]):
     """A public name may point inside: one private address among several is enough."""
     transport, asked = redirecting("https://cdn.example/f")
-    download = Download(100_000, 2, resolve=resolving(*addresses), transport=transport)
+    download = SafeDownload(100_000, 2, resolve=resolving(*addresses), transport=transport)
     with pytest.raises(FetchError, match="not public"):
         asyncio.run(download.get(TWILIO_FILE, {}))
     assert len(asked) == 1
@@ -218,7 +218,7 @@ def test_redirect_away_from_https_is_refused(to: str):
     """No plain http, no other scheme, no broken address or name."""
     transport, asked = redirecting(to)
     with pytest.raises(FetchError):
-        asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+        asyncio.run(SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
     assert len(asked) == 1
 
 
@@ -233,7 +233,7 @@ def test_the_origin_of_api_url_is_no_licence_for_its_neighbours(
 def test_redirected_request_connects_to_the_address_that_was_checked():
     """The name is looked up once: a second answer could be another. TLS still proves the name."""
     transport, asked = redirecting("https://cdn.example:8443/f?signature=1")
-    download = Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport)
+    download = SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport)
     asyncio.run(download.get(TWILIO_FILE, {"Authorization": "Basic eHg="}))
     pinned = asked[1]
     assert (str(pinned.url), pinned.headers["host"]) == ("https://8.8.8.8:8443/f?signature=1", "cdn.example:8443")
@@ -245,14 +245,14 @@ def test_redirect_to_an_international_name_keeps_one_spelling():
     """What is looked up, asked for and proven is the same name."""
     name = "xn--bcher-kva.example"
     transport, asked = redirecting(f"https://{name}/f")
-    asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+    asyncio.run(SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
     assert (asked[1].headers["host"], asked[1].extensions["sni_hostname"]) == (name, name)
 
 
 def test_relative_redirect_starts_at_the_name_and_not_at_the_address():
     """A pinned address is how we connect, not where we are."""
     transport, asked = redirecting("https://cdn.example/a", "/b")
-    asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+    asyncio.run(SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
     assert (asked[2].url.path, asked[2].headers["host"]) == ("/b", "cdn.example")
 
 
@@ -260,7 +260,7 @@ def test_no_more_than_two_redirects():
     """platforms.md 1.2: three are a loop or a game."""
     transport, asked = redirecting(*["https://cdn.example/f"] * 3)
     with pytest.raises(FetchError, match="more than 2 times"):
-        asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+        asyncio.run(SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
     assert len(asked) == 3
 
 
@@ -302,14 +302,14 @@ def test_oversized_file_is_refused_in_bounded_memory():
     body = Endless()
     transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body))
     with pytest.raises(FetchError, match="more than 10000 bytes"):
-        asyncio.run(Download(10_000, transport=transport).get(TWILIO_FILE, {}))
+        asyncio.run(SafeDownload(10_000, transport=transport).get(TWILIO_FILE, {}))
     assert body.taken <= 11 * 1024
 
 
 def test_file_of_exactly_the_cap_is_taken():
     """The cap is the largest size that is allowed."""
     transport = httpx.MockTransport(lambda _: sent(bytes(1000)))
-    assert len(asyncio.run(Download(1000, transport=transport).get(TWILIO_FILE, {})).data) == 1000
+    assert len(asyncio.run(SafeDownload(1000, transport=transport).get(TWILIO_FILE, {})).data) == 1000
 
 
 def test_compressed_answer_is_refused():
@@ -317,7 +317,7 @@ def test_compressed_answer_is_refused():
     answer = httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Endless())
     transport = httpx.MockTransport(lambda _: answer)
     with pytest.raises(FetchError, match="compressed"):
-        asyncio.run(Download(1000, transport=transport).get(TWILIO_FILE, {}))
+        asyncio.run(SafeDownload(1000, transport=transport).get(TWILIO_FILE, {}))
 
 
 def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
@@ -329,7 +329,7 @@ def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
         raise AssertionError
 
     with pytest.raises(FetchError, match="took longer"):
-        asyncio.run(Download(1000, transport=httpx.MockTransport(never)).get(TWILIO_FILE, {}))
+        asyncio.run(SafeDownload(1000, transport=httpx.MockTransport(never)).get(TWILIO_FILE, {}))
 
 
 def test_too_large_for_telegram_is_refused_without_a_request(media: MemoryMedia, wire: Wire):

@@ -8,13 +8,13 @@ import socket
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from sayso.channels.http import PerLoop, never_sent
+from sayso.channels.http import PooledSessions, never_sent
 from tests.channels.harness import server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def ask(kept: PerLoop[ClientSession], url: str) -> bytes:
+async def ask(kept: PooledSessions[ClientSession], url: str) -> bytes:
     """The body of an answer."""
     async with kept.here().get(url) as answer:
         return await answer.read()
@@ -22,7 +22,7 @@ async def ask(kept: PerLoop[ClientSession], url: str) -> bytes:
 
 def test_calls_one_after_the_other_share_a_connection():
     """No handshake for each."""
-    kept = PerLoop(lambda session: session)
+    kept = PooledSessions(lambda session: session)
 
     async def story() -> int:
         async with server(OK) as (url, connections):
@@ -34,7 +34,7 @@ def test_calls_one_after_the_other_share_a_connection():
 
 def test_each_loop_has_a_session_of_its_own_that_ends_with_it():
     """One of a loop that is over would hang the next."""
-    kept = PerLoop(lambda session: session)
+    kept = PooledSessions(lambda session: session)
 
     async def story() -> ClientSession:
         async with server(OK) as (url, _):
@@ -51,7 +51,7 @@ def test_refused_connection_never_sent():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(ClientError) as caught:
-            asyncio.run(ask(PerLoop(lambda session: session), f"http://127.0.0.1:{closed.getsockname()[1]}"))
+            asyncio.run(ask(PooledSessions(lambda session: session), f"http://127.0.0.1:{closed.getsockname()[1]}"))
     assert never_sent(caught.value)
 
 
@@ -60,7 +60,7 @@ def test_lost_answer_may_have_been_sent():
 
     async def story() -> None:
         async with server(b"") as (url, _):
-            kept = PerLoop(lambda session: session)
+            kept = PooledSessions(lambda session: session)
             async with kept.here().post(url):
                 pass
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import Channel
-from sayso.channels.types import Conversation, Hook, HookAnswer, Media, Received, StatusUpdate, Tap, Turn
+from sayso.channels.types import Conversation, Media, Received, StatusUpdate, Tap, Turn, WebhookRequest, WebhookResponse
 from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 from tests.channels.harness import NOW, MemoryMedia, slack, telegram, whatsapp
 
@@ -302,7 +302,7 @@ def test_payload_alerts_the_operator(name: str, media: MemoryMedia):
 @pytest.mark.parametrize("name", [name for name in (*TURNS, *IGNORED, *NEWS) if name.startswith("telegram/")])
 def test_telegram_hears_an_empty_answer(name: str, media: MemoryMedia):
     """platforms.md 2.1: of a body with a `method` Telegram would do what it says."""
-    assert replay(name, media).answer == HookAnswer()
+    assert replay(name, media).answer == WebhookResponse()
 
 
 def test_handshake_answers_the_challenge(media: MemoryMedia):
@@ -315,7 +315,7 @@ def replay(name: str, media: MemoryMedia) -> Received:
     """What the adapter makes of a recorded request."""
     recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
     body = recorded["raw_body"] if "raw_body" in recorded else json.dumps(recorded["json"])
-    hook = Hook(
+    hook = WebhookRequest(
         url=recorded["url"],
         headers={header.lower(): value for header, value in recorded["headers"].items()},
         body=body.encode(),

@@ -17,7 +17,7 @@ from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Delivery, Media, Reply
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
-from sayso.testing.platforms.server import Answer, Call
+from sayso.testing.platforms.server import FakeResponse, RecordedRequest
 from sayso.testing.platforms.telegram import MOVED
 from tests.channels.harness import FILES, IMAGE, PDF, YES_NO, MemoryMedia, telegram, telegram_hook
 
@@ -46,7 +46,7 @@ class Listening(FakePlatforms):
         super().__init__()
         self.heard: list[dict[str, Any]] = []
 
-    def answer(self, call: Call) -> Answer | None:
+    def answer(self, call: RecordedRequest) -> FakeResponse | None:
         """Keep the call; a file in it stands where the Bot API would look for it."""
         route = call.route
         if route.startswith("/telegram/bot"):

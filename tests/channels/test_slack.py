@@ -11,10 +11,10 @@ import pytest
 from sayso.channels.base import Forbidden, Refused
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.workers.mailbox import Limits
+from sayso.workers.mailbox import InboxLimits
 from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
 from tests.contracts.rigs import MemoryRig
 
@@ -54,14 +54,14 @@ def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
 @pytest.mark.parametrize("refused", [False, True])
 def test_whichever_of_the_twins_comes_first_is_kept_once(media: MemoryMedia, kinds: tuple[str, str], *, refused: bool):
     """platforms.md 3.1: in either order; where the first was refused, the second is what is answered."""
-    rig = MemoryRig(limits=Limits(waiting=1))
+    rig = MemoryRig(limits=InboxLimits(waiting=1))
     twins = [read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind)) for kind in kinds]
     if refused:  # somebody else's words fill the mailbox until they are answered
         other = replace(twins[0], event_id="other")
         assert rig.accept(other).outcome == "new"
         lease, work = rig.mailbox.lease(other.conversation.id, "w")
         assert rig.accept(twins[0]).outcome == "full"
-        rig.mailbox.commit(lease, work, Change())
+        rig.mailbox.commit(lease, work, TurnChange())
     outcomes = [rig.accept(turn).outcome for turn in ([twins[1], twins[0]] if refused else twins)]
     assert outcomes == ["new", "duplicate"]
 

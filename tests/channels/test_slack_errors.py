@@ -8,7 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
+from sayso.channels.base import (
+    AddressClosed,
+    ChannelDown,
+    DeliveryUncertain,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+)
 from sayso.channels.slack.errors import REACTIONS, reaction_to
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -29,7 +37,7 @@ ROWS: list[tuple[str, type[SendError] | None]] = [
     ("cannot_reply_to_message thread_locked", AddressClosed),
     ("no_text invalid_blocks invalid_blocks_format msg_blocks_too_long msg_too_long markdown_text_conflict", None),
     ("expired_trigger_id exchanged_trigger_id streaming_state_conflict an_error_of_tomorrow", Refused),
-    ("internal_error fatal_error service_unavailable request_timeout 500 502 503", Ambiguous),
+    ("internal_error fatal_error service_unavailable request_timeout 500 502 503", DeliveryUncertain),
 ]
 CASES = [(error, kind) for errors, kind in ROWS for error in errors.split()]
 
@@ -137,7 +145,7 @@ def test_file_to_a_closed_address_is_no_link(media: MemoryMedia, platforms: Fake
 def test_file_whose_sharing_is_unclear_is_not_shared_again(media: MemoryMedia, platforms: FakePlatforms, error: str):
     """platforms.md 3.3: the last of the three calls shows it."""
     platforms.script("slack", error)
-    with pytest.raises(Ambiguous):
+    with pytest.raises(DeliveryUncertain):
         send(media, platforms, Reply(media=IMAGE))
 
 
@@ -176,9 +184,9 @@ def test_upload_that_the_file_server_never_takes_is_a_link(
 @pytest.mark.parametrize(
     ("status", "headers", "kind"),
     [
-        ("200 OK", "Content-Type: text/plain", Ambiguous),
-        ("200 OK", "Content-Type: application/json", Ambiguous),
-        ("502 Bad Gateway", "Content-Type: application/json", Ambiguous),
+        ("200 OK", "Content-Type: text/plain", DeliveryUncertain),
+        ("200 OK", "Content-Type: application/json", DeliveryUncertain),
+        ("502 Bad Gateway", "Content-Type: application/json", DeliveryUncertain),
         ("429 Too Many Requests", "Content-Type: application/json\r\nRetry-After: 7", RateLimited),
     ],
 )

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError
+from sayso.channels.base import AddressClosed, ChannelDown, DeliveryUncertain, RateLimited, Refused, SendError
 from sayso.channels.telegram.errors import REACTIONS
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -33,11 +33,11 @@ ROWS = [
     ("404", ChannelDown),
     ("409", Refused),
     ("413", Refused),
-    ("500", Ambiguous),
-    ("502", Ambiguous),
-    ("503", Ambiguous),
-    ("lost", Ambiguous),
-    ("drop", Ambiguous),
+    ("500", DeliveryUncertain),
+    ("502", DeliveryUncertain),
+    ("503", DeliveryUncertain),
+    ("lost", DeliveryUncertain),
+    ("drop", DeliveryUncertain),
 ]
 
 

@@ -12,7 +12,7 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.terminal import Terminal, TerminalChannel
 from sayso.channels.media import MemoryMediaStore
-from sayso.channels.types import Button, Delivery, Hook, Reply
+from sayso.channels.types import Button, Delivery, Reply, WebhookRequest
 from sayso.pending import InMemoryPendingStore
 
 QUESTION = Reply("Delete **INV-42**?", (Button("Yes", "a:1:yes"), Button("No", "a:1:no")))
@@ -37,7 +37,7 @@ class Screen:
 
     def typed(self, line: str) -> str:
         """What a line becomes: words, or the data of a button behind "tap "."""
-        hook = Hook("", {"x-sayso-terminal": "s", "x-sayso-line": "1"}, line.encode())
+        hook = WebhookRequest("", {"x-sayso-terminal": "s", "x-sayso-line": "1"}, line.encode())
         (turn,) = self.channel.receive(hook).turns
         return f"tap {turn.tap.data}" if turn.tap else turn.text
 

@@ -8,8 +8,8 @@ import pytest
 
 from sayso.channels.base import (
     AddressClosed,
-    Ambiguous,
     ChannelDown,
+    DeliveryUncertain,
     RateLimited,
     Refused,
     SendError,
@@ -19,7 +19,7 @@ from sayso.channels.base import (
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.channels.whatsapp.errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.server import Answer
+from sayso.testing.platforms.server import FakeResponse
 from sayso.workers.sender import MAX_ATTEMPTS
 from tests.channels.harness import MemoryMedia, whatsapp
 
@@ -64,9 +64,9 @@ def test_reaction(
         (401, ChannelDown),
         (502, Unreachable),
         (503, Unreachable),
-        (500, Ambiguous),
-        (504, Ambiguous),
-        (0, Ambiguous),
+        (500, DeliveryUncertain),
+        (504, DeliveryUncertain),
+        (0, DeliveryUncertain),
         (400, Refused),
         (404, Refused),
     ],
@@ -112,6 +112,6 @@ def test_success_that_cannot_be_read_may_have_arrived(
     media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
 ):
     """platforms.md 1.4: a proxy's page in place of a 201: sent again unmarked it would come twice."""
-    monkeypatch.setattr(platforms.fakes["twilio"], "answer", lambda _: Answer(200, b"<html>Welcome</html>"))
-    with pytest.raises(Ambiguous):
+    monkeypatch.setattr(platforms.fakes["twilio"], "answer", lambda _: FakeResponse(200, b"<html>Welcome</html>"))
+    with pytest.raises(DeliveryUncertain):
         asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", CHAT, Reply("x"))))

@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.base import BadHook
 from sayso.channels.types import Turn
-from sayso.channels.whatsapp.webhook import Form, status_of, turn_of
+from sayso.channels.whatsapp.webhook import TwilioForm, status_of, turn_of
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
 
@@ -20,7 +20,7 @@ REPLIED = {"OriginalRepliedMessageSid": SID, "OriginalRepliedMessageSender": "wh
 def read(text: str = "", **fields: str) -> Turn | None:
     """The turn that a form with these fields is."""
     form = signing.whatsapp_text(SID, text, account_sid=TWILIO_ACCOUNT_SID, **fields)
-    return turn_of("wa", Form(signing.whatsapp_hook("https://x", TWILIO_AUTH_TOKEN, form)[1]))
+    return turn_of("wa", TwilioForm(signing.whatsapp_hook("https://x", TWILIO_AUTH_TOKEN, form)[1]))
 
 
 def turn(text: str = "", **fields: str) -> Turn:
@@ -185,7 +185,7 @@ def test_form_of_another_message_id_is_refused(sid: str):
     """A captured form still verifies when letters move from a name to its value: a longer id would be a new turn."""
     body = urlencode({"MessageSid": sid, "From": "whatsapp:+4915100000042", "Body": "yes"}).encode()
     with pytest.raises(BadHook, match="is no id of a message"):
-        turn_of("wa", Form(body))
+        turn_of("wa", TwilioForm(body))
     status = urlencode({"MessageSid": sid, "MessageStatus": "failed"}).encode()
     with pytest.raises(BadHook, match="is no id of a message"):
-        status_of(Form(status), "")
+        status_of(TwilioForm(status), "")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.base import Ambiguous, Forbidden, RateLimited, Unreachable, WindowClosed
+from sayso.channels.base import DeliveryUncertain, Forbidden, RateLimited, Unreachable, WindowClosed
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
 from sayso.channels.whatsapp.client import SANDBOX
 from sayso.testing.platforms import webhooks as signing
@@ -302,7 +302,13 @@ def test_status_of_success_closes_nothing(media: MemoryMedia):
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [("503", Unreachable), ("502", Unreachable), ("500", Ambiguous), ("63018", RateLimited), ("63016", WindowClosed)],
+    [
+        ("503", Unreachable),
+        ("502", Unreachable),
+        ("500", DeliveryUncertain),
+        ("63018", RateLimited),
+        ("63016", WindowClosed),
+    ],
 )
 def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[Exception]):
     """Each code says whether trying again makes sense."""
@@ -325,7 +331,7 @@ def test_no_call_waits_for_ever(media: MemoryMedia, platforms: FakePlatforms, mo
     """platforms.md 1.3: Twilio's client has no timeout of its own; what was sent and not answered may have arrived."""
     monkeypatch.setattr("sayso.channels.http.ANSWER_SECONDS", 0.05)
     platforms.script("twilio", "slow", seconds=0.2)
-    with pytest.raises(Ambiguous):
+    with pytest.raises(DeliveryUncertain):
         send(whatsapp(media, platforms.twilio_url), Reply("x"))
     assert until(lambda: platforms.sent)[0]["text"] == "x"  # as it may: late, when nobody waits for it any more
 

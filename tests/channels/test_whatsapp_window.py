@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import AddressClosed, WindowClosed
-from sayso.channels.types import Button, Conversation, Delivery, Hook, Reply
+from sayso.channels.types import Button, Conversation, Delivery, Reply, WebhookRequest
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
@@ -156,6 +156,6 @@ def test_fake_takes_free_text_and_fails_later(media: MemoryMedia, platforms: Fak
         headers, body = heard.get(timeout=30)
         web.shutdown()
     url = platforms.calls[0]["params"]["StatusCallback"]
-    received = whatsapp(media, None).receive(Hook(url, headers, body))
+    received = whatsapp(media, None).receive(WebhookRequest(url, headers, body))
     assert [(status.status, status.error_code) for status in received.statuses] == [("failed", "63016")]
     assert (platforms.sent, received.addresses, received.alerts) == ([], (), ())

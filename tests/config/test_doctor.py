@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 from redis import Redis
 
-from sayso.channels.setup import Finding
+from sayso.channels.setup import CheckResult
 from sayso.channels.telegram.poller import baton_of
 from sayso.config.checks.desks import desk_of
 from sayso.config.checks.doctor import FORGED, Doctor, model_findings
@@ -23,7 +23,7 @@ from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.workers.recovery import Presence
+from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.client import keys_of
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
@@ -62,10 +62,10 @@ class Clinic:
         for name in ("wa", "tg"):
             asyncio.run(desk_of(settings, name, PUBLIC_URL).point())
 
-    def findings(self, *, own: Callable[[], float] = time.time) -> list[Finding]:
+    def findings(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
         """All that the doctor finds."""
 
-        async def found() -> list[Finding]:
+        async def found() -> list[CheckResult]:
             async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
                 doctor = Doctor(load_settings(self.config), self.folder, web=web, own=own)
                 return [finding async for finding in doctor.findings()]
@@ -84,7 +84,7 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis,
     """Redis, a worker, the web and all three platforms."""
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
-    Presence(redis_client, "w1", prefix=PREFIX).beat()
+    Heartbeat(redis_client, "w1", prefix=PREFIX).beat()
     with FakePlatforms() as platforms:
         yield Clinic(tmp_path, platforms)
 
@@ -233,7 +233,7 @@ def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, r
 
 def test_bot_without_a_worker_is_found(clinic: Clinic, redis_client: Redis):
     """Messages are kept, and nobody answers."""
-    Presence(redis_client, prefix=PREFIX).leave("w1")
+    Heartbeat(redis_client, prefix=PREFIX).leave("w1")
     assert "start one with `sayso worker`" in clinic.wrong()["workers"]
 
 
@@ -304,8 +304,8 @@ def test_configuration_that_does_not_load_is_a_finding(tmp_path: Path):
 def test_only_what_fails_fails_a_build(monkeypatch: pytest.MonkeyPatch, state: str, expected: int):
     """A warning is printed, and counted."""
 
-    async def found(*_: object, **__: object) -> AsyncIterator[Finding]:
-        yield Finding("clock", state, "says", "" if state == "ok" else "cure")
+    async def found(*_: object, **__: object) -> AsyncIterator[CheckResult]:
+        yield CheckResult("clock", state, "says", "" if state == "ok" else "cure")
 
     monkeypatch.setattr("sayso.config.cli.checks._checks", found)
     code, words = run()
@@ -331,7 +331,7 @@ def test_model_is_asked_only_when_told(tmp_path: Path, monkeypatch: pytest.Monke
     file = tmp_path / "sayso.yaml"
     file.write_text("agent: {model: 'openai:gpt-5-mini'}\nchannels: {web: {platform: console}}")
 
-    async def found() -> list[Finding]:
+    async def found() -> list[CheckResult]:
         return [finding async for finding in model_findings(load_settings(file))]
 
     (only,) = asyncio.run(found())

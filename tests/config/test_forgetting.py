@@ -13,7 +13,7 @@ from sayso.channels.types import Conversation, Turn
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_door
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.fake_bots import written
@@ -45,7 +45,7 @@ class Bench:
             return
         held, queued = self.mailbox.lease(ROOM.id, "w1")
         assert isinstance(queued, QueuedTurn)
-        self.mailbox.commit(held, queued, Change(), let_go=True)
+        self.mailbox.commit(held, queued, TurnChange(), let_go=True)
 
     def run(self, *args: object) -> tuple[int, str]:
         """Exit code and all output."""

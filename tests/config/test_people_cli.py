@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation
 from sayso.config.cli.main import main
 from sayso.workers.access.people import RedisPeople, Waiting
@@ -66,7 +66,7 @@ def test_approved_person_is_let_in_and_told_in_their_language(people, redis_clie
     assert people.standing("chat", ["DE.1"]) == "approved"
     rig = RedisRig(redis_client, prefix="sayso:sayso:")
     _, reply = rig.mailbox.lease(CHAT.id, "w")
-    assert reply.delivery(rig.mailbox.lease(CHAT.id, "w")[0]).reply.text == speak("de").approved()
+    assert reply.delivery(rig.mailbox.lease(CHAT.id, "w")[0]).reply.text == texts_for("de").approved()
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 

@@ -19,7 +19,7 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_door
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.server import Answer
+from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.platforms.twilio import SERVICE_SID
 from sayso.workers.mailbox import RedisMailbox
 from tests.config.fake_bots import ENVIRON, written
@@ -215,7 +215,7 @@ def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypa
     """An operator must know who is answered hours later."""
     bench.arrive(ANA, "hello", ago=700)
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
-    monkeypatch.setattr(bench.twilio.kept, "_files", lambda *_: Answer(500, b"{}"))
+    monkeypatch.setattr(bench.twilio.kept, "_files", lambda *_: FakeResponse(500, b"{}"))
     code, words = bench.run()
     assert (code, words.count("  taken\n"), "error 500" in words) == (1, 1, True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.channels.redaction import REDACTED, Redactor, remember, secrets_of
-from sayso.channels.setup import Finding
+from sayso.channels.setup import CheckResult
 from sayso.config.cli.output import plain
 from sayso.config.wiring.observability import EventFormatter
 from tests.config.processes import sayso
@@ -116,7 +116,7 @@ def test_a_secret_is_found_however_it_is_spelled(spelled: str):
 def test_findings_and_rows_of_commands_hold_no_secret():
     """A platform's own words, which `sayso doctor` and `sayso deliveries` print, may repeat what it was sent."""
     remember([KEY])
-    finding = Finding("token", "fail", f"Slack says: refused Bearer {KEY}", "copy it again")
+    finding = CheckResult("token", "fail", f"Slack says: refused Bearer {KEY}", "copy it again")
     assert KEY not in f"{finding} {asdict(finding)} {plain(f'refused {KEY}', 500)}"
 
 

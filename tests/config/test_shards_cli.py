@@ -11,7 +11,7 @@ import pytest
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.workers.recovery import Presence
+from sayso.workers.recovery import Heartbeat
 from tests.config.processes import Up, sayso, short_folder
 
 
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def living(presence: Presence) -> Iterator[None]:
+def living(presence: Heartbeat) -> Iterator[None]:
     """A worker that says each second that it lives, for as long as the block takes on a busy machine."""
     over = threading.Event()
     presence.beat()
@@ -75,7 +75,7 @@ def test_shards_move_only_to_where_somebody_works(file: Path, servers: dict[str,
     assert sayso("shards", "status", *common, **servers)[:2] == (0, "a: 29 shards\nb: 35 shards\n")
     code, _, errors = sayso("shards", "rebalance", "--without", "a", *common, **servers)
     assert (code, "nobody works for b: start `sayso worker --shard b` first" in errors) == (1, True)
-    with connect(servers["REDIS_B"]) as client, living(Presence(client, prefix="sayso:bot:")):
+    with connect(servers["REDIS_B"]) as client, living(Heartbeat(client, prefix="sayso:bot:")):
         code, output, _ = sayso("shards", "rebalance", "--without", "a", *common, **servers)
         assert (code, output.count("a -> b, 0 keys")) == (0, 29)
         assert output.endswith("a: 0 shards\nb: 64 shards\n")

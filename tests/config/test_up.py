@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sayso.config.server.embedded_redis import EmbeddedRedisError
-from sayso.config.server.up import MAX_PAUSE_SECONDS, Kept
+from sayso.config.server.up import MAX_PAUSE_SECONDS, KeptProcess
 from sayso.examples import invoices
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.telegram import WAITING
@@ -202,12 +202,12 @@ class Part:
         """Note when."""
         self.starts.append(self.now)
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptProcess:
         """The part, kept alive."""
-        return Kept("part", lambda: self.alive, self.start, started=0.0)
+        return KeptProcess("part", lambda: self.alive, self.start, started=0.0)
 
 
-def tend(part: Part, kept: Kept, seconds: int) -> None:
+def tend(part: Part, kept: KeptProcess, seconds: int) -> None:
     """Look after a part every half second."""
     for tick in range(seconds * 2):
         part.now = tick / 2
@@ -241,5 +241,5 @@ def test_redis_that_does_not_start_is_tried_again():
         part.start()
         raise EmbeddedRedisError("no") if len(part.starts) % 2 else OSError("No space left on device")
 
-    tend(part, Kept("redis", lambda: False, fail, started=0.0), 3600)
+    tend(part, KeptProcess("redis", lambda: False, fail, started=0.0), 3600)
     assert len(part.starts) > 3600 / (MAX_PAUSE_SECONDS + 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.telegram.setup import COMMANDS
 from sayso.channels.telegram.updates import ALLOWED_UPDATES
 from sayso.channels.whatsapp.client import SANDBOX
@@ -18,7 +18,7 @@ from sayso.config.cli.main import main
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.server import Answer
+from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.platforms.telegram import WEBHOOK
 from sayso.testing.platforms.twilio import SENDER, SERVICE_SID
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
@@ -115,7 +115,7 @@ def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):
     menus = bench.platforms.ledger.kept["telegram commands"]
     assert menus.keys() == {"", *SHIPPED_LANGUAGES}
     told = {language: menu[0]["description"] for language, menu in menus.items()}
-    assert told == {language: speak("de" if language == "de" else "pt").command("help") for language in menus}
+    assert told == {language: texts_for("de" if language == "de" else "pt").command("help") for language in menus}
 
 
 def test_commands_of_the_model_are_in_no_menu(bench: Bench):
@@ -337,6 +337,6 @@ def test_updates_are_dropped_where_no_webhook_was(bench: Bench):
 
 def test_answer_that_is_no_json_is_a_finding_alone(bench: Bench, caplog: pytest.LogCaptureFixture):
     """As a proxy's page is: its SDK would log all of it, with a traceback."""
-    bench.platforms.fakes["telegram"].answer = lambda _: Answer(200, b"<h1>welcome to nginx</h1>")  # type: ignore[method-assign]
+    bench.platforms.fakes["telegram"].answer = lambda _: FakeResponse(200, b"<h1>welcome to nginx</h1>")  # type: ignore[method-assign]
     code, words = bench.run("status", "tg")
     assert (code, "makes no sense" in words, caplog.text) == (1, True, "")

@@ -13,7 +13,7 @@ from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.pending.redis.client import HURRY_SECONDS, Connections
-from sayso.workers.mailbox import Relay
+from sayso.workers.mailbox import AliasForwarder
 
 
 def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
@@ -58,7 +58,7 @@ def test_people_of_slack_are_answered_in_their_direct_message(tmp_path: Path, re
     slack = "{platform: slack, bot_token: '${T}', signing_secret: '${T}'}"
     file.write_text(f"channels:\n  sl: {slack}\n  web: {{platform: console}}\n")
     agents = bootstrap(load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url).drain.agents
-    assert [isinstance(agents[name], Relay) for name in ("sl", "web")] == [True, False]
+    assert [isinstance(agents[name], AliasForwarder) for name in ("sl", "web")] == [True, False]
 
 
 def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):

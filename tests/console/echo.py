@@ -9,10 +9,10 @@ import flask
 
 from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import Entry, FeedError, MemoryFeed
+from sayso.channels.console.feed import FeedEntry, FeedError, MemoryFeed
 from sayso.channels.console.views import console_pages
 from sayso.channels.media import LocalMediaStore
-from sayso.channels.types import Delivery, Hook, Reply, Turn
+from sayso.channels.types import Delivery, Reply, Turn, WebhookRequest
 from sayso.pending.concurrency import run_sync
 
 KEYS = ["console-test-key"]
@@ -38,7 +38,7 @@ class EchoApp:
             request = flask.request
             headers = {key.lower(): value for key, value in request.headers.items()}
             try:
-                received = by_name[name].receive(Hook(request.url, headers, request.get_data()))
+                received = by_name[name].receive(WebhookRequest(request.url, headers, request.get_data()))
             except Forbidden as exc:
                 return str(exc), 403
             except BadHook as exc:
@@ -78,7 +78,7 @@ class EchoApp:
 class QuietFeed(MemoryFeed):
     """A feed that never makes a test wait."""
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """What is there now."""
         return super().read(conversation_id, after, 0)
 
@@ -86,10 +86,10 @@ class QuietFeed(MemoryFeed):
 class DownFeed:
     """A feed whose store is away."""
 
-    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
         """Fail."""
         raise FeedError("cannot append to the feed: ConnectionError")
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """Fail."""
         raise FeedError("cannot read the feed: ConnectionError")

@@ -13,20 +13,20 @@ from sayso.channels.base import BadHook, Forbidden, Unreachable
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.feed import KEPT_ENTRIES, MemoryFeed
 from sayso.channels.media import LocalMediaStore
-from sayso.channels.types import Button, Conversation, Delivery, Hook, Media, Reply, Tap, Turn
+from sayso.channels.types import Button, Conversation, Delivery, Media, Reply, Tap, Turn, WebhookRequest
 
 from .echo import DownFeed
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
 
 
-def hook(channel: ConsoleChannel, body: Any, **headers: str) -> Hook:
+def hook(channel: ConsoleChannel, body: Any, **headers: str) -> WebhookRequest:
     """What the page posts, with a valid session unless `headers` say otherwise."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     session = f"{channel.cookie}={channel.new_session()}"
     given = {"cookie": session, "x-sayso-console": "1", "host": "localhost:8000"}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
-    return Hook("https://bot.example/hooks/web", given, raw)
+    return WebhookRequest("https://bot.example/hooks/web", given, raw)
 
 
 @pytest.fixture

@@ -10,20 +10,20 @@ from pathlib import Path
 from redis import Redis
 
 from sayso.agent.run.journal import RedisJournals
-from sayso.channels.i18n.texts import Texts, speak
+from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import Scripts, shard_of
+from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.signing import split_button
 from sayso.testing.memory import MemoryLanes
-from sayso.workers.mailbox import LEASE_MS, LUA, Limits, RedisMailbox
+from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
 from sayso.workers.outbox import RedisDeliveries, RedisOutbox
-from sayso.workers.recovery import Lifeline, Reaper
+from sayso.workers.recovery import Reaper, WorkerLock
 
 CHAT = Conversation("chat", "room")
 #: What workers say in these tests.
-ENGLISH = speak("en")
+ENGLISH = texts_for("en")
 
 
 def voice(turn: Turn) -> Texts:
@@ -54,7 +54,7 @@ class Rig:
 class MemoryRig(Rig):
     """Lanes in memory, on a clock of their own."""
 
-    def __init__(self, *, limits: Limits | None = None) -> None:
+    def __init__(self, *, limits: InboxLimits | None = None) -> None:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
         self.mailbox = self.outbox = self.journals = self.deliveries = MemoryLanes(
@@ -89,8 +89,8 @@ class MemoryRig(Rig):
 class RedisRig(Rig):
     """Lanes in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
 
-    def __init__(self, client: Redis, *, limits: Limits | None = None, prefix: str = PREFIX) -> None:
-        scripts = Scripts(client, LUA, prefix=prefix)
+    def __init__(self, client: Redis, *, limits: InboxLimits | None = None, prefix: str = PREFIX) -> None:
+        scripts = LuaScripts(client, LUA, prefix=prefix)
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
         self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix)
@@ -98,7 +98,7 @@ class RedisRig(Rig):
         self.journals = RedisJournals(scripts)
         self.deliveries = RedisDeliveries(scripts)
         self.woken: list[str] = []
-        self.reaper = Reaper(client, scripts, self._wake_up, Lifeline(Path("none")))
+        self.reaper = Reaper(client, scripts, self._wake_up, WorkerLock(Path("none")))
 
     def pass_time(self, seconds: float) -> None:
         """Move back the lease, the pace, what is due, when turns were received, when timers ring and windows close."""

@@ -16,9 +16,9 @@ from sayso.agent.messages import UsageStats
 from sayso.agent.run.budget import (
     Budget,
     BudgetLimits,
+    BudgetRefusal,
     MemoryBudget,
     RedisBudget,
-    Refusal,
     RunBudget,
     book_in,
     refusal_of,
@@ -60,10 +60,10 @@ def used(tokens: int = 0, cost: float = 0.0) -> UsageStats:
     return UsageStats(total_tokens=tokens, cost_usd=cost)
 
 
-def spend(budget: Budget, scope: str, *several: UsageStats) -> Refusal | None:
+def spend(budget: Budget, scope: str, *several: UsageStats) -> BudgetRefusal | None:
     """Book them, then ask."""
 
-    async def main() -> Refusal | None:
+    async def main() -> BudgetRefusal | None:
         for usage in several:
             await budget.book(scope, usage)
         return await budget.refusal(scope)
@@ -71,7 +71,7 @@ def spend(budget: Budget, scope: str, *several: UsageStats) -> Refusal | None:
     return asyncio.run(main())
 
 
-def ask(budget: Budget, scope: str) -> Refusal | None:
+def ask(budget: Budget, scope: str) -> BudgetRefusal | None:
     """Only ask."""
     return spend(budget, scope)
 
@@ -80,14 +80,14 @@ def test_conversation_that_reached_its_tokens_is_refused(make: Make) -> None:
     """At the limit, not before; and told how much it was."""
     budget = make(BudgetLimits(conversation_tokens=100))
     assert spend(budget, "ana", used(99, 0.5)) is None
-    assert spend(budget, "ana", used(1, 0.25)) == Refusal("conversation", 100, 0.75)
+    assert spend(budget, "ana", used(1, 0.25)) == BudgetRefusal("conversation", 100, 0.75)
 
 
 def test_conversation_that_reached_its_dollars_is_refused(make: Make) -> None:
     """Sums are exact: ten times ten cents are a dollar."""
     budget = make(BudgetLimits(conversation_usd=1.0))
     assert spend(budget, "ana", *[used(cost=0.1)] * 9) is None
-    assert spend(budget, "ana", used(cost=0.1)) == Refusal("conversation", 0, 1.0)
+    assert spend(budget, "ana", used(cost=0.1)) == BudgetRefusal("conversation", 0, 1.0)
 
 
 def test_conversations_do_not_pay_for_each_other(make: Make) -> None:
@@ -95,14 +95,14 @@ def test_conversations_do_not_pay_for_each_other(make: Make) -> None:
     budget = make(BudgetLimits(conversation_tokens=100, day_tokens=150))
     assert spend(budget, "ana", used(100)) is not None
     assert spend(budget, "bob", used(49)) is None
-    assert spend(budget, "bob", used(1)) == Refusal("day", 150, 0.0)
-    assert ask(budget, "cy") == Refusal("day", 150, 0.0)
+    assert spend(budget, "bob", used(1)) == BudgetRefusal("day", 150, 0.0)
+    assert ask(budget, "cy") == BudgetRefusal("day", 150, 0.0)
 
 
 def test_dollars_of_all_are_limited(make: Make) -> None:
     """Also for somebody who spent nothing."""
     budget = make(BudgetLimits(day_usd=0.5))
-    assert spend(budget, "ana", used(7, 0.5)) == ask(budget, "bob") == Refusal("day", 7, 0.5)
+    assert spend(budget, "ana", used(7, 0.5)) == ask(budget, "bob") == BudgetRefusal("day", 7, 0.5)
 
 
 def test_next_day_begins_at_nothing(make: Make, clock: Clock) -> None:
@@ -123,13 +123,13 @@ def test_without_limits_nobody_is_refused(make: Make) -> None:
 def test_vendor_that_reports_nonsense_gives_nothing_back(make: Make, odd: UsageStats) -> None:
     """What is below nothing, or no number, counts as nothing."""
     budget = make(BudgetLimits(conversation_tokens=10, conversation_usd=1))
-    assert spend(budget, "ana", used(10, 1.0), odd) == Refusal("conversation", 10, 1.0)
+    assert spend(budget, "ana", used(10, 1.0), odd) == BudgetRefusal("conversation", 10, 1.0)
 
 
 def test_usage_without_a_total_is_its_parts(make: Make) -> None:
     """Some vendors report only those."""
     parts = UsageStats(prompt_tokens=3, completion_tokens=4)
-    assert spend(make(BudgetLimits(day_tokens=7)), "ana", parts) == Refusal("day", 7, 0.0)
+    assert spend(make(BudgetLimits(day_tokens=7)), "ana", parts) == BudgetRefusal("day", 7, 0.0)
 
 
 def test_bookings_at_the_same_time_are_all_counted(make: Make) -> None:
@@ -137,7 +137,7 @@ def test_bookings_at_the_same_time_are_all_counted(make: Make) -> None:
     budget = make(BudgetLimits(conversation_tokens=1))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: spend(budget, "ana", *[used(1, 0.000001)] * 25), range(4)))
-    assert ask(budget, "ana") == Refusal("conversation", 100, 0.0001)
+    assert ask(budget, "ana") == BudgetRefusal("conversation", 100, 0.0001)
 
 
 def test_any_text_is_a_name(make: Make) -> None:
@@ -163,7 +163,7 @@ def test_two_processes_share_what_redis_counts(redis_client: Redis, clock: Clock
     """Each has a budget of its own over the same server."""
     here, there = (RedisBudget(redis_client, BudgetLimits(day_tokens=4), clock=clock) for _ in range(2))
     spend(here, "ana", used(2))
-    assert spend(there, "bob", used(2)) == Refusal("day", 4, 0.0)
+    assert spend(there, "bob", used(2)) == BudgetRefusal("day", 4, 0.0)
 
 
 def test_each_question_is_one_round_trip(redis_client: Redis, clock: Clock, monkeypatch) -> None:
@@ -192,14 +192,14 @@ def test_a_loop_goes_on_while_redis_counts(tmp_path: Path) -> None:
         await reader.read()
         writer.close()
 
-    async def main() -> Refusal | None:
+    async def main() -> BudgetRefusal | None:
         async with await asyncio.start_unix_server(answer, socket):
             refusal = await RedisBudget(client, BudgetLimits(day_tokens=9)).refusal("ana")
             client.close()
             client.connection_pool.disconnect()
         return refusal
 
-    assert asyncio.run(main()) == Refusal("day", 9, 0.0)
+    assert asyncio.run(main()) == BudgetRefusal("day", 9, 0.0)
 
 
 def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
@@ -207,7 +207,7 @@ def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
     caplog.set_level(logging.WARNING)
     budget = RedisBudget(Redis(unix_socket_path="/nonexistent/secret.sock"), BudgetLimits(day_tokens=1))
 
-    async def main() -> Refusal | None:
+    async def main() -> BudgetRefusal | None:
         await book_in(budget, "ana", used(5))
         return await refusal_of(budget, "ana")
 
@@ -235,7 +235,7 @@ def test_loop_goes_on_while_redis_counts(redis_url: str, redis_client: Redis) ->
     """Other runs are answered meanwhile."""
     budget = RedisBudget(connect(redis_url), BudgetLimits(day_tokens=1))
 
-    async def both() -> tuple[Refusal | None, int]:
+    async def both() -> tuple[BudgetRefusal | None, int]:
         await budget.book("ana", used(1))
         redis_client.client_pause(100, all=True)
         waiting, turns = asyncio.ensure_future(budget.refusal("ana")), 0
@@ -245,15 +245,15 @@ def test_loop_goes_on_while_redis_counts(redis_url: str, redis_client: Redis) ->
         return waiting.result(), turns
 
     refused, turns = asyncio.run(both())
-    assert refused == Refusal("day", 1, 0.0)
+    assert refused == BudgetRefusal("day", 1, 0.0)
     assert turns > 10
 
 
 def test_run_that_reached_its_limit_is_refused() -> None:
     """Either limit is enough; without one nothing is."""
     assert RunBudget(100, 1.0).refusal(used(99, 0.99)) is None
-    assert RunBudget(100, 1.0).refusal(used(100, 0.5)) == Refusal("run", 100, 0.5)
-    assert RunBudget(100, 1.0).refusal(used(1, 1.0)) == Refusal("run", 1, 1.0)
+    assert RunBudget(100, 1.0).refusal(used(100, 0.5)) == BudgetRefusal("run", 100, 0.5)
+    assert RunBudget(100, 1.0).refusal(used(1, 1.0)) == BudgetRefusal("run", 1, 1.0)
     assert RunBudget().refusal(used(10**9, 10**9)) is None
 
 

@@ -9,8 +9,8 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.pending.turns.change import Change, Timer
-from sayso.pending.turns.queued import LaneLost
+from sayso.pending.turns.change import Timer, TurnChange
+from sayso.pending.turns.queued import LeaseLost
 from sayso.workers.outbox import KEEP_HELD_SECONDS, LATE_SECONDS, NotRepeatable
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_lanes import lease, look, propose, shown
@@ -18,9 +18,9 @@ from tests.contracts.test_lanes import lease, look, propose, shown
 HALL = Conversation("chat", "hall")
 
 
-def saying(*replies: Reply) -> Change:
+def saying(*replies: Reply) -> TurnChange:
     """A turn that says so much."""
-    return Change(replies=tuple((reply, "") for reply in replies or (Reply("hi"),)))
+    return TurnChange(replies=tuple((reply, "") for reply in replies or (Reply("hi"),)))
 
 
 def said(rig, *replies: Reply):
@@ -551,7 +551,7 @@ def test_pace_is_fenced(rig):
     old, reply = said(rig)
     rig.end_lease()
     lease(rig, "w2")
-    with pytest.raises(LaneLost):
+    with pytest.raises(LeaseLost):
         rig.outbox.pace(old, reply, 1)
 
 

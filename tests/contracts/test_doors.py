@@ -8,9 +8,9 @@ import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.redis.scripts import shard_of
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedReply
-from sayso.workers.mailbox import Limits
+from sayso.workers.mailbox import InboxLimits
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from tests.contracts.test_lanes import shown
 
@@ -24,7 +24,7 @@ def never(_: str) -> bool:
 
 def test_one_who_writes_too_fast_is_refused_and_told_once(make_rig):
     """The platform hears it each time, the person once a minute; what was taken is answered."""
-    rig = make_rig(limits=Limits(per_minute=60, in_one_go=3))
+    rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=3))
     assert [rig.accept(turn(str(n))).outcome for n in range(5)] == ["new"] * 3 + ["fast"] * 2
     held, reply = rig.mailbox.lease(CHAT.id, "w1")
     assert reply.delivery(held).reply.text == ENGLISH.too_fast()
@@ -33,25 +33,25 @@ def test_one_who_writes_too_fast_is_refused_and_told_once(make_rig):
 
 def test_a_refused_event_is_not_remembered(make_rig):
     """The platform's retry counts as new once there is room."""
-    rig = make_rig(limits=Limits(waiting=1))
+    rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e")).outcome == "full"
     held, reply = rig.mailbox.lease(CHAT.id, "w1")
     work = rig.outbox.settle(held, reply, receipt="m1")
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn("b", event="e")).outcome == "new"
 
 
 def test_taps_and_stops_are_never_too_fast(make_rig):
     """Whoever decides is not kept out by what was said before."""
-    rig = make_rig(limits=Limits(per_minute=60, in_one_go=1))
+    rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=1))
     given = [turn("a"), turn("b"), turn(tap="1x"), turn("/stop")]
     assert [rig.accept(each).outcome for each in given] == ["new", "fast", "new", "new"]
 
 
 def test_two_people_have_a_pace_each(make_rig):
     """One who floods a group silences nobody else."""
-    rig = make_rig(limits=Limits(per_minute=60, in_one_go=1))
+    rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=1))
     given = [turn("a"), turn("b"), turn("c", user="ben")]
     assert [rig.accept(each).outcome for each in given] == ["new", "fast", "new"]
 
@@ -131,7 +131,7 @@ def test_who_is_urgent_in_a_crowd_is_bounded_too(make_rig):
 )
 def test_full_mailbox_takes_who_decides_or_stops(make_rig, urgent, taken):
     """Whoever was asked, or wants out, is heard over what was said before; nobody takes all the places for that."""
-    rig = make_rig(limits=Limits(waiting=1))
+    rig = make_rig(limits=InboxLimits(waiting=1))
     held, _ = shown(rig)
     assert rig.accept(turn("a", user="ben")).outcome == "new"
     assert rig.accept(turn("b", user="ben")).outcome == "full"
@@ -141,7 +141,7 @@ def test_full_mailbox_takes_who_decides_or_stops(make_rig, urgent, taken):
 
 def test_member_of_a_group_cannot_lock_out_who_was_asked(make_rig):
     """Taps on somebody else's buttons and stops of nothing find no urgent place; two of the same group are no more."""
-    rig = make_rig(limits=Limits(waiting=1, in_one_go=3))
+    rig = make_rig(limits=InboxLimits(waiting=1, in_one_go=3))
     _, action = shown(rig)
     button = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
     crowd = [turn(tap=button, user=user) for user in ("mal", "ned")] + [turn("/stop", user="mal") for _ in range(9)]
@@ -151,7 +151,7 @@ def test_member_of_a_group_cannot_lock_out_who_was_asked(make_rig):
 
 def test_taps_and_status_have_a_limit_of_their_own(make_rig):
     """They use nothing up of what may be written, nor does what is written of them; a foreign tap counts as words."""
-    rig = make_rig(limits=Limits(per_minute=60, in_one_go=3))
+    rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=3))
     held, action = shown(rig)
     rig.mailbox.release(held)
     button = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
@@ -165,14 +165,14 @@ def test_taps_and_status_have_a_limit_of_their_own(make_rig):
 
 def test_refused_tap_in_a_group_is_answered_with_no_message(make_rig):
     """All others would read it."""
-    rig = make_rig(limits=Limits(waiting=0))
+    rig = make_rig(limits=InboxLimits(waiting=0))
     rig.accept(replace(turn(tap="1x"), in_group=True))
     assert rig.mailbox.lease(CHAT.id, "w1") is None
 
 
 def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):
     """The newest word waits, in the place of the one before."""
-    rig = make_rig(limits=Limits(waiting=1))
+    rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     for _ in range(5):
         assert rig.accept(turn("b")).outcome == "full"
@@ -186,7 +186,7 @@ def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):
 
 def test_word_that_may_have_arrived_is_followed_by_one_more_at_most(make_rig):
     """It stays what it was; the newest waits behind it."""
-    rig = make_rig(limits=Limits(waiting=1))
+    rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     for _ in range(4):
         rig.accept(turn("b"))
@@ -207,7 +207,7 @@ ROOMS = [
 ]  # fmt: skip
 
 
-class Crowded(Limits):
+class Crowded(InboxLimits):
     """So many conversations may have work, without the room that a shard has for an uneven spread."""
 
     def __init__(self, conversations: int = 0) -> None:
@@ -231,7 +231,7 @@ def turn_in(room: Conversation) -> Turn:
 def finish(rig, room: Conversation) -> None:
     """Its one turn is answered without a word."""
     held, work = rig.mailbox.lease(room.id, "w1")
-    assert rig.mailbox.commit(held, work, Change(), let_go=True) is None
+    assert rig.mailbox.commit(held, work, TurnChange(), let_go=True) is None
 
 
 def is_told(rig, room: Conversation) -> bool:
@@ -250,7 +250,7 @@ def test_a_burst_of_plain_words_is_seen_and_finished_as_one(rig):
     held, work = rig.mailbox.lease(CHAT.id, "w1")
     joined = work.joined(never)
     assert (joined.turn.text, joined.last) == ("one\ntwo\nthree", 3)
-    assert rig.mailbox.commit(held, joined, Change()).seq == 4
+    assert rig.mailbox.commit(held, joined, TurnChange()).seq == 4
 
 
 @pytest.mark.parametrize("second", [turn("/help"), turn("two", user="ben"), turn(tap="1x"), turn("yes")])
@@ -268,7 +268,7 @@ def test_a_joined_commit_sent_twice_finishes_once(rig):
         rig.accept(turn(text))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
     joined = work.joined(never)
-    said = Change(replies=((ENGLISH_HI, ""),))
+    said = TurnChange(replies=((ENGLISH_HI, ""),))
     first, second = rig.mailbox.commit(held, joined, said), rig.mailbox.commit(held, joined, said)
     assert isinstance(first, QueuedReply)
     assert first.number == second.number == 1
@@ -304,7 +304,7 @@ def test_stop_is_for_the_turns_of_who_said_it(rig):
     found = []
     while work:
         found.append((work.turn.text, work.is_stopped, work.stop == work.seq, rig.mailbox.renew(held)))
-        work = rig.mailbox.commit(held, work, Change())
+        work = rig.mailbox.commit(held, work, TurnChange())
     assert found == [("a", False, False, 0), ("b", True, False, 4), ("c", False, False, 0), ("/stop", False, True, 4)]
 
 
@@ -316,7 +316,7 @@ def test_nothing_is_left_of_a_stop(rig):
     rig.accept(turn("/stop"))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
     while work:
-        work = rig.mailbox.commit(held, work, Change())
+        work = rig.mailbox.commit(held, work, TurnChange())
     rig.accept(turn("c"))
     assert (rig.mailbox.lease(CHAT.id, "w1")[1].stop, rig.stops()) == (0, [])
 

@@ -9,7 +9,7 @@ import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.repository import Claim
-from sayso.pending.turns.change import Change, Move, outbox_entry
+from sayso.pending.turns.change import Transition, TurnChange, outbox_entry
 from sayso.pending.turns.queued import QueuedReply
 from sayso.workers.outbox import MAX_WAITING
 from tests.contracts.rigs import CHAT, RedisRig, turn
@@ -21,7 +21,7 @@ OPS = Conversation("ops", "C123")
 AFTER = 30
 
 
-def alarmed(rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look there") -> Change:
+def alarmed(rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look there") -> TurnChange:
     """A question that operators hear of."""
     change, _ = propose(rig)
     entry = outbox_entry(OPS, Reply(alarm), forward=True)
@@ -70,7 +70,7 @@ def test_alarm_rings_for_a_worker_that_holds_the_lane(rig):
     rig.accept(turn(user="bob"))
     held, work = lease(rig, "w2")
     rig.pass_time(AFTER + 1)
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     reply = rig.mailbox.release(held)
     assert rig.mailbox.release(held) == reply
     assert rig.outbox.settle(held, reply, receipt="ops#1") is None
@@ -82,7 +82,7 @@ def test_decided_question_alarms_nobody(rig, to: str):
     asked(rig)
     rig.accept(turn("no"))
     held, work = lease(rig, "w2")
-    rig.mailbox.commit(held, work, Change(move=Move(look(rig).pid, ("shown",), to)))
+    rig.mailbox.commit(held, work, TurnChange(move=Transition(look(rig).pid, ("shown",), to)))
     rig.mailbox.release(held)
     assert later(rig, HOUR) == []
 
@@ -98,7 +98,7 @@ def test_answer_that_waits_for_its_worker_alarms_nobody(rig):
     claim = Claim(yes.scope, look(rig).pid, yes.event_id, "text", held, work.seq)
     assert rig.store.records.claim(claim, look(rig))[0] == "mine"
     rig.store.records.start(claim, look(rig), "try")
-    assert rig.mailbox.commit(held, work, Change()) is None
+    assert rig.mailbox.commit(held, work, TurnChange()) is None
     assert rig.mailbox.release(held) is None
 
 
@@ -129,7 +129,7 @@ def test_next_question_takes_the_alarm_over(rig):
     rig.accept(turn("another"))
     held, work = lease(rig, "w2")
     rig.pass_time(20)
-    drop = Move(look(rig).pid, ("shown",), "cancelled")
+    drop = Transition(look(rig).pid, ("shown",), "cancelled")
     reply = rig.mailbox.commit(held, work, replace(alarmed(rig, alarm="Look at the second"), move=drop))
     rig.outbox.settle(held, reply, receipt="m2")
     rig.mailbox.release(held)
@@ -164,7 +164,7 @@ def test_forwarded_reply_waits_for_no_pace_of_this_channel(rig):
     asked(rig)
     rig.accept(turn())
     held, work = lease(rig, "w2")
-    reply = rig.mailbox.commit(held, work, Change(replies=((Reply("hi"), ""),)))
+    reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("hi"), ""),)))
     assert rig.outbox.pace(held, reply, 0.01) == 0  # the next slot is in 100 s
     rig.outbox.settle(held, reply, receipt="m")
     rig.pass_time(AFTER + 1)
@@ -196,7 +196,7 @@ def test_forward_into_a_lane_that_is_held_is_sent_by_its_holder(rig):
     """He looks before he lets go."""
     rig.accept(turn())
     held, work = lease(rig)
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     rig.outbox.forward(to_chat())
     assert rig.mailbox.release(held).delivery(held).reply.text == "Look there"
 
@@ -205,7 +205,7 @@ def test_forward_does_not_hurry_a_parked_lane(rig):
     """The operators' platform asked to wait."""
     rig.accept(turn())
     held, work = lease(rig)
-    reply = rig.mailbox.commit(held, work, Change(replies=((Reply("hi"), ""),)))
+    reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("hi"), ""),)))
     rig.outbox.postpone(held, reply, 30)
     rig.outbox.forward(to_chat())
     rig.pass_time(20)

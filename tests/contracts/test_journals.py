@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.turns.change import Change
-from sayso.pending.turns.queued import LaneLost, TurnOvertaken
+from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns.queued import LeaseLost, StaleTurn
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
-SAID = Change(replies=((Reply("hi"), ""),))
+SAID = TurnChange(replies=((Reply("hi"), ""),))
 
 
 def begun(rig, *texts: str):
@@ -32,7 +32,7 @@ def test_journal_of_a_lost_lease_takes_nothing(rig):
     old, work = begun(rig)
     rig.journals.journal(old, work.seq, 0, ["head"])
     new, _ = taken_over(rig)
-    with pytest.raises(LaneLost):
+    with pytest.raises(LeaseLost):
         rig.journals.journal(old, work.seq, 1, ["late"])
     rig.journals.journal(new, work.seq, 1, ["next"])
     assert taken_over(rig, "w3")[1].journal == ("head", "next")
@@ -59,7 +59,7 @@ def test_write_that_is_sent_again_changes_nothing(rig):
 def test_write_that_leaves_entries_out_is_refused(rig):
     """What went before is not there: nobody may build on it."""
     held, work = begun(rig)
-    with pytest.raises(TurnOvertaken):
+    with pytest.raises(StaleTurn):
         rig.journals.journal(held, work.seq, 1, ["b"])
     assert taken_over(rig)[1].journal == ()
 
@@ -71,7 +71,7 @@ def test_journal_is_read_by_whoever_holds_the_lane(rig):
     rig.journals.journal(held, work.seq, 0, ["head", "a"])
     assert list(rig.journals.entries(held)) == ["head", "a"]
     taken_over(rig)
-    with pytest.raises(LaneLost):
+    with pytest.raises(LeaseLost):
         rig.journals.entries(held)
 
 
@@ -79,9 +79,9 @@ def test_journal_goes_with_its_turn(rig):
     """The next turn begins with an empty one, and a late write for the old one is refused."""
     held, work = begun(rig, "a", "b")
     rig.journals.journal(held, work.seq, 0, ["head", "x"])
-    following = rig.mailbox.commit(held, work, Change())
+    following = rig.mailbox.commit(held, work, TurnChange())
     assert (following.turn.text, following.journal) == ("b", ())
-    with pytest.raises(TurnOvertaken):
+    with pytest.raises(StaleTurn):
         rig.journals.journal(held, work.seq, 0, ["head", "x"])
     assert taken_over(rig)[1].journal == ()
 
@@ -89,9 +89,9 @@ def test_journal_goes_with_its_turn(rig):
 def test_commit_that_is_sent_again_keeps_the_next_journal(rig):
     """The answer of the commit was lost, and the next turn has been begun."""
     held, work = begun(rig, "a", "b")
-    following = rig.mailbox.commit(held, work, Change())
+    following = rig.mailbox.commit(held, work, TurnChange())
     rig.journals.journal(held, following.seq, 0, ["head b"])
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     assert taken_over(rig)[1].journal == ("head b",)
 
 
@@ -106,8 +106,8 @@ def test_journal_of_another_turn_makes_room(rig):
 def test_nothing_is_journalled_where_nothing_waits(rig):
     """The turn was committed, and there is no other."""
     held, work = begun(rig)
-    rig.mailbox.commit(held, work, Change())
-    with pytest.raises(TurnOvertaken):
+    rig.mailbox.commit(held, work, TurnChange())
+    with pytest.raises(StaleTurn):
         rig.journals.journal(held, work.seq, 0, ["head"])
 
 
@@ -117,13 +117,13 @@ def test_each_holder_that_began_the_turn_counts(rig):
     assert work.attempt == rig.mailbox.lease(CHAT.id, "w1")[1].attempt == 1
     held, work = taken_over(rig, "w2")
     held, work = taken_over(rig, "w3")
-    assert (work.attempt, rig.mailbox.commit(held, work, Change()).attempt) == (3, 1)
+    assert (work.attempt, rig.mailbox.commit(held, work, TurnChange()).attempt) == (3, 1)
 
 
 def test_turn_that_was_handed_over_was_not_begun(rig):
     """A busy conversation lets others go first: that kills nobody."""
     held, work = begun(rig, "a", "b")
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     rig.mailbox.release(held, hand_over=True)
     assert rig.mailbox.lease(CHAT.id, "w2")[1].attempt == 1
 

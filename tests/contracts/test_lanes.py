@@ -9,13 +9,13 @@ import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.action import PendingAction
-from sayso.pending.repository import Claim, Decision, Ending, StoredAction, seal_action
-from sayso.pending.turns.change import Change, Move
-from sayso.pending.turns.queued import ABOUT, PART, LaneLost, QueuedReply, QueuedTurn, TurnOvertaken
-from sayso.workers.mailbox import SEEN_MS, Limits
+from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, seal_action
+from sayso.pending.turns.change import Transition, TurnChange
+from sayso.pending.turns.queued import ABOUT, PART, LeaseLost, QueuedReply, QueuedTurn, StaleTurn
+from sayso.workers.mailbox import SEEN_MS, InboxLimits
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 
-SAID = Change(replies=((Reply("hi"), ""),))
+SAID = TurnChange(replies=((Reply("hi"), ""),))
 
 
 def lease(rig, token="w1"):
@@ -25,13 +25,13 @@ def lease(rig, token="w1"):
     return taken
 
 
-def propose(rig, user="ana", **fields) -> tuple[Change, PendingAction]:
+def propose(rig, user="ana", **fields) -> tuple[TurnChange, PendingAction]:
     """A turn's answer that asks for a yes."""
     action = PendingAction(
         user_id=user, kind="delete", preview="Delete it", channel_id="chat", conversation_id="room", **fields
     )
     arm = seal_action(action, rig.store.seal, user=turn(user=user).scope.id)
-    return Change(replies=((Reply("Delete it?"), action.pending_action_id),), arms=(arm,)), action
+    return TurnChange(replies=((Reply("Delete it?"), action.pending_action_id),), arms=(arm,)), action
 
 
 def shown(rig):
@@ -60,7 +60,7 @@ def test_commit_after_a_takeover_changes_nothing(rig):
     old, work = lease(rig)
     rig.end_lease()
     new, again = lease(rig, "w2")
-    with pytest.raises(LaneLost):
+    with pytest.raises(LeaseLost):
         rig.mailbox.commit(old, work, SAID)
     assert (new.epoch, again) == (old.epoch + 1, replace(work, received_at=again.received_at, attempt=2))
 
@@ -77,7 +77,7 @@ def test_every_call_of_a_lost_lease_is_refused(rig):
         lambda: rig.outbox.settle(old, reply, receipt="m"),
         lambda: rig.outbox.postpone(old, reply, 1),
     ):
-        with pytest.raises(LaneLost):
+        with pytest.raises(LeaseLost):
             call()
     assert rig.mailbox.release(old) is None
     rig.mailbox.renew(new)
@@ -115,7 +115,7 @@ def test_event_is_a_duplicate_after_it_was_worked_on(rig):
     """platforms.md 1.2: the mailbox forgets a turn, not its event."""
     rig.accept(turn(event="e1"))
     held, work = lease(rig)
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn(event="e1")).outcome == "duplicate"
 
 
@@ -127,7 +127,7 @@ def test_how_far_a_turn_has_come_is_known(rig):
     rig.accept(second)
     held, work = lease(rig)
     assert (rig.mailbox.stage(first), rig.mailbox.stage(second)) == ("waits", "waits")
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     assert (rig.mailbox.stage(first), rig.mailbox.stage(second)) == ("done", "waits")
     assert rig.mailbox.stage(replace(first, conversation=Conversation("chat", "other"))) == "unknown"
 
@@ -154,7 +154,7 @@ def test_album_is_finished_as_one_turn(rig):
     joined = work.gathered()
     assert [media.ref for media in joined.turn.media] == [f"photo{number}" for number in range(10)]
     assert (joined.turn.text, joined.last) == ("look", 10)
-    assert rig.mailbox.commit(held, joined, Change()).turn.text == "next"
+    assert rig.mailbox.commit(held, joined, TurnChange()).turn.text == "next"
 
 
 def test_turn_knows_how_long_ago_it_was_received(rig):
@@ -176,24 +176,24 @@ def test_turns_come_in_accepted_order(rig):
     texts = []
     while isinstance(work, QueuedTurn):
         texts.append(work.turn.text)
-        work = rig.mailbox.commit(held, work, Change())
+        work = rig.mailbox.commit(held, work, TurnChange())
     assert (texts, work) == (["a", "b", "c"], None)
 
 
 def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
     """One turn too many is not stored and not remembered: the platform may send it again."""
-    rig = make_rig(limits=Limits(waiting=1))
+    rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e2")).outcome == "full"
     held, told = lease(rig)
     work = rig.outbox.settle(held, told, receipt="m")
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn("b", event="e2")).outcome == "new"
 
 
 def test_one_who_writes_too_fast_is_told_once(make_rig):
     """Three messages too many, one polite word; it goes out before the next answer."""
-    rig = make_rig(limits=Limits(waiting=1))
+    rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["full"] * 3
     held, told = lease(rig)
@@ -233,7 +233,7 @@ def test_replies_come_before_the_next_turn(rig):
     rig.accept(turn("a"))
     rig.accept(turn("b"))
     held, work = lease(rig)
-    work = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    work = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
     texts = []
     while isinstance(work, QueuedReply):
         texts.append(work.delivery(held).reply.text)
@@ -245,7 +245,7 @@ def test_settle_can_be_repeated(rig):
     """A repeated call drops no second reply."""
     rig.accept(turn())
     held, work = lease(rig)
-    first = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
     second = rig.outbox.settle(held, first, receipt="m")
     assert rig.outbox.settle(held, first, receipt="m") == second
 
@@ -254,7 +254,7 @@ def test_release_returns_what_came_in_meanwhile(rig):
     """A turn accepted during the work is not left behind."""
     rig.accept(turn("a"))
     held, work = lease(rig)
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     rig.accept(turn("b"))
     assert rig.mailbox.release(held).turn.text == "b"
 
@@ -271,7 +271,7 @@ def test_released_lane_is_done(rig):
     """Nothing is due where nothing is left, and releasing again is harmless."""
     rig.accept(turn())
     held, work = lease(rig)
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     assert rig.mailbox.release(held) is rig.mailbox.release(held) is None
     rig.pass_time(3600)
     assert rig.overdue() == []
@@ -294,7 +294,9 @@ def test_tries_are_counted_for_each_reply(rig):
     """The reply after one that had to wait begins at its first try."""
     rig.accept(turn())
     held, work = lease(rig)
-    rig.outbox.postpone(held, rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), "")))), 1)
+    rig.outbox.postpone(
+        held, rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), "")))), 1
+    )
     rig.pass_time(2)
     held, second_try = lease(rig, "w2")
     assert (second_try.attempt, rig.outbox.settle(held, second_try, receipt="m").attempt) == (2, 1)
@@ -304,7 +306,7 @@ def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
     """Its holder vanished without a word: the next ones hear that it may be a repetition, until it is settled."""
     rig.accept(turn())
     held, work = lease(rig)
-    said = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    said = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
     rig.end_lease()
     held, again = lease(rig, "w2")
     assert (said.suspect, again.suspect) == (False, True)
@@ -349,7 +351,7 @@ def test_dead_reply_is_kept_and_the_next_goes_on(rig):
     """What cannot be sent is put aside for the operator."""
     rig.accept(turn())
     held, work = lease(rig)
-    first = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
     second = rig.outbox.settle(held, first, dead="Refused: blocked")
     assert (second.delivery(held).reply.text, rig.dead()) == ("2", 1)
 
@@ -395,8 +397,8 @@ def test_history_belongs_to_one_user(rig):
     for user in ("ana", "bob", "ana"):
         rig.accept(turn(user=user))
     held, work = lease(rig)
-    bobs = rig.mailbox.commit(held, work, Change(history='{"of": "ana"}'))
-    anas = rig.mailbox.commit(held, bobs, Change(history='{"of": "bob"}'))
+    bobs = rig.mailbox.commit(held, work, TurnChange(history='{"of": "ana"}'))
+    anas = rig.mailbox.commit(held, bobs, TurnChange(history='{"of": "bob"}'))
     assert (bobs.history, anas.history) == ("", '{"of": "ana"}')
 
 
@@ -487,7 +489,7 @@ def test_second_proposal_is_refused_while_one_waits(rig):
     held, action = shown(rig)
     rig.accept(turn("delete another"))
     work = rig.mailbox.release(held)
-    with pytest.raises(TurnOvertaken):
+    with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, propose(rig)[0])
     assert (look(rig).pid, rig.mailbox.release(held)) == (action.pending_action_id, work)
 
@@ -498,7 +500,7 @@ def test_proposal_may_replace_the_one_its_turn_disarms(rig):
     rig.accept(turn("delete another"))
     work = rig.mailbox.release(held)
     change, new = propose(rig)
-    move = Move(old.pending_action_id, ("armed", "shown"), "cancelled", "dropped")
+    move = Transition(old.pending_action_id, ("armed", "shown"), "cancelled", "dropped")
     rig.mailbox.commit(held, work, replace(change, move=move))
     assert look(rig).pid == new.pending_action_id
 
@@ -578,7 +580,7 @@ def test_window_that_was_shortened_opened_no_earlier(rig):
     """Words from before the preview stay early when its question was set aside meanwhile."""
     held, action = shown(rig)
     rig.pass_time(5)
-    rig.store.records.decide(Decision(turn().scope, "ignore", "e-ignore", ignore_seconds=10))
+    rig.store.records.decide(ActionDecision(turn().scope, "ignore", "e-ignore", ignore_seconds=10))
     yes = turn("yes")
     rig.mailbox.accept(yes, waited_seconds=8)
     work = rig.mailbox.release(held)
@@ -591,13 +593,13 @@ def test_turn_was_received_neither_in_the_future_nor_in_another_age(rig, waited,
     rig.mailbox.accept(turn(), waited_seconds=waited)
     rig.accept(turn())
     held, first = lease(rig)
-    second = rig.mailbox.commit(held, first, Change())
+    second = rig.mailbox.commit(held, first, TurnChange())
     assert second.received_at - first.received_at == pytest.approx(believed, abs=60)
 
 
 def test_turn_that_waited_elsewhere_is_refused_without_a_word(make_rig):
     """It is kept where it waited: nobody must be told that it may not have arrived."""
-    rig = make_rig(limits=Limits(waiting=1))
+    rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert rig.mailbox.accept(turn("b"), waited_seconds=1).outcome == "full"
     assert lease(rig)[1].turn.text == "a"
@@ -605,7 +607,7 @@ def test_turn_that_waited_elsewhere_is_refused_without_a_word(make_rig):
 
 def test_turns_that_waited_elsewhere_were_not_written_all_at_once(make_rig):
     """They are handed over in one go: nobody is too fast for that, then or for what comes next."""
-    rig = make_rig(limits=Limits(in_one_go=2))
+    rig = make_rig(limits=InboxLimits(in_one_go=2))
     assert {rig.mailbox.accept(turn(), waited_seconds=1).outcome for _ in range(5)} == {"new"}
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["new", "new", "fast"]
 
@@ -619,8 +621,8 @@ def begun(rig):
     claim = claim_of(yes, action, held, work.seq)
     rig.store.records.claim(claim, look(rig))
     rig.store.records.start(claim, look(rig), "attempt")
-    unknown = Move(action.pending_action_id, ("started", "unknown"), "unknown", "?", yes.event_id)
-    rig.store.records.change(CHAT.id, Change(move=unknown))
+    unknown = Transition(action.pending_action_id, ("started", "unknown"), "unknown", "?", yes.event_id)
+    rig.store.records.change(CHAT.id, TurnChange(move=unknown))
     return held, work, claim, unknown
 
 
@@ -628,7 +630,7 @@ def finish_late(rig, claim) -> None:
     """The first worker wakes up, its effect done, and says so; the answer is lost once."""
     correction = '{"to": ["chat", "room", ""], "reply": "{}"}'
     for _ in range(2):
-        rig.store.records.finish(claim, "attempt", Ending("done", "deleted", "deleted", correction))
+        rig.store.records.finish(claim, "attempt", ActionResult("done", "deleted", "deleted", correction))
 
 
 def test_late_truth_is_told_as_a_correction(rig):
@@ -647,9 +649,9 @@ def test_late_truth_that_comes_before_the_untruth_voids_it(rig):
     held, work, claim, unknown = begun(rig)
     finish_late(rig, claim)
     assert isinstance(rig.mailbox.release(held), QueuedTurn)
-    with pytest.raises(TurnOvertaken):
+    with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, replace(SAID, move=replace(unknown, from_states=("unknown",))))
-    done = Move(claim.pending_action_id, ("done",), "done", "deleted", claim.by)
+    done = Transition(claim.pending_action_id, ("done",), "done", "deleted", claim.by)
     assert isinstance(rig.mailbox.commit(held, work, replace(SAID, move=done)), QueuedReply)
 
 
@@ -658,8 +660,8 @@ def test_what_is_over_leaves_the_scope_with_the_deciding_turn(rig):
     held, action = shown(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
-    move = Move(action.pending_action_id, ("shown",), "cancelled", "cancelled")
-    rig.mailbox.commit(held, work, Change(move=move))
+    move = Transition(action.pending_action_id, ("shown",), "cancelled", "cancelled")
+    rig.mailbox.commit(held, work, TurnChange(move=move))
     assert look(rig) is None
 
 
@@ -691,7 +693,7 @@ def test_answer_lost_while_letting_go_is_given_again(rig):
     assert [rig.outbox.settle(held, reply, receipt="m1", let_go=True) for _ in range(2)] == [None, None]
     assert rig.mailbox.commit(held, work, SAID, let_go=True) is None
     rig.mailbox.lease(CHAT.id, "w2")
-    with pytest.raises(LaneLost):
+    with pytest.raises(LeaseLost):
         rig.outbox.settle(held, reply, receipt="m1", let_go=True)
 
 
@@ -700,7 +702,7 @@ def test_holder_with_something_left_keeps_the_lane(rig):
     rig.accept(turn("a"))
     held, work = lease(rig)
     rig.accept(turn("b"))
-    assert rig.mailbox.commit(held, work, Change(), let_go=True).turn.text == "b"
+    assert rig.mailbox.commit(held, work, TurnChange(), let_go=True).turn.text == "b"
     assert rig.mailbox.lease(CHAT.id, "w2") is None
 
 
@@ -730,7 +732,7 @@ def test_every_message_that_shows_a_question_is_known(rig):
     rig.outbox.settle(held, work, receipt="m2", written_at=1795204700.000123)
     pid = look(rig).pid
     rig.accept(turn("what?"))
-    again = Change(replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid)))
+    again = TurnChange(replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid)))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
     work = rig.outbox.settle(held, work, receipt="m3")
     rig.outbox.settle(held, work, receipt="m4", written_at=1795204799.0)
@@ -758,7 +760,7 @@ def test_repetition_that_never_arrives_ends_nothing(rig):
     """The question itself was shown: it stays open."""
     held, action = shown(rig)
     rig.accept(turn("what?"))
-    again = Change(replies=((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),))
+    again = TurnChange(replies=((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
     rig.outbox.settle(held, work, dead="Refused: no")
     assert look(rig).state == "shown"
@@ -769,7 +771,7 @@ def test_messages_that_show_one_question_are_bounded(rig):
     held, action = shown(rig)
     replies = ((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),) * 60
     rig.accept(turn("what?"))
-    work = rig.mailbox.commit(held, rig.mailbox.release(held), Change(replies=replies))
+    work = rig.mailbox.commit(held, rig.mailbox.release(held), TurnChange(replies=replies))
     for number in range(60):
         work = rig.outbox.settle(held, work, receipt=f"r{number}")
     assert look(rig).prompts == tuple(f"r{number}" for number in range(10, 60))

@@ -19,9 +19,9 @@ from sayso.pending import (
     idempotency_key,
 )
 from sayso.pending.action import PendingAction
-from sayso.pending.redis.scripts import Scripts, shard_of
-from sayso.pending.repository import Decision
-from sayso.pending.signing import Seal
+from sayso.pending.redis.scripts import LuaScripts, shard_of
+from sayso.pending.repository import ActionDecision
+from sayso.pending.signing import ActionSigner
 from tests.contracts.rigs import client_of, time_passes
 
 PLACE = Conversation("direct", "ana").id
@@ -211,7 +211,7 @@ def test_no_letter_of_a_record_or_its_mac_can_be_changed(redis_store, redis_clie
     assert redis_store.pop_if_confirmed("ana", "yes").executed
 
 
-@pytest.mark.parametrize("mac", ["", "0" * 64, "é", Seal(["other key"]).sign("{}")])
+@pytest.mark.parametrize("mac", ["", "0" * 64, "é", ActionSigner(["other key"]).sign("{}")])
 def test_record_with_another_mac_never_runs(redis_store, ran, mac):
     """Only our own MAC over exactly this record counts."""
     tamper(redis_store, stash(redis_store, ran), mac=mac)
@@ -526,7 +526,7 @@ def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
 def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
     """Redis did it and the answer was lost: the client asks again, and everything happens once."""
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
-    monkeypatch.setattr(Scripts, "run", _asked_twice(Scripts.run))
+    monkeypatch.setattr(LuaScripts, "run", _asked_twice(LuaScripts.run))
     action = stash(store, ran)
     assert store.get("ana") == action
     assert store.pop_if_intent("ana", "ignore").status == "ignored"
@@ -641,7 +641,7 @@ def test_interrupted_by_hand_is_unknown_at_once(store):
 def test_decision_asked_for_again_decides_nothing_else(redis_store, ran):
     """Its answer was lost, and by now another action waits: the first answer is told again."""
     scope = Scope("ana", Conversation("direct", "ana"))
-    decision = Decision(scope, "confirm", "act")
+    decision = ActionDecision(scope, "confirm", "act")
     assert redis_store.records.decide(decision) == ("gone", None)
     stash(redis_store, ran)
     assert redis_store.records.decide(decision) == ("gone", None)

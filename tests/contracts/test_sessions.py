@@ -19,10 +19,10 @@ from sayso.agent.memory.session_backends import JsonFileSessionStore, RedisSessi
 from sayso.agent.memory.sessions import (
     BrokenSession,
     InMemorySessionStore,
+    KeyValueSessions,
     SessionError,
     SessionKey,
     SessionMetadata,
-    ShelvedSessions,
 )
 from sayso.channels.types import Media
 
@@ -52,7 +52,7 @@ class Clock:
         return self.now
 
 
-def open_store(kind: str, where: str, **options) -> ShelvedSessions:
+def open_store(kind: str, where: str, **options) -> KeyValueSessions:
     """A store of a kind; the same place is the same sessions."""
     if kind == "redis":
         return RedisSessionStore(where, **options)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.repository import Claim, Ending
-from sayso.pending.turns.change import MAX_TIMERS, Change, Move, Timer, outbox_entry
-from sayso.pending.turns.queued import QueuedReply, QueuedTurn, TurnOvertaken
+from sayso.pending.repository import ActionResult, Claim
+from sayso.pending.turns.change import MAX_TIMERS, Timer, Transition, TurnChange, outbox_entry
+from sayso.pending.turns.queued import QueuedReply, QueuedTurn, StaleTurn
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_doors import Crowded
 from tests.contracts.test_lanes import lease, look, propose
@@ -24,7 +24,7 @@ def timer(seconds: float, name: str = "1", text: str = "Stretch") -> Timer:
     return Timer(name, round(time.time() + seconds, 3), text, "ana's scope", "stretch")
 
 
-def commit(rig, change: Change, token: str = "w1"):
+def commit(rig, change: TurnChange, token: str = "w1"):
     """A turn that changes this. Returns its lease and what is next."""
     rig.accept(turn())
     held, work = lease(rig, token)
@@ -33,7 +33,7 @@ def commit(rig, change: Change, token: str = "w1"):
 
 def set_timers(rig, *timers: Timer) -> None:
     """A turn that sets these, and lets the lane go."""
-    held, work = commit(rig, Change(timers=timers))
+    held, work = commit(rig, TurnChange(timers=timers))
     assert (work, rig.mailbox.release(held)) == (None, None)
 
 
@@ -115,7 +115,7 @@ def test_message_beside_a_timer_of_this_moment_is_answered_at_once(rig):
 def test_new_message_does_not_hurry_a_parked_lane_with_a_timer(rig):
     """The platform asked to wait, whatever else the lane is due for."""
     set_timers(rig, timer(DAY))
-    held, reply = commit(rig, Change(replies=((Reply("hi"), ""),)), "w2")
+    held, reply = commit(rig, TurnChange(replies=((Reply("hi"), ""),)), "w2")
     rig.outbox.postpone(held, reply, 30)
     rig.accept(turn())
     rig.pass_time(20)
@@ -124,7 +124,7 @@ def test_new_message_does_not_hurry_a_parked_lane_with_a_timer(rig):
 
 def test_message_to_a_lane_that_is_held_wakes_nobody(rig):
     """Its holder looks before it lets go."""
-    held, work = commit(rig, Change())
+    held, work = commit(rig, TurnChange())
     assert work is None
     rig.accept(turn("hello"))
     rig.pass_time(6)
@@ -154,7 +154,7 @@ def test_conversation_that_only_has_a_timer_is_no_crowd(make_rig):
 def test_timer_is_there_after_other_turns(rig):
     """Every turn that lets the lane go leaves it due for the timer."""
     set_timers(rig, timer(HOUR))
-    held, _ = commit(rig, Change(), "w2")
+    held, _ = commit(rig, TurnChange(), "w2")
     rig.mailbox.release(held)
     rig.pass_time(HOUR + 1)
     assert rig.overdue() == [CHAT.id]
@@ -163,7 +163,7 @@ def test_timer_is_there_after_other_turns(rig):
 def test_timer_rings_in_a_lane_that_is_held(rig):
     """Its holder hears of it when it lets go, and sends it."""
     set_timers(rig, timer(1))
-    held, _ = commit(rig, Change(), "w2")
+    held, _ = commit(rig, TurnChange(), "w2")
     rig.pass_time(2)
     assert rig.overdue() == []
     assert rig.mailbox.release(held).delivery(held).reply.text == "Stretch"
@@ -181,7 +181,7 @@ def test_timer_rings_when_a_busy_lane_is_handed_over(rig):
 
 def test_timer_of_the_past_rings_at_once(rig):
     """Whoever set it was slow: it is said when the turn is done."""
-    held, _ = commit(rig, Change(timers=(timer(-HOUR),)))
+    held, _ = commit(rig, TurnChange(timers=(timer(-HOUR),)))
     assert rig.mailbox.release(held).delivery(held).reply.text == "Stretch"
 
 
@@ -214,7 +214,7 @@ def test_clock_that_is_set_back_rings_nothing_twice(rig):
 def test_silenced_timer_does_not_ring(rig):
     """Cancelled just before its time, it is gone, and the lane is not due for it."""
     set_timers(rig, timer(HOUR))
-    held, _ = commit(rig, Change(silenced=("1", "never set")), "w2")
+    held, _ = commit(rig, TurnChange(silenced=("1", "never set")), "w2")
     rig.mailbox.release(held)
     rig.pass_time(HOUR + 1)
     assert rig.overdue() == []
@@ -227,7 +227,7 @@ def test_timer_silenced_after_it_rang_is_said_all_the_same(rig):
     held, work = lease(rig, "w2")
     rig.pass_time(20)
     assert rig.overdue() == [CHAT.id]
-    reply = rig.mailbox.commit(held, work, Change(silenced=("1",)))
+    reply = rig.mailbox.commit(held, work, TurnChange(silenced=("1",)))
     assert reply.delivery(held).reply.text == "Stretch"
 
 
@@ -235,7 +235,7 @@ def test_commit_sent_twice_sets_a_timer_once(rig):
     """Also when it rang in between."""
     rig.accept(turn())
     held, work = lease(rig)
-    change = Change(timers=(timer(-1),))
+    change = TurnChange(timers=(timer(-1),))
     rig.mailbox.commit(held, work, change)
     reply = rig.mailbox.release(held)
     rig.mailbox.commit(held, work, change)
@@ -250,9 +250,9 @@ def test_commit_that_is_refused_sets_no_timer(rig):
     held, action, _ = asked(rig)
     rig.accept(turn("b"))
     work = rig.mailbox.release(held)
-    with pytest.raises(TurnOvertaken):
+    with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, replace(propose(rig)[0], timers=(timer(-1),)))
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     assert (rig.mailbox.release(held), look(rig).pid) == (None, action.pending_action_id)
 
 
@@ -261,9 +261,9 @@ def test_one_timer_too_many_is_refused_with_its_turn(rig):
     set_timers(rig, *(timer(HOUR, str(number)) for number in range(MAX_TIMERS)))
     rig.accept(turn())
     held, work = lease(rig, "w2")
-    with pytest.raises(TurnOvertaken):
-        rig.mailbox.commit(held, work, Change(timers=(timer(HOUR, "more"),)))
-    rig.mailbox.commit(held, work, Change(timers=(timer(HOUR, "more"),), silenced=("7",)))
+    with pytest.raises(StaleTurn):
+        rig.mailbox.commit(held, work, TurnChange(timers=(timer(HOUR, "more"),)))
+    rig.mailbox.commit(held, work, TurnChange(timers=(timer(HOUR, "more"),), silenced=("7",)))
 
 
 def test_turn_knows_the_timers_of_its_conversation(rig):
@@ -303,7 +303,7 @@ def test_yes_in_time_counts_although_the_window_closed_since(rig):
     claim = Claim(yes.scope, action.pending_action_id, yes.event_id, "text", held, work.seq)
     assert rig.store.records.claim(claim, look(rig))[0] == "mine"
     rig.store.records.start(claim, look(rig), "try")
-    assert rig.mailbox.commit(held, work, Change()) is None
+    assert rig.mailbox.commit(held, work, TurnChange()) is None
     assert rig.mailbox.release(held) is None  # and no word of an end
 
 
@@ -313,7 +313,7 @@ def test_end_of_a_window_waits_for_the_turn_that_is_worked_on_and_no_longer(rig)
     rig.accept(turn("b", user="bob"))
     work = rig.mailbox.release(held)
     rig.pass_time(100)
-    assert rig.mailbox.commit(held, work, Change()) is None
+    assert rig.mailbox.commit(held, work, TurnChange()) is None
     assert rig.mailbox.release(held).delivery(held).reply.text == "Nobody answered"
 
 
@@ -385,7 +385,7 @@ def test_decided_question_leaves_no_timer(rig):
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
-    rig.mailbox.commit(held, work, Change(move=Move(action.pending_action_id, ("shown",), "cancelled")))
+    rig.mailbox.commit(held, work, TurnChange(move=Transition(action.pending_action_id, ("shown",), "cancelled")))
     rig.mailbox.release(held)
     rig.accept(turn("next"))
     assert lease(rig, "w2")[1].timers == ()
@@ -397,7 +397,7 @@ def test_question_that_was_answered_has_no_notice(rig, to: str):
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
-    rig.mailbox.commit(held, work, Change(move=Move(action.pending_action_id, ("shown",), to)))
+    rig.mailbox.commit(held, work, TurnChange(move=Transition(action.pending_action_id, ("shown",), to)))
     rig.mailbox.release(held)
     rig.pass_time(100)
     rig.overdue()
@@ -411,14 +411,14 @@ def test_next_question_takes_the_notice_over(rig):
     work = rig.mailbox.release(held)
     change, _ = propose(rig)
     arm = replace(change.arms[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second")))
-    drop = Move(first.pending_action_id, ("shown",), "cancelled")
+    drop = Transition(first.pending_action_id, ("shown",), "cancelled")
     rig.outbox.settle(held, rig.mailbox.commit(held, work, replace(change, arms=(arm,), move=drop)), receipt="m")
     rig.accept(turn(user="bob"))
     assert len(rig.mailbox.release(held).timers) == 1
     rig.mailbox.release(held, hand_over=True)
     rig.pass_time(100)
     held, work = lease(rig, "w2")
-    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.commit(held, work, TurnChange())
     rig.mailbox.release(held, hand_over=True)
     assert (said(rig, "w3"), look(rig).state) == (["Nobody answered the second"], "expired")
 
@@ -443,9 +443,9 @@ def test_late_truth_is_told_although_a_timer_waits(rig):
     claim = Claim(turn().scope, action.pending_action_id, "y", "text", held, work.seq)
     rig.store.records.claim(claim, look(rig))
     rig.store.records.start(claim, look(rig), "try")
-    rig.mailbox.commit(held, work, Change(timers=(timer(DAY),)))  # ends what it did not settle: unknown
+    rig.mailbox.commit(held, work, TurnChange(timers=(timer(DAY),)))  # ends what it did not settle: unknown
     rig.mailbox.release(held)
-    rig.store.records.finish(claim, "try", Ending("done", "done", "", outbox_entry(CHAT, Reply("It was done"))))
+    rig.store.records.finish(claim, "try", ActionResult("done", "done", "", outbox_entry(CHAT, Reply("It was done"))))
     assert rig.overdue() == [CHAT.id]
     assert said(rig) == ["It was done"]
 

@@ -9,12 +9,12 @@ import pytest
 
 from sayso.channels.types import Reply
 from sayso.pending.action import PendingAction
-from sayso.pending.repository import Claim, Decision, Ending, StoredAction, seal_action
-from sayso.pending.signing import Seal
-from sayso.pending.turns.change import Change, Move
+from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, seal_action
+from sayso.pending.signing import ActionSigner
+from sayso.pending.turns.change import Transition, TurnChange
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, time_passes, turn
 
-SEAL = Seal(["key"])
+SEAL = ActionSigner(["key"])
 ANA = turn(user="ana").scope
 A, B, PLAN = "A" * 22, "B" * 22, "P" * 22
 
@@ -36,9 +36,9 @@ def claim(pid: str = A, by: str = "yes-1") -> Claim:
     return Claim(ANA, pid, by)
 
 
-def move(pid: str, before: str, after: str, told: str = "", by: str = "") -> Change:
+def move(pid: str, before: str, after: str, told: str = "", by: str = "") -> TurnChange:
     """A change of state."""
-    return Change(move=Move(pid, (before,), after, told, by))
+    return TurnChange(move=Transition(pid, (before,), after, told, by))
 
 
 def timeless(answer):
@@ -71,11 +71,11 @@ class Twins:
 
     def finish(self, state: str, pid: str = A, attempt: str = "try-1", **words):
         """End it."""
-        return self.do("finish", claim(pid), attempt, Ending(state, **{"told": f"it is {state}", **words}))
+        return self.do("finish", claim(pid), attempt, ActionResult(state, **{"told": f"it is {state}", **words}))
 
     def decide(self, intent: str, **expected):
         """Decide without a lane."""
-        return self.do("decide", Decision(ANA, intent, "yes-1", **expected))[0]
+        return self.do("decide", ActionDecision(ANA, intent, "yes-1", **expected))[0]
 
     def at(self, pid: str = A) -> StoredAction | None:
         """The record, in memory."""
@@ -179,7 +179,7 @@ def test_nothing_ends_that_was_not_started(twins, state):
     lead_to(twins, state)
     for end in ("failed", "done"):
         twins.finish(end, attempt="")
-        twins.do("finish", claim("C" * 22), "try-1", Ending(end, "told"))
+        twins.do("finish", claim("C" * 22), "try-1", ActionResult(end, "told"))
     assert twins.state() == state
 
 
@@ -250,7 +250,7 @@ def test_decision_before_the_preview_was_delivered(twins, intent, verdict):
     for rig in twins.rigs:
         rig.accept(turn("delete"))
         held, work = rig.mailbox.lease(CHAT.id, "w1")
-        rig.mailbox.commit(held, work, Change(replies=((Reply("Delete A?"), A),), arms=(arm(),)))
+        rig.mailbox.commit(held, work, TurnChange(replies=((Reply("Delete A?"), A),), arms=(arm(),)))
     assert twins.decide(intent, ignore_seconds=5) == verdict
     assert (twins.state(), twins.at().expires_at) == ("cancelled" if intent == "cancel" else "armed", 0.0)
 
@@ -300,36 +300,36 @@ def test_second_action_waits_until_the_first_is_over(twins, before):
     """What is open occupies its scope; a repeated stash of the same is no second one."""
     lead_to(twins, before)
     occupied = before in ("shown", "claimed", "started")
-    assert twins.do("change", CHAT.id, Change(arms=(arm(B),)))[0] == ("exists" if occupied else "ok")
+    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(B),)))[0] == ("exists" if occupied else "ok")
     assert (twins.at(B) is None) == occupied
-    assert twins.do("change", CHAT.id, Change(arms=(arm(A),)))[0] == "ok" or before != "shown"
+    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(A),)))[0] == "ok" or before != "shown"
 
 
 def test_expired_action_makes_room(twins):
     """On record."""
     lead_to(twins, "shown")
     twins.pass_time(61)
-    assert twins.do("change", CHAT.id, Change(arms=(arm(B),)))[0] == "ok"
+    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(B),)))[0] == "ok"
     assert (twins.state(A), twins.state(B)) == ("expired", "shown")
 
 
 def test_what_was_begun_by_somebody_who_died_makes_room(twins):
     """Claimed: it was not done. Started: nobody knows."""
     for pid, other, end in ((A, B, "superseded"), (B, PLAN, "unknown")):
-        twins.do("change", CHAT.id, Change(arms=(arm(pid),)))
+        twins.do("change", CHAT.id, TurnChange(arms=(arm(pid),)))
         twins.claim(pid)
         if end == "unknown":
             twins.start(pid)
         twins.pass_time(130)
-        assert twins.do("change", CHAT.id, Change(arms=(arm(other),)))[0] == "ok"
+        assert twins.do("change", CHAT.id, TurnChange(arms=(arm(other),)))[0] == "ok"
         assert twins.state(pid) == end
 
 
 def test_action_of_another_person_or_one_reached_by_its_button_takes_no_room(twins):
     """Each waits for its own yes."""
     lead_to(twins, "shown")
-    assert twins.do("change", CHAT.id, Change(arms=(arm(B, live=False),)))[0] == "ok"
-    assert twins.do("change", CHAT.id, Change(arms=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
+    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(B, live=False),)))[0] == "ok"
+    assert twins.do("change", CHAT.id, TurnChange(arms=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
     assert twins.rigs[0].store.records.look(CHAT.id, ANA.id).pid == A
 
 
@@ -356,7 +356,7 @@ def test_move_is_made_from_its_states_only(twins, after):
 
 def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
     """The yes was to the plan."""
-    twins.do("change", CHAT.id, Change(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(arms=plan()))
     assert twins.claim(A) == ("other", "shown")
     assert twins.claim(PLAN) == ("mine", "claimed")
     assert twins.claim(A) == ("other", "shown")
@@ -372,7 +372,7 @@ def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
 
 def test_plan_may_be_taken_up_as_often_as_it_takes(twins):
     """It has no effect of its own."""
-    twins.do("change", CHAT.id, Change(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(arms=plan()))
     twins.claim(PLAN)
     assert {twins.start(PLAN, f"try-{number}") for number in range(6)} == {"go"}
 
@@ -381,7 +381,7 @@ def test_plan_may_be_taken_up_as_often_as_it_takes(twins):
 @pytest.mark.parametrize("begun", ["nothing", "claim", "start", "finish"])
 def test_open_steps_end_with_their_plan(twins, end, begun):
     """What has begun is unknown; the rest was not done, in the plan's own word for it."""
-    twins.do("change", CHAT.id, Change(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(arms=plan()))
     twins.claim(PLAN)
     twins.start(PLAN, "try-p")
     for step in ("claim", "start", "finish")[: ("nothing", "claim", "start", "finish").index(begun)]:
@@ -394,7 +394,7 @@ def test_open_steps_end_with_their_plan(twins, end, begun):
 
 def test_decision_ends_a_whole_plan(twins):
     """Its steps with it."""
-    twins.do("change", CHAT.id, Change(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(arms=plan()))
     assert twins.decide("cancel") == "cancelled"
     assert [twins.state(pid) for pid in (A, B)] == ["cancelled", "cancelled"]
 

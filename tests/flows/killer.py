@@ -17,7 +17,7 @@ from redis import Redis
 
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX
-from sayso.testing.simulation.tools import Effects, Entry
+from sayso.testing.simulation.tools import EffectEntry, Effects
 from tests.flows.system import System
 
 #: What the killer sees: the first two and the last in Redis, the others in the ledger.
@@ -183,7 +183,7 @@ class Killer:
             if entry.step in ("begin", "effect"):
                 self._consider(entry.step, [entry.process], entry.bill)
 
-    def _note_steps(self) -> list[Entry]:
+    def _note_steps(self) -> list[EffectEntry]:
         entries, self._offset = self._ledger.tail(self._offset)
         self._steps |= {entry.bill: entry.step for entry in entries}
         return entries

@@ -22,8 +22,8 @@ from redis import Redis
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.simulation.outcomes import Telling, Verdict, judge, tellings
-from sayso.testing.simulation.tools import Effects, Entry
+from sayso.testing.simulation.outcomes import BillVerdict, Telling, judge, tellings
+from sayso.testing.simulation.tools import EffectEntry, Effects
 from tests.flows.killer import FREEZE, Killer
 from tests.flows.system import System, TelegramPerson, until
 
@@ -62,9 +62,9 @@ channels:
 """
 
 
-def entry(step: str, key: str = "") -> Entry:
+def entry(step: str, key: str = "") -> EffectEntry:
     """A line of the ledger."""
-    return Entry("b1", step, key, 1)
+    return EffectEntry("b1", step, key, 1)
 
 
 BEGUN, EFFECT = entry("begin"), entry("effect")
@@ -96,7 +96,9 @@ MARK = "(sent again, the first try may have arrived)\n\n"
         (["Charged b1."], [entry("begin", "k1"), entry("effect", "k2")], 1, "its idempotency key changed"),
     ],
 )
-def test_the_judge_names_every_broken_promise(texts: list[str], entries: list[Entry], acts: int, fault: str) -> None:
+def test_the_judge_names_every_broken_promise(
+    texts: list[str], entries: list[EffectEntry], acts: int, fault: str
+) -> None:
     """A judge that finds nothing must be one that would have found it."""
     assert fault in judge(tellings([QUESTION, *texts])["b1"], entries, acts).faults
 
@@ -115,7 +117,7 @@ def test_the_judge_names_every_broken_promise(texts: list[str], entries: list[En
     ],
 )
 def test_the_judge_has_nothing_against_the_truth(
-    texts: list[str], entries: list[Entry], acts: int, ending: str
+    texts: list[str], entries: list[EffectEntry], acts: int, ending: str
 ) -> None:
     """What may be said, was."""
     verdict = judge(tellings([QUESTION, *texts])["b1"], entries, acts)
@@ -226,7 +228,7 @@ class Case:
     """A visit and the verdict on it."""
 
     visit: Visit
-    verdict: Verdict
+    verdict: BillVerdict
 
 
 def crowd(till: Till, arrivals: Arrivals, killer: Killer) -> list[Visit]:
@@ -317,7 +319,7 @@ def within(look: Any) -> list[Any]:
 
 def review(visits: Sequence[Visit], arrivals: Arrivals, ledger: Effects) -> list[Case]:
     """The verdict on every visit, when all is over."""
-    entries: dict[str, list[Entry]] = defaultdict(list)
+    entries: dict[str, list[EffectEntry]] = defaultdict(list)
     for line in ledger.read():
         entries[line.bill].append(line)
     told = {chat: tellings(arrival.text for arrival in arrived) for chat, arrived in arrivals.chats.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sayso.testing.simulation.plan import EVERYTHING, Plan
-from sayso.testing.simulation.report import Report, table
+from sayso.testing.simulation.report import SimulationReport, table
 from sayso.testing.simulation.run import Simulation
 
 #: Minutes in which people begin something new: one in CI, a third of one elsewhere.
@@ -24,7 +24,7 @@ KILLS = {"worker": 1.0, "redis": 10.0, "web": 15.0}
 TURNS = 8_000
 
 
-def simulated(plan: Plan, data: Path) -> Report:
+def simulated(plan: Plan, data: Path) -> SimulationReport:
     """What came of a plan; said aloud for whoever watches with -s."""
     report = Simulation(plan, data, say).run()
     for line in [table([report]), *report.details(), *unkept(report)]:
@@ -32,7 +32,7 @@ def simulated(plan: Plan, data: Path) -> Report:
     return report
 
 
-def unkept(report: Report) -> list[str]:
+def unkept(report: SimulationReport) -> list[str]:
     """All that a run has to answer for: broken promises, where, and what cost more, or happened less, than it may."""
     return [*report.broken, *report.evidence(), *report.exceeded]
 

@@ -17,8 +17,8 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
-from sayso.channels.base import Ambiguous, RateLimited, Refused
-from sayso.channels.i18n.texts import speak
+from sayso.channels.base import DeliveryUncertain, RateLimited, Refused
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import PendingAction
@@ -27,14 +27,14 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.signing import split_button
-from sayso.pending.turns.change import Change
-from sayso.pending.turns.queued import LaneError, LaneLost, QueuedTurn
-from sayso.workers.lease import _Held
+from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns.queued import ConversationError, LeaseLost, QueuedTurn
+from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LUA as LANE_LUA
-from sayso.workers.mailbox import Limits, RedisMailbox, mark
+from sayso.workers.mailbox import InboxLimits, RedisMailbox, mark
 from sayso.workers.outbox import RedisOutbox
-from sayso.workers.processor import Drain, _in_pieces
-from sayso.workers.sender import Postman
+from sayso.workers.processor import ConversationProcessor, _in_pieces
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
@@ -115,7 +115,7 @@ class Messenger:
         if weather == "refused":
             raise Refused("no such chat")
         if weather == "unclear":
-            raise Ambiguous("no answer")
+            raise DeliveryUncertain("no answer")
         return Receipt(delivery.id)
 
 
@@ -130,7 +130,7 @@ class Bot:
         assert not missed, f"no script has {missed}: this mutant is none"
         self.lanes = lanes
         self.mailbox, self.outbox = (
-            RedisMailbox(lanes, voice, limits=Limits(waiting=CAP, in_one_go=1000)),
+            RedisMailbox(lanes, voice, limits=InboxLimits(waiting=CAP, in_one_go=1000)),
             RedisOutbox(lanes),
         )
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
@@ -144,7 +144,7 @@ class Bot:
         self.world = World()
         self.judge = Judge(self.world, self.peek)
         self.agent = ChannelAgent(Proposer(), self.store)
-        postman = Postman(self.outbox, {"chat": Messenger(self)}, speak, chance=lambda: 0.5)
+        postman = ReplySender(self.outbox, {"chat": Messenger(self)}, texts_for, chance=lambda: 0.5)
         self.drain = ModelDrain(
             self.mailbox, postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
         )
@@ -197,7 +197,7 @@ class Bot:
         return None if self.world.silent else self.judge.asked(action)
 
 
-class ModelDrain(Drain):
+class ModelDrain(ConversationProcessor):
     """The worker's own pass through a conversation, without an event loop's clock and tasks."""
 
     async def pass_through(self, worker: Worker) -> None:
@@ -206,25 +206,25 @@ class ModelDrain(Drain):
         taken = await reach(self.mailbox.lease, worker.conversation, f"{mark(worker.name)}pass")
         if taken is None:
             return
-        worker.held = _Held(taken[0], asked)
+        worker.held = HeldLease(taken[0], asked)
         try:
             await self._work(worker.held, taken[1])
-        except LaneError:
+        except ConversationError:
             return
 
-    async def _answer(self, held: _Held, queued: QueuedTurn, hear: Any = None) -> Change:
+    async def _answer(self, held: HeldLease, queued: QueuedTurn, hear: Any = None) -> TurnChange:
         worker = Worker.at_work
         worker.answering = True
         try:
             change = await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
             return _in_pieces(change, self.postman._channels["chat"])
         except asyncio.CancelledError:  # what a turn's time limit does to it
-            return Change(replies=((Reply(speak("en").too_long()), ""),))
-        except (LaneError, TypeError):  # the second is a mistake of ours
+            return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
+        except (ConversationError, TypeError):  # the second is a mistake of ours
             raise
         except Exception as exc:  # noqa: BLE001  # the rim of a turn: nothing may get this far
             worker.broke("a turn is answered", repr(exc))
-            return Change(replies=((Reply(speak("en").broken()), ""),))
+            return TurnChange(replies=((Reply(texts_for("en").broken()), ""),))
         finally:
             worker.answering = False
 
@@ -245,7 +245,7 @@ class Worker:
     def __init__(self, bot: Bot, conversation: str, name: str) -> None:
         self.conversation = conversation
         self.name = name
-        self.held: _Held | None = None
+        self.held: HeldLease | None = None
         self.answering = False
         #: The call it is stopped at, and whether that is "before" or "after" it.
         self.at = ("", "before")
@@ -279,7 +279,7 @@ class Worker:
         asked = self._bot.drain.clock()
         try:
             self._call(functools.partial(self._bot.mailbox.renew, self.held.lease))
-        except LaneLost:
+        except LeaseLost:
             return
         self.held.renewed_at = asked
 
@@ -318,7 +318,7 @@ class Worker:
         before = bot.peek.digest()
         try:
             answer = function()
-        except LaneError:  # it let the lane go itself, and cannot know
+        except ConversationError:  # it let the lane go itself, and cannot know
             if name != "postpone":
                 self.broke("asked twice, a store says the same", name)
             raise

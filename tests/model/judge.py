@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Delivery, Reply, Turn
 from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
-from sayso.pending.repository import Claim, Decision, Ending, StoredAction
-from sayso.pending.turns.change import Change, Lease
+from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction
+from sayso.pending.turns.change import Lease, TurnChange
 from sayso.pending.turns.queued import QueuedReply, QueuedTurn
 from sayso.workers.mailbox import LEASE_MS
 from tests.model.verdicts import Verdicts
@@ -70,7 +70,7 @@ class Judge:
         world.last_sent[conversation] = max(at, last)
         if (conversation, at) in world.sent:
             world.counts["repeated replies"] += 1
-            if not (reply.edits or reply.text.startswith(speak("en").repeated(""))):  # an edit sent twice is one
+            if not (reply.edits or reply.text.startswith(texts_for("en").repeated(""))):  # an edit sent twice is one
                 world.broke("a repeated reply is marked", delivery.id)
 
     def said(self, delivery: Delivery, *, arrived: bool) -> None:
@@ -165,7 +165,9 @@ class Judge:
     def _postpone(self, lease: Lease, *_: Any, answer: Any) -> None:
         self._release(lease, answer=answer)
 
-    def _commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, answer: Any, let_go: bool = False) -> None:
+    def _commit(
+        self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, answer: Any, let_go: bool = False
+    ) -> None:
         if let_go:
             self._release(lease, answer=answer)
         world, seq = self._world, queued.seq
@@ -205,16 +207,16 @@ class Judge:
             proposal.closes = proposal.closes or self._world.now + proposal.ttl_ms
             proposal.seen = proposal.seen or self._world.received(lease.conversation)
 
-    def _decide(self, decision: Decision, *, answer: Any) -> None:
+    def _decide(self, decision: ActionDecision, *, answer: Any) -> None:
         proposal = self._world.proposals.get(decision.expected_id)
         if answer[0] == "ignored" and proposal and proposal.closes:
             proposal.closes = min(proposal.closes, self._world.now + round(DEFAULT_IGNORE_TTL_SECONDS * 1000))
 
-    def _change(self, conversation: str, change: Change, *, answer: Any) -> None:
+    def _change(self, conversation: str, change: TurnChange, *, answer: Any) -> None:
         if answer[0] == "ok" and change.move and change.move.pending_action_id in self._world.proposals:
             self._world.proposals[change.move.pending_action_id].ended = change.move.to
 
-    def _finish(self, claim: Claim, attempt: str, ending: Ending, *, answer: Any) -> None:
+    def _finish(self, claim: Claim, attempt: str, ending: ActionResult, *, answer: Any) -> None:
         """The truth about an effect is taken whenever it comes; if it comes late, the user is to hear it."""
         world, proposal = self._world, self._world.proposals[claim.pending_action_id]
         (state,) = self._peek.states(claim.conversation, [proposal.pid])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from tests.model.wire import Peek
 from tests.model.world import Event, Pressable, Proposal, World
 
@@ -12,7 +12,7 @@ from tests.model.world import Event, Pressable, Proposal, World
 _WAITING = frozenset({"armed", "shown"})
 _OFF = frozenset({"cancelled", "expired", "superseded"})
 _RAN = frozenset({"done", "failed", "unknown"})
-_ENGLISH = speak("en")
+_ENGLISH = texts_for("en")
 
 
 class Verdicts:
@@ -135,7 +135,7 @@ class Verdicts:
         changed = any(self._world.proposals[pid].tampered for pid in (proposal.pid, *proposal.steps))
         if event.turn.tap is None or proposal.vague or changed:
             return
-        words, heard = speak(proposal.language), replies[0]
+        words, heard = texts_for(proposal.language), replies[0]
         ends = (words.expired(proposal.preview), words.cancelled(proposal.preview), words.dropped(proposal.preview))
         steps = [self._world.proposals[pid].phrases for pid in proposal.steps]
         known = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from redis import Redis
 
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import Script, Scripts, shard_of
+from sayso.pending.redis.scripts import LuaScript, LuaScripts, shard_of
 
 #: Where the scripts read the time, in Unix milliseconds.
 CLOCK = "model:clock"
@@ -42,14 +42,14 @@ return redis.sha1hex(table.concat(all))
 """
 
 
-class Wire(Scripts):
+class Wire(LuaScripts):
     """One folder of scripts on our clock, with a mutant's patches; `applied` are those that found their text."""
 
     def __init__(self, client: Redis, folder: Path, patches: Patches) -> None:
         super().__init__(client, folder)
         self.applied: set[str] = set()
         self._scripts = {
-            name: Script.of(self._patched(script.text, [*patches.get("*", ()), *patches.get(name, ())]))
+            name: LuaScript.of(self._patched(script.text, [*patches.get("*", ()), *patches.get(name, ())]))
             for name, script in self._scripts.items()
         }
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.signing import split_button
-from sayso.pending.turns.change import Arm
+from sayso.pending.turns.change import NewAction
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
 ROOM = Conversation("chat", "room")
@@ -97,7 +97,7 @@ class Proposal:
     told: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, arm: Arm, conversation: str) -> Proposal:
+    def of(cls, arm: NewAction, conversation: str) -> Proposal:
         """The proposal in a commit."""
         rec = json.loads(arm.record)
         return cls(
@@ -113,7 +113,7 @@ class Proposal:
     @cached_property
     def phrases(self) -> Sequence[tuple[str, str]]:
         """What may be said of it, and what that means."""
-        words, preview = speak(self.language), self.preview
+        words, preview = texts_for(self.language), self.preview
         step = [(words._step(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")]
         nothing = (words.cancelled(preview), words.expired(preview), words.dropped(preview), words.unsafe(preview))
         return (

@@ -9,13 +9,13 @@ from typing import Any
 from redis import Redis
 
 from sayso.pending.action import PendingAction
-from sayso.pending.audit.entry import NO_HEAD, Kept, Signer, Tip, head_of
+from sayso.pending.audit.entry import NO_HEAD, EntrySigner, RecordedEntry, Tip, head_of
 from sayso.pending.repository import seal_action
-from sayso.pending.signing import Seal
+from sayso.pending.signing import ActionSigner
 
 KEY = "key"
-SEAL = Seal([KEY])
-SIGNER = Signer([KEY])
+SEAL = ActionSigner([KEY])
+SIGNER = EntrySigner([KEY])
 LIFE = ("armed", "shown", "claimed", "started", "done")
 AT = 1_763_680_000_000
 
@@ -59,12 +59,12 @@ class StateLog:
         return mac
 
     @property
-    def waiting(self) -> list[Kept]:
+    def waiting(self) -> list[RecordedEntry]:
         """The entries as a list in Redis."""
         return as_list(self.shard, self.texts)
 
     @property
-    def ledger(self) -> list[Kept]:
+    def ledger(self) -> list[RecordedEntry]:
         """The entries as rows of a ledger."""
         return [signed(self.shard, n, text) for n, text in enumerate(self.texts, start=1)]
 
@@ -81,14 +81,14 @@ def sealed(pid: str, *, user: str = "ana", **fields: Any) -> tuple[str, str]:
     return arm.record, arm.mac
 
 
-def signed(shard: int, n: int, text: str) -> Kept:
+def signed(shard: int, n: int, text: str) -> RecordedEntry:
     """An entry as a ledger keeps it."""
-    return Kept(shard, n, text, SIGNER.sign("entry", shard, n, text), head_of(text))
+    return RecordedEntry(shard, n, text, SIGNER.sign("entry", shard, n, text), head_of(text))
 
 
-def as_list(shard: int, texts: Iterable[str]) -> list[Kept]:
+def as_list(shard: int, texts: Iterable[str]) -> list[RecordedEntry]:
     """Texts as a list in Redis, where an entry's number is the one it says."""
-    return [Kept(shard, json.loads(text)["n"], text) for text in texts]
+    return [RecordedEntry(shard, json.loads(text)["n"], text) for text in texts]
 
 
 def busy_log(actions: int = 12, shard: int = 0) -> StateLog:

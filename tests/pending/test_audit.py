@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sayso.pending.audit.chain import LAWFUL, Terms, check
-from sayso.pending.audit.entry import NO_HEAD, Entry, Fault, Kept, Signer, Tip, head_of
+from sayso.pending.audit.entry import NO_HEAD, AuditEntry, EntrySigner, Fault, RecordedEntry, Tip, head_of
 from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, signed
 
 LOG = busy_log()
@@ -38,13 +38,13 @@ def flipped(text: str, field: str, value: object = None) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-def first(kept: list[Kept], terms: Terms) -> tuple[int, str] | None:
+def first(kept: list[RecordedEntry], terms: Terms) -> tuple[int, str] | None:
     """Number and reason of the first fault."""
     fault = check([kept], terms).first
     return (fault.n, fault.reason) if fault else None
 
 
-def changed(rows: list[Kept], index: int, **changes: object) -> list[Kept]:
+def changed(rows: list[RecordedEntry], index: int, **changes: object) -> list[RecordedEntry]:
     """The rows, one of them changed."""
     return [replace(row, **changes) if at == index else row for at, row in enumerate(rows)]
 
@@ -117,7 +117,7 @@ def test_entry_with_its_neighbours_number_is_noticed(index, by):
 @pytest.mark.parametrize("index", EVERY)
 def test_forged_signature_is_named(index):
     """A good text with another signature, or with none, is not from us."""
-    for sig in ("", "0" * 64, Signer(["other"]).sign("entry", 0, index + 1, ROWS[index].text)):
+    for sig in ("", "0" * 64, EntrySigner(["other"]).sign("entry", 0, index + 1, ROWS[index].text)):
         assert first(changed(ROWS, index, sig=sig), SIGNED) == (index + 1, "bad signature")
 
 
@@ -172,7 +172,7 @@ def test_repeated_entry_is_named(index):
     assert first(changed(ROWS, index, **fields(ROWS[index - 1])), SIGNED)[0] in (index, index + 1, SIZE)
 
 
-def fields(row: Kept) -> dict[str, str | None]:
+def fields(row: RecordedEntry) -> dict[str, str | None]:
     """What a row holds besides its number."""
     return {"text": row.text, "sig": row.sig, "head": row.head}
 
@@ -211,7 +211,7 @@ def test_whatever_is_done_to_a_log_is_noticed(done):
 @given(st.lists(st.one_of(st.text(), st.sampled_from(LOG.texts)), max_size=6))
 def test_garbage_is_a_fault_and_no_crash(texts):
     """Whatever somebody wrote into the list."""
-    kept = [Kept(0, n, text) for n, text in enumerate(texts, start=1)]
+    kept = [RecordedEntry(0, n, text) for n, text in enumerate(texts, start=1)]
     assert (check([kept], Terms(whole=True)).first is None) == (texts == LOG.texts[: len(texts)])
 
 
@@ -322,18 +322,18 @@ def test_entry_about_another_record_is_a_fault():
 def test_only_the_scripts_spelling_is_an_entry():
     """Another order, doubled names or spaces could mean one thing to a script and another to us."""
     text = LOG.texts[0]
-    assert Entry.parse(text) is not None
+    assert AuditEntry.parse(text) is not None
     for other in (
         text.replace(":", ": "), text + " ", text.replace('"n":1,', '"n":01,'), text.replace('"n":1,', '"n":1.0,'),
         text.replace("}", ',"n":2}'), json.dumps(json.loads(text), sort_keys=True), "{}", "", "null",
     ):  # fmt: skip
-        assert Entry.parse(other) is None
+        assert AuditEntry.parse(other) is None
     awkward = StateLog().add("a", "armed", by='an "odd" \\ \n/ é \u2028 event')
-    assert Entry.parse(awkward).by == 'an "odd" \\ \n/ é \u2028 event'
+    assert AuditEntry.parse(awkward).by == 'an "odd" \\ \n/ é \u2028 event'
 
 
 def test_keys_may_rotate():
     """The first key signs, any verifies; nothing signed here passes as anything else."""
-    assert check([ROWS], Terms(Signer(["new", KEY]))).faults == ()
-    assert check([ROWS], Terms(Signer(["new"]))).first == Fault(0, 1, "bad signature")
+    assert check([ROWS], Terms(EntrySigner(["new", KEY]))).faults == ()
+    assert check([ROWS], Terms(EntrySigner(["new"]))).first == Fault(0, 1, "bad signature")
     assert signed(0, 1, "x").sig != signed(0, 2, "x").sig

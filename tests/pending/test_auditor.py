@@ -14,9 +14,9 @@ from redis.exceptions import NoPermissionError
 
 from sayso.channels.types import Conversation
 from sayso.pending import RedisPendingStore
-from sayso.pending.audit.collector import BATCH, Auditor, Tail, verify, waiting
+from sayso.pending.audit.collector import BATCH, AuditCollector, UncollectedEntries, verify, waiting
 from sayso.pending.audit.entry import NO_HEAD, Tip
-from sayso.pending.audit.ledger import FILE, Ledger, LedgerUnusable
+from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import shard_of
 from tests.config.processes import free_port
@@ -26,13 +26,13 @@ from tests.pending.state_log import KEY, SIGNER, StateLog
 @pytest.fixture
 def ledger(tmp_path):
     """A ledger that does not exist yet."""
-    return Ledger(tmp_path / FILE, SIGNER)
+    return AuditLedger(tmp_path / FILE, SIGNER)
 
 
 @pytest.fixture
 def auditor(redis_client, ledger):
     """An auditor of the real Redis."""
-    return Auditor(redis_client, ledger, clock=lambda: 1000.0)
+    return AuditCollector(redis_client, ledger, clock=lambda: 1000.0)
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def log(redis_client):
     return StateLog(17, redis_client)
 
 
-def faults(redis_client, *ledgers: Ledger, **options) -> list[str]:
+def faults(redis_client, *ledgers: AuditLedger, **options) -> list[str]:
     """All faults of these ledgers, compared with Redis."""
-    report = verify([ledger.path for ledger in ledgers], [KEY], tail=Tail(redis_client), **options)
+    report = verify([ledger.path for ledger in ledgers], [KEY], tail=UncollectedEntries(redis_client), **options)
     return [str(fault) for fault in report.faults]
 
 
-class Forgetful(Ledger):
+class Forgetful(AuditLedger):
     """A ledger whose process is killed right after it stored."""
 
     def store(self, entries, bodies=()):
@@ -60,7 +60,7 @@ def test_killed_between_ledger_and_redis_nothing_is_doubled_or_lost(redis_client
     """The next round finds it all again, stores nothing twice, and Redis drops it then."""
     log.live("a")
     with pytest.raises(KeyboardInterrupt):
-        Auditor(redis_client, Forgetful(ledger.path, SIGNER)).drain()
+        AuditCollector(redis_client, Forgetful(ledger.path, SIGNER)).drain()
     assert redis_client.llen("sayso:{17}:audit") == 5
     log.live("b")
     assert auditor.drain() == 10
@@ -74,7 +74,7 @@ def test_ledger_that_refuses_keeps_everything_in_redis(redis_client, tmp_path, l
     (tmp_path / FILE).mkdir()
     log.live("a")
     with pytest.raises(LedgerUnusable):
-        Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER)).round()
+        AuditCollector(redis_client, AuditLedger(tmp_path / FILE, SIGNER)).round()
     assert redis_client.lrange("sayso:{17}:audit", 0, -1) == log.texts
 
 
@@ -89,9 +89,9 @@ def test_entry_behind_a_round_of_garbage_is_not_dropped_unread(redis_client, led
 def test_redis_away_is_tried_again_and_the_worker_lives_on(ledger, caplog):
     """One warning a round, no end of the task."""
     with connect(f"redis://127.0.0.1:{free_port()}") as nobody, pytest.raises(RedisConnectionError):
-        Auditor(nobody, ledger).round()
+        AuditCollector(nobody, ledger).round()
     with caplog.at_level(logging.WARNING), connect(f"redis://127.0.0.1:{free_port()}") as nobody:
-        still_running(Auditor(nobody, ledger), lambda: "auditor.redis_away" in caplog.text)
+        still_running(AuditCollector(nobody, ledger), lambda: "auditor.redis_away" in caplog.text)
     assert not ledger.path.exists()
 
 
@@ -101,11 +101,12 @@ def test_broken_disk_is_told_and_the_worker_lives_on(redis_client, tmp_path, log
     log.live("a")
     with caplog.at_level(logging.ERROR):
         still_running(
-            Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER)), lambda: "auditor.ledger_refuses" in caplog.text
+            AuditCollector(redis_client, AuditLedger(tmp_path / FILE, SIGNER)),
+            lambda: "auditor.ledger_refuses" in caplog.text,
         )
 
 
-def still_running(auditor: Auditor, seen) -> None:
+def still_running(auditor: AuditCollector, seen) -> None:
     """Run an auditor until something is seen; it must not have ended by then."""
 
     async def watch() -> None:
@@ -122,14 +123,14 @@ def still_running(auditor: Auditor, seen) -> None:
 
 def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, log):
     """On one file, and each on its own: together they have the whole log."""
-    ledgers = [Ledger(tmp_path / name, SIGNER) for name in ("a.sqlite3", "a.sqlite3", "b.sqlite3", "b.sqlite3")]
+    ledgers = [AuditLedger(tmp_path / name, SIGNER) for name in ("a.sqlite3", "a.sqlite3", "b.sqlite3", "b.sqlite3")]
     done = threading.Event()
 
-    def drain(ledger: Ledger) -> None:
+    def drain(ledger: AuditLedger) -> None:
         with connect(redis_url) as client:
             while not done.is_set():
-                Auditor(client, ledger).drain()
-            Auditor(client, ledger).drain()
+                AuditCollector(client, ledger).drain()
+            AuditCollector(client, ledger).drain()
 
     drains = [threading.Thread(target=drain, args=(ledger,)) for ledger in ledgers]
     for thread in drains:
@@ -146,17 +147,17 @@ def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, lo
 def test_one_round_at_a_time(redis_client, ledger, log):
     """Of many workers one works; the others come in vain until the lock is gone."""
     log.live("a")
-    assert Auditor(redis_client, ledger).round() == 5
+    assert AuditCollector(redis_client, ledger).round() == 5
     log.live("b")
-    assert Auditor(redis_client, ledger).round() == 0
+    assert AuditCollector(redis_client, ledger).round() == 0
     redis_client.delete("sayso:auditor")
-    assert Auditor(redis_client, ledger).round() == 5
+    assert AuditCollector(redis_client, ledger).round() == 5
 
 
 def test_dropping_again_drops_nothing_more(redis_client, auditor, log):
     """redis-py sends a script again when the answer was lost."""
     log.live("a")
-    waiting = Tail(redis_client).kept()[:3]
+    waiting = UncollectedEntries(redis_client).kept()[:3]
     texts = [kept.text.encode() for kept in waiting]
     for _ in range(2):
         auditor._drop(waiting, texts)
@@ -235,7 +236,7 @@ def test_cut_off_tail_of_the_ledger_is_named(redis_client, ledger, auditor, log)
     """Redis remembers how far the log went."""
     log.live("a")
     auditor.drain()
-    other = Ledger(ledger.path.with_name("cut.sqlite3"), SIGNER)
+    other = AuditLedger(ledger.path.with_name("cut.sqlite3"), SIGNER)
     other.store(ledger.entries()[:3], list(ledger.bodies().values()))
     assert faults(redis_client, other) == ["shard 17, entry 4: removed (Redis is at 5)"]
 
@@ -252,7 +253,7 @@ def test_what_waits_in_redis_is_part_of_the_log(redis_client, ledger, auditor, l
     assert faults(redis_client, ledger) == ["shard 17, entry 8: edited"]
 
 
-class BusyTail(Tail):
+class BusyTail(UncollectedEntries):
     """A tail that grows and is drained while somebody reads it."""
 
     def __init__(self, client, log, auditor) -> None:
@@ -293,7 +294,7 @@ def test_real_store_writes_a_log_that_holds(redis_client, ledger, auditor):
 
 def test_lock_of_a_killed_auditor_ends_before_the_next_round(redis_client, ledger):
     """Nobody has to release it."""
-    Auditor(redis_client, ledger).round()
+    AuditCollector(redis_client, ledger).round()
     assert 0 < redis_client.pttl("sayso:auditor") <= 900
 
 
@@ -301,7 +302,7 @@ def test_redis_that_knows_of_no_entry_is_at_its_beginning(redis_client):
     """As it is where somebody wrote something else."""
     redis_client.set("sayso:{5}:audit:head", "7 garbage")
     redis_client.set("sayso:{5}:audit:drained", "garbage")
-    tail = Tail(redis_client)
+    tail = UncollectedEntries(redis_client)
     assert set(tail.tips().values()) == {Tip(0, NO_HEAD)}
     assert set(tail.drained()) == {0}
 
@@ -333,7 +334,7 @@ def test_redis_that_refuses_is_no_empty_log(redis_url, redis_client):
     redis_client.acl_setuser("blind", enabled=True, nopass=True, categories=["+@connection"], keys=["*"])
     try:
         with Redis.from_url(redis_url, username="blind", password="any") as blind, pytest.raises(NoPermissionError):
-            Tail(blind).read()
+            UncollectedEntries(blind).read()
     finally:
         redis_client.acl_deluser("blind")
 
@@ -352,7 +353,7 @@ def test_auditor_of_another_bot_drains_that_ones_log_only(redis_client, ledger):
     """Two deployments may share a Redis."""
     for prefix in ("sayso:", "bot:"):
         RedisPendingStore(prefix=prefix, client=redis_client, secret_keys=[KEY]).stash("ana", kind="k", preview=prefix)
-    assert Auditor(redis_client, ledger, prefix="bot:").round() == 2
+    assert AuditCollector(redis_client, ledger, prefix="bot:").round() == 2
     assert [body.preview for body in ledger.bodies().values()] == ["bot:"]
     shard = shard_of(Conversation("direct", "ana").id)
     assert redis_client.exists(f"sayso:{{{shard}}}:audit") == 1

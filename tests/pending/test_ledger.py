@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sayso.pending.audit.collector import verify
-from sayso.pending.audit.entry import Body, Kept
+from sayso.pending.audit.entry import Body, RecordedEntry
 from sayso.pending.audit.export import read_export, to_lines
-from sayso.pending.audit.ledger import FILE, Ledger, LedgerUnusable
+from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
 from sayso.pending.proposals import PLAN_KIND
 from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
 
@@ -22,7 +22,7 @@ from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, s
 @pytest.fixture
 def ledger(tmp_path):
     """A ledger that does not exist yet."""
-    return Ledger(tmp_path / FILE, SIGNER)
+    return AuditLedger(tmp_path / FILE, SIGNER)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def faults(*paths: Path, **options) -> list[str]:
 )
 def test_ledger_refuses_to_forget(filled, statement):
     """Nobody removes or changes an entry by mistake."""
-    filled.store([Kept(0, 3, "no entry")])
+    filled.store([RecordedEntry(0, 3, "no entry")])
     with closing(sqlite3.connect(filled.path)) as connection, pytest.raises(sqlite3.IntegrityError):
         connection.execute(statement)
 
@@ -187,7 +187,7 @@ def test_text_that_is_no_entry_is_kept_and_reported(ledger):
     """Somebody wrote to the list in Redis. The true entry keeps its place."""
     log = StateLog()
     log.live("a")
-    ledger.store([*log.waiting[:2], Kept(0, 3, "garbage"), *log.waiting[2:]], [body("a")])
+    ledger.store([*log.waiting[:2], RecordedEntry(0, 3, "garbage"), *log.waiting[2:]], [body("a")])
     assert faults(ledger.path) == ["shard 0, entry 3: edited"]
 
 
@@ -327,7 +327,7 @@ def test_stretches_of_several_machines_make_one_log(tmp_path):
     log, paths = busy_log(), []
     bodies = [body(f"action-{number}") for number in range(12)]
     for name, stretches in {"a": [(0, 25), (40, 45)], "b": [(20, 40)], "c": [(45, 60)]}.items():
-        machine = Ledger(tmp_path / f"{name}.sqlite3", SIGNER)
+        machine = AuditLedger(tmp_path / f"{name}.sqlite3", SIGNER)
         for start, end in stretches:
             machine.store(log.waiting[start:end], bodies)
         paths.append(machine.path)

@@ -7,15 +7,15 @@ import json
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
 from sayso.pending.audit.chain import check
-from sayso.pending.audit.entry import Kept
+from sayso.pending.audit.entry import RecordedEntry
 from sayso.pending.memory import MemoryRecords
 from sayso.pending.proposals import propose
 from sayso.pending.repository import Claim
-from sayso.pending.signing import Seal
+from sayso.pending.signing import ActionSigner
 from sayso.pending.store import scope_of
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 
-SEAL = Seal(["key"])
+SEAL = ActionSigner(["key"])
 ANA = scope_of("ana", None, None)
 
 
@@ -39,7 +39,7 @@ def test_log_of_a_process_holds():
         store.stash("ana", kind="k", preview="p", executor=lambda: "done")
         store.pop_if_intent("ana", "confirm" if answer == "yes" else "cancel")
     texts = list(store.records.log.entries)
-    report = check([[Kept(0, json.loads(text)["n"], text) for text in texts]])
+    report = check([[RecordedEntry(0, json.loads(text)["n"], text) for text in texts]])
     assert (report.entries, report.faults, report.notes) == (13, (), ())
     assert {json.loads(text)["at"] for text in texts} == {1_000_500}
 
@@ -49,7 +49,7 @@ def test_what_was_begun_counts_from_its_last_step():
     now = [1000.0]
     records = MemoryRecords(clock=lambda: now[0])
     proposal = propose([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])
-    records.change(ANA.conversation.id, Change(arms=proposal.arms(SEAL, ANA.id)))
+    records.change(ANA.conversation.id, TurnChange(arms=proposal.arms(SEAL, ANA.id)))
     names = (proposal.head.pending_action_id, proposal.steps[0].pending_action_id)
 
     def begun() -> list[float]:

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import PendingAction
 from sayso.pending.concurrency import run_here
 from sayso.pending.executors import Executors, NotFound
-from sayso.pending.redis.scripts import Scripts
-from sayso.pending.repository import Claim, Ending, seal_action
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.repository import ActionResult, Claim, seal_action
 from sayso.pending.settlement import Settlement, state_of_plan
 from sayso.pending.store import scope_of
-from sayso.pending.turns.change import Change, Lease, Move
-from sayso.pending.turns.queued import LaneLost, TurnOvertaken
+from sayso.pending.turns.change import Lease, Transition, TurnChange
+from sayso.pending.turns.queued import LeaseLost, StaleTurn
 
-WORDS = speak("pt")
+WORDS = texts_for("pt")
 GONE = NotFound("nota", "A")
 HERE = scope_of("ana", None, None)
 
@@ -54,7 +54,7 @@ class Desk:
 
     def move(self, before: str, after: str, told: str) -> None:
         """Somebody else changes its state."""
-        change = Change(move=Move(self.action.pending_action_id, (before,), after, told))
+        change = TurnChange(move=Transition(self.action.pending_action_id, (before,), after, told))
         self.store.records.change(HERE.conversation.id, change)
 
     def heard(self, outcome, status: str, state: str, told: str, result: str | None = None) -> None:
@@ -183,8 +183,8 @@ def test_changed_record_is_disarmed_without_its_words(door):
         desk.store.records.claim(desk.claim(), desk.stored)
     desk.store.records._put(pid, replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar")))
     outcome = desk.store.pop_if_confirmed("ana", "sim") if door == "store" else desk.confirm()
-    desk.heard(outcome, "digest_mismatch", "cancelled", speak().tampered())
-    assert desk.stored.told == speak().tampered()
+    desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
+    assert desk.stored.told == texts_for().tampered()
     assert desk.stored.by == ("yes-1" if door != "store" else desk.stored.by) != ""
 
 
@@ -195,8 +195,8 @@ def test_changed_record_is_disarmed_whatever_is_decided_on_it(state, intent):
     desk = Desk()
     changed = replace(desk.stored, state=state, record=desk.stored.record.replace("Apagar", "Pagar"))
     desk.store.records._put(desk.action.pending_action_id, changed)
-    desk.heard(desk.store.pop_if_intent("ana", intent), "digest_mismatch", "cancelled", speak().tampered())
-    assert desk.stored.told == speak().tampered()
+    desk.heard(desk.store.pop_if_intent("ana", intent), "digest_mismatch", "cancelled", texts_for().tampered())
+    assert desk.stored.told == texts_for().tampered()
 
 
 def test_record_that_is_changed_after_it_was_checked_is_disarmed():
@@ -205,8 +205,8 @@ def test_record_that_is_changed_after_it_was_checked_is_disarmed():
     seen = desk.stored
     desk.store.records._put(seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar")))
     outcome = run_here(desk.store.settlement.confirm(desk.claim(), seen))
-    desk.heard(outcome, "digest_mismatch", "cancelled", speak().tampered())
-    assert desk.stored.told == speak().tampered()
+    desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
+    assert desk.stored.told == texts_for().tampered()
 
 
 def test_what_was_started_meanwhile_is_not_called_off():
@@ -215,7 +215,7 @@ def test_what_was_started_meanwhile_is_not_called_off():
     seen = replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar"))
     desk.begin()
     outcome = run_here(desk.store.settlement.confirm(desk.claim("yes-2"), seen))
-    assert (outcome.executed, outcome.told) == (False, speak().tampered())
+    assert (outcome.executed, outcome.told) == (False, texts_for().tampered())
     assert (desk.stored.state, desk.stored.told, desk.stored.by) == ("started", "", "yes-1")
 
 
@@ -260,7 +260,7 @@ def test_outcome_that_comes_in_meanwhile_is_looked_at_again():
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: desk.move("started", "done", "apagado"))
     claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
-    with pytest.raises(TurnOvertaken, match="the outcome came in just now"):
+    with pytest.raises(StaleTurn, match="the outcome came in just now"):
         run_here(desk.store.settlement.confirm(claim, desk.stored))
     assert (desk.stored.state, desk.stored.told) == ("done", "apagado")
 
@@ -278,7 +278,7 @@ def test_outcome_that_comes_in_meanwhile_is_told_where_there_is_no_lane(state, s
     """Nobody would look again there."""
     desk = Desk()
     desk.begin()
-    ending = Ending(state, told, result or "")
+    ending = ActionResult(state, told, result or "")
     desk.store.register_reconciler(
         "delete", lambda _: (desk.store.records.finish(desk.claim(), "try-1", ending), state != "done")[1]
     )
@@ -302,7 +302,7 @@ def test_unknown_that_was_said_meanwhile_is_not_overwritten(answer):
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: (desk.move("started", "unknown", "quem sabe"), answer)[1])
     claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
-    with pytest.raises(TurnOvertaken, match="the outcome came in just now"):
+    with pytest.raises(StaleTurn, match="the outcome came in just now"):
         run_here(desk.store.settlement.confirm(claim, desk.stored))
     assert (desk.stored.state, desk.stored.told) == ("unknown", "quem sabe")
 
@@ -341,8 +341,8 @@ def test_what_nobody_runs_is_ended_in_redis_though_each_answer_is_lost_once(
     redis_client, monkeypatch, way, started, state, told
 ):
     """A record is found in the shard of its conversation, and who ended it is asked again without harm."""
-    run = Scripts.run
-    monkeypatch.setattr(Scripts, "run", lambda *call: (run(*call), run(*call))[1])
+    run = LuaScripts.run
+    monkeypatch.setattr(LuaScripts, "run", lambda *call: (run(*call), run(*call))[1])
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
     action = store.arm(PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None)
     claim, pids = Claim(HERE, action.pending_action_id, "yes-1"), (action.pending_action_id,)
@@ -358,7 +358,7 @@ def test_action_that_another_worker_took_up_is_not_called_failed():
     """A factory that breaks here, and somebody who starts it there: his word counts."""
     desk = Desk(None)
     desk.store.register_executor_factory("delete", lambda _: desk.move("claimed", "started", ""))
-    with pytest.raises(TurnOvertaken, match="another worker can run what this one cannot"):
+    with pytest.raises(StaleTurn, match="another worker can run what this one cannot"):
         desk.confirm()
     assert desk.stored.state == "started"
 
@@ -373,12 +373,12 @@ def test_action_that_moved_before_its_start_is_looked_at_again():
         return lambda: ran.append(1)
 
     desk.store.register_executor_factory("delete", factory)
-    with pytest.raises(TurnOvertaken, match="the action moved before it was started"):
+    with pytest.raises(StaleTurn, match="the action moved before it was started"):
         desk.confirm()
     assert (ran, desk.stored.state) == ([], "cancelled")
 
 
-@pytest.mark.parametrize(("verdict", "error"), [("lost", LaneLost), ("moved", TurnOvertaken)])
+@pytest.mark.parametrize(("verdict", "error"), [("lost", LeaseLost), ("moved", StaleTurn)])
 def test_worker_that_may_not_go_on_stops(verdict, error):
     """It lost its lane, or its turn is not the one at the head; the error names the conversation."""
     desk = Desk()

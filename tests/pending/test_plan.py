@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction, compute_args_digest
 from sayso.pending.executors import Executors, undo_kind
 from sayso.pending.proposals import PLAN_KIND, Effect, is_step, propose, step_names, undo_of
 from sayso.pending.repository import StoredAction
-from sayso.pending.signing import Seal
+from sayso.pending.signing import ActionSigner
 
-SEAL = Seal(["key"])
+SEAL = ActionSigner(["key"])
 
 
 def proposed(name: str, **fields) -> PendingAction:
@@ -46,7 +46,7 @@ def test_plan_lists_its_steps_in_its_arguments_and_its_preview():
     ]
     assert (plan.kind, plan.args) == (PLAN_KIND, {"steps": listed})
     assert plan.args_digest == compute_args_digest(plan.args)
-    assert plan.preview == speak("pt").plan(["Delete A", "Delete B"])
+    assert plan.preview == texts_for("pt").plan(["Delete A", "Delete B"])
     assert step_names(plan) == tuple(each.pending_action_id for each in actions)
 
 
@@ -110,7 +110,7 @@ def test_undo_asks_for_what_took_effect_to_be_taken_back():
     """It is an action of the same user and place, knows what was done and what came of it, and has a window."""
     done = proposed("A")
     undo = undo_of([Effect(done, "deleted A")], 300.0).head
-    assert (undo.kind, undo.preview) == (undo_kind("delete"), speak("pt").undo("Delete A"))
+    assert (undo.kind, undo.preview) == (undo_kind("delete"), texts_for("pt").undo("Delete A"))
     assert undo.args == {"of": done.pending_action_id, "args": {"name": "A"}, "result": "deleted A"}
     assert (undo.user_id, undo.channel_id, undo.conversation_id) == ("ana", "chat", "room")
     assert (undo.ttl_seconds, undo.requested_at, undo.parser_version) == (300.0, 5.0, "v1")

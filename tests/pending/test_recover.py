@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
 from sayso.pending.concurrency import run_here
 from sayso.pending.proposals import propose
-from sayso.pending.repository import STALE_SECONDS, Claim, Ending
+from sayso.pending.repository import STALE_SECONDS, ActionResult, Claim
 from sayso.pending.store import scope_of
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 
-WORDS = speak("pt")
+WORDS = texts_for("pt")
 HERE = scope_of("ana", None, None)
 
 
@@ -34,7 +34,7 @@ class Dead:
         proposal = propose([proposed(name) for name in names])
         self.head = proposal.head.pending_action_id
         self.steps = [step.pending_action_id for step in proposal.steps]
-        self.store.records.change(HERE.conversation.id, Change(arms=proposal.arms(self.store.seal, HERE.id)))
+        self.store.records.change(HERE.conversation.id, TurnChange(arms=proposal.arms(self.store.seal, HERE.id)))
 
     def at(self, pid: str):
         """The record of this name."""
@@ -48,7 +48,7 @@ class Dead:
             self.store.records.start(claim, self.at(pid), "try-1")
         if ended:
             told = {"done": "apagado", "failed": WORDS.failed("Apagar A")}[ended]
-            self.store.records.finish(claim, "try-1", Ending(ended, told, "apagado"))
+            self.store.records.finish(claim, "try-1", ActionResult(ended, told, "apagado"))
 
     def wait(self) -> None:
         """Until it is clear that he is dead."""
@@ -117,7 +117,7 @@ def test_changed_record_is_not_spoken_of_in_its_own_words(started):
     stored = dead.at(dead.head)
     dead.store.records._put(dead.head, replace(stored, record=stored.record.replace("Apagar", "Pagar")))
     told = dead.store.pop_if_confirmed("ana", "sim").told
-    assert told == (speak().unknown("an action that was changed") if started else speak().tampered())
+    assert told == (texts_for().unknown("an action that was changed") if started else texts_for().tampered())
     assert dead.at(dead.head).state == ("unknown" if started else "cancelled")
 
 
@@ -129,15 +129,15 @@ def test_forged_kind_beside_a_begun_record_is_found_out():
     stored, arm = dead.store.records._actions[dead.head]
     dead.store.records._actions[dead.head] = (stored, replace(arm, kind="pay"))
     outcome = dead.store.pop_if_intent("ana", "confirm", expected_kind="pay")
-    assert outcome.told == speak().unknown("an action that was changed")
+    assert outcome.told == texts_for().unknown("an action that was changed")
     assert dead.at(dead.head).state == "unknown"
 
 
 @pytest.mark.parametrize(
     ("started", "status", "state", "told"),
     [
-        (True, "unknown", "unknown", speak().unknown("an action that was changed")),
-        (False, "digest_mismatch", "cancelled", speak().tampered()),
+        (True, "unknown", "unknown", texts_for().unknown("an action that was changed")),
+        (False, "digest_mismatch", "cancelled", texts_for().tampered()),
     ],
     ids=["started", "claimed"],
 )

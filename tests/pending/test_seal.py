@@ -8,12 +8,12 @@ import pytest
 
 from sayso.channels.types import Conversation, Scope
 from sayso.pending.action import PendingAction
-from sayso.pending.audit.entry import Signer
-from sayso.pending.signing import ButtonPress, Seal, split_button
+from sayso.pending.audit.entry import EntrySigner
+from sayso.pending.signing import ActionSigner, ButtonPress, split_button
 
 PID = "A" * 22
 ANA = Scope("ana", Conversation("chat", "room"))
-SEAL = Seal(["key"])
+SEAL = ActionSigner(["key"])
 
 
 @pytest.mark.parametrize("place", range(40))
@@ -50,7 +50,7 @@ def test_what_does_not_look_like_a_button_is_none(data):
 
 def test_button_of_another_key_is_refused():
     """Who does not know the key cannot mint."""
-    assert Seal(["other"]).read(SEAL.mint(PID, "confirm", ANA), ANA) is None
+    assert ActionSigner(["other"]).read(SEAL.mint(PID, "confirm", ANA), ANA) is None
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
@@ -86,10 +86,10 @@ def test_ids_of_actions_fit_in_a_button():
 
 def test_rotated_keys_accept_the_old_and_sign_with_the_new():
     """What waits stays valid while the old key is still listed."""
-    rotated = Seal(["new", "key"])
+    rotated = ActionSigner(["new", "key"])
     assert rotated.read(SEAL.mint(PID, "confirm", ANA), ANA)
     assert rotated.verify("record", SEAL.sign("record"))
-    assert Seal(["new"]).verify("record", rotated.sign("record"))
+    assert ActionSigner(["new"]).verify("record", rotated.sign("record"))
     assert not SEAL.verify("record", rotated.sign("record"))
 
 
@@ -99,7 +99,7 @@ def test_wrong_mac_is_refused(mac):
     assert not SEAL.verify("record", mac)
 
 
-@pytest.mark.parametrize("signs", [Seal, Signer])
+@pytest.mark.parametrize("signs", [ActionSigner, EntrySigner])
 @pytest.mark.parametrize("keys", [[], [""], ["key", ""]])
 def test_missing_key_is_refused_at_the_start(keys, signs):
     """An empty key would sign for everybody."""
@@ -111,5 +111,5 @@ def test_what_was_signed_before_an_update_is_genuine_after_it():
     """Buttons in people's chats, records that wait and rows of a ledger outlive the code that signed them."""
     assert SEAL.mint(PID, "confirm", ANA) == "1AAAAAAAAAAAAAAAAAAAAAAyYZwxq9pgT6VALM7t"
     assert SEAL.sign("text") == "9cbf5fd9ca48aac6a0255f4d9adb0e3726dfc1af2172179fe67a4b03a4ff2538"
-    signed = Signer(["key"]).sign("entry", 1, 2, "text", None, True)
+    signed = EntrySigner(["key"]).sign("entry", 1, 2, "text", None, True)
     assert signed == "1a05b74c23d5cb72c2bda41f394fc5fe3cc34a247c058d8a6f3f635ac4edb27e"

@@ -9,7 +9,7 @@ import pytest
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import DEFAULT_IGNORE_TTL_SECONDS, DEFAULT_TTL_SECONDS, InMemoryPendingStore, RedisPendingStore
 from sayso.pending.consent.parser import RegexConfirmParser
-from sayso.pending.signing import Seal
+from sayso.pending.signing import ActionSigner
 from sayso.pending.store import scope_of
 
 ROOM = {"channel_id": "chat", "conversation_id": "room"}
@@ -114,8 +114,8 @@ def test_keys_of_the_environment_seal_the_records(redis_client, monkeypatch):
     monkeypatch.setenv("SAYSO_SECRET_KEYS", "new,,old,")
     store = RedisPendingStore(client=redis_client)
     for keys in (["old"], ["new"]):
-        assert store.seal.verify("text", Seal(keys).sign("text"))
-    assert store.seal.sign("text") == Seal(["new"]).sign("text")
+        assert store.seal.verify("text", ActionSigner(keys).sign("text"))
+    assert store.seal.sign("text") == ActionSigner(["new"]).sign("text")
 
 
 def test_no_keys_at_all_are_told(redis_client, monkeypatch, caplog):
@@ -124,7 +124,7 @@ def test_no_keys_at_all_are_told(redis_client, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         first, second = RedisPendingStore(client=redis_client), RedisPendingStore(client=redis_client)
     assert "SAYSO_SECRET_KEYS is not set" in caplog.text
-    assert first.seal.sign("text") == second.seal.sign("text") == Seal(["unsealed"]).sign("text")
+    assert first.seal.sign("text") == second.seal.sign("text") == ActionSigner(["unsealed"]).sign("text")
 
 
 def test_memory_seals_with_a_key_nobody_knows():

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.i18n.texts import brief, catalogue, languages, plural_form, speak
+from sayso.channels.i18n.texts import brief, catalogue, languages, plural_form, texts_for
 from sayso.pending import RegexConfirmParser
-from sayso.pending.consent.parser import Words, read_answer
+from sayso.pending.consent.parser import ParsedAnswer, read_answer
 
 ALL = sorted(languages())
 EVERYTHING = RegexConfirmParser(ALL)
@@ -43,7 +43,7 @@ def placeholders(template: str) -> set[str]:
 
 def previews(language: str) -> Iterator[str]:
     """Everything a language says about a preview, or another text of somebody's."""
-    words = speak(language)
+    words = texts_for(language)
     for name in SAYS_PREVIEW:
         yield getattr(words, name)(HOSTILE)
     yield words.question(HOSTILE, 60)
@@ -81,7 +81,7 @@ def told(language: str) -> dict[str, str]:
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_people_are_told_to_reply_are_read(language):
     """Who replies what we asked for is understood."""
-    words, parser = speak(language), RegexConfirmParser(languages=(language,))
+    words, parser = texts_for(language), RegexConfirmParser(languages=(language,))
     assert (parser.is_confirm(words.yes), parser.is_cancel(words.yes)) == (True, False)
     assert (parser.is_confirm(words.no), parser.is_cancel(words.no)) == (False, True)
 
@@ -89,12 +89,12 @@ def test_the_words_people_are_told_to_reply_are_read(language):
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_are_read_as_people_type_them(language):
     """In capitals, without accents, with a stop or an emoji, and with the code, by a bot that reads everything."""
-    words = speak(language)
+    words = texts_for(language)
     for word, says in ((words.yes, "confirm"), (words.no, "cancel")):
         for typed in (word, word.upper(), word.capitalize() + ".", f" {word}!! ", f"{word} 🙏", without_accents(word)):
-            assert read_answer(EVERYTHING, typed, language) == Words(says), typed
+            assert read_answer(EVERYTHING, typed, language) == ParsedAnswer(says), typed
     for typed in (f"{words.yes} 4821", f"{words.yes.upper()}, 4821.", f"{without_accents(words.yes)}4821"):
-        assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821"), typed
+        assert read_answer(EVERYTHING, typed, language) == ParsedAnswer("confirm", "4821"), typed
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_the_words_are_read_as_people_type_them(language):
 )
 def test_a_code_is_read_between_the_marks_of_other_keyboards(language, typed):
     """Wide stops, colons and digits."""
-    assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821")
+    assert read_answer(EVERYTHING, typed, language) == ParsedAnswer("confirm", "4821")
     assert read_answer(EVERYTHING, typed + "\uff1f", language).says == ""
 
 
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_of_a_button_are_read_when_they_are_typed(language):
     """Where buttons do not arrive, people type what theirs would say; undoing is no answer to a question."""
-    words = speak(language)
+    words = texts_for(language)
     assert read_answer(EVERYTHING, words.confirm_label, language).says == "confirm"
     assert read_answer(EVERYTHING, words.cancel_label, language).says == "cancel"
     assert read_answer(EVERYTHING, words.undo_label, language).says == ""
@@ -124,8 +124,8 @@ def test_the_words_of_a_button_are_read_when_they_are_typed(language):
 def test_only_a_german_or_dutch_yes_needs_a_parser_of_its_own():
     """Beside Spanish, Portuguese or Hindi "ja" decides nothing: there it is "already", a laugh or "go"."""
     parser = RegexConfirmParser(languages=tuple(ALL))
-    assert [language for language in ALL if not parser.is_confirm(speak(language).yes)] == ["de", "nl"]
-    assert all(parser.is_cancel(speak(language).no) for language in ALL)
+    assert [language for language in ALL if not parser.is_confirm(texts_for(language).yes)] == ["de", "nl"]
+    assert all(parser.is_cancel(texts_for(language).no) for language in ALL)
 
 
 @pytest.mark.parametrize("language", ALL)
@@ -168,7 +168,7 @@ def test_every_duration_has_its_forms(language):
 def test_any_number_of_anything_is_spoken(language):
     """Also by languages that have one form for all numbers."""
     for seconds, count in ((1, 1), (2, 2), (11, 11), (119, 119), (7199, 119), (7200, 2), (86_400, 24)):
-        said = speak(language).undo_offer(seconds)
+        said = texts_for(language).undo_offer(seconds)
         assert str(count) in said or language == "ar"  # which has words for one and two of a thing
         assert "{" not in said
 
@@ -176,7 +176,7 @@ def test_any_number_of_anything_is_spoken(language):
 @pytest.mark.parametrize("language", ALL)
 def test_labels_fit_a_whatsapp_button(language):
     """At most 20 characters, and no two buttons alike."""
-    words = speak(language)
+    words = texts_for(language)
     labels = [words.confirm_label, words.cancel_label, words.undo_label]
     assert all(0 < len(label) <= 20 for label in labels)
     assert len(set(labels)) == 3
@@ -185,7 +185,7 @@ def test_labels_fit_a_whatsapp_button(language):
 @pytest.mark.parametrize("language", ALL)
 def test_acknowledgements_are_short(language):
     """A phone shows each without scrolling; no line says nothing."""
-    words = speak(language)
+    words = texts_for(language)
     said = [getattr(words, name)("A") for name in SAYS_PREVIEW] + [getattr(words, name)() for name in SAYS_ALONE]
     said += [words.escalation("A", "wa", 600), words.pairing_code("A", 3600), words.your_id("A")]
     assert all(1 < len(line) <= 200 for line in said)
@@ -195,7 +195,7 @@ def test_acknowledgements_are_short(language):
 @pytest.mark.parametrize("language", ALL)
 def test_a_question_with_a_code_never_offers_a_bare_yes(language):
     """Only the yes with its code confirms, so only that is named."""
-    words = speak(language)
+    words = texts_for(language)
     for said in (words.question("A", 60, "4821"), words.code_needed("A", "4821")):
         asked = said.replace(f"{words.yes} 4821", "")
         assert asked != said
@@ -206,7 +206,7 @@ def test_a_question_with_a_code_never_offers_a_bare_yes(language):
 @pytest.mark.parametrize("language", ALL)
 def test_durations_are_spoken_in_the_language(language):
     """The question, the offer of undo and the alarm tell how long."""
-    words = speak(language)
+    words = texts_for(language)
     assert "60" in words.question("A", 60)
     assert MINUTES[language] in words.question("A", 300)
     assert MINUTES[language] in words.undo_offer(300)
@@ -222,7 +222,7 @@ def test_durations_are_spoken_in_the_language(language):
 )  # fmt: skip
 def test_durations_are_rounded_down(seconds, spoken):
     """Nobody is promised more time than there is."""
-    assert speak().undo_offer(seconds) == f"You can undo this for {spoken}."
+    assert texts_for().undo_offer(seconds) == f"You can undo this for {spoken}."
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_durations_are_rounded_down(seconds, spoken):
 )  # fmt: skip
 def test_arabic_counts_with_all_its_forms(seconds, spoken):
     """One, two, a few, many and hundreds differ."""
-    assert speak("ar").undo_offer(seconds) == f"يمكن التراجع عن هذا خلال {spoken}."
+    assert texts_for("ar").undo_offer(seconds) == f"يمكن التراجع عن هذا خلال {spoken}."
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_arabic_counts_with_all_its_forms(seconds, spoken):
 )  # fmt: skip
 def test_a_tag_speaks_its_language_or_english(tag, language):
     """Any string is a safe tag; the words are read once."""
-    assert speak(tag) is speak(language)
-    assert speak(tag).language == language
+    assert texts_for(tag) is texts_for(language)
+    assert texts_for(tag).language == language
 
 
 def test_german_is_neither_familiar_nor_formal():
@@ -271,16 +271,16 @@ def test_arabic_durations_stand_after_a_preposition():
 
 def test_english_question():
     """The words of the main story."""
-    assert speak().question("Delete A", 60) == (
+    assert texts_for().question("Delete A", 60) == (
         "Delete A\n\nReply **yes** to confirm or **no** to cancel, within 60 seconds."
     )
-    assert "Reply **yes 4821** to confirm" in speak().question("Delete A", 60, "4821")
+    assert "Reply **yes 4821** to confirm" in texts_for().question("Delete A", 60, "4821")
 
 
 @pytest.mark.parametrize("language", ALL)
 def test_a_file_without_a_name_is_called_one(language):
     """Nobody reads a gap where the name would be."""
-    words = speak(language)
+    words = texts_for(language)
     assert words.maybe_missing("") == words.maybe_missing(words.a_file())
     assert words.a_file() in words.maybe_missing("")
 
@@ -288,33 +288,33 @@ def test_a_file_without_a_name_is_called_one(language):
 @pytest.mark.parametrize("language", ALL)
 def test_a_repeated_text_stands_below_its_mark(language):
     """The mark is a paragraph of its own, so the text reads as it did the first time."""
-    mark, blank, text = speak(language).repeated("A\n\nB").partition("\n\n")
+    mark, blank, text = texts_for(language).repeated("A\n\nB").partition("\n\n")
     assert mark
     assert (blank, text) == ("\n\n", "A\n\nB")
 
 
 def test_nobody_is_told_that_interrupted_work_was_not_done():
     """Who died in the middle, or was stopped, may have finished: both say so."""
-    assert "Part of it may be done" in speak().interrupted_before()
-    assert "may have finished" in speak().stopped()
+    assert "Part of it may be done" in texts_for().interrupted_before()
+    assert "may have finished" in texts_for().stopped()
 
 
 def test_a_reminder_tells_its_time_and_its_words():
     """When it is taken on, and when it is due."""
-    assert speak().reminder_set("Call Ana", "tomorrow at 9:00") == "Reminder set for tomorrow at 9:00: Call Ana"
-    assert speak().reminder("Call Ana") == "Reminder: Call Ana"
+    assert texts_for().reminder_set("Call Ana", "tomorrow at 9:00") == "Reminder set for tomorrow at 9:00: Call Ana"
+    assert texts_for().reminder("Call Ana") == "Reminder: Call Ana"
 
 
 def test_operators_are_told_where_what_waits_and_for_how_long():
     """The window counts from the question, so it is true whenever they read it."""
-    assert speak().escalation("Delete A", "wa", 600) == (
+    assert texts_for().escalation("Delete A", "wa", 600) == (
         "No answer yet on wa: Delete A\nAn answer counts only within 10 minutes of the question."
     )
 
 
 def test_long_preview_is_whole_in_its_question_only():
     """What became of it must not fill the screen again; that it goes on is seen."""
-    english, preview = speak("en"), "Send " + "x" * 5_000
+    english, preview = texts_for("en"), "Send " + "x" * 5_000
     assert preview in english.question(preview, 60)
     retold = [
         english.code_needed(preview, "4821"), english.early(preview), english.ignored(preview),
@@ -327,12 +327,15 @@ def test_long_preview_is_whole_in_its_question_only():
 
 def test_a_result_speaks_for_itself():
     """What the tool reported replaces our own words."""
-    assert (speak().done("Delete A", "3 deleted"), speak().done("Delete A", "")) == ("3 deleted", "Done: Delete A")
+    assert (texts_for().done("Delete A", "3 deleted"), texts_for().done("Delete A", "")) == (
+        "3 deleted",
+        "Done: Delete A",
+    )
 
 
 def test_a_plan_lists_its_steps_in_order():
     """One numbered line each, under their number."""
-    assert speak().plan(["Delete A", "Mail B"]) == (
+    assert texts_for().plan(["Delete A", "Mail B"]) == (
         "2 steps, in this order, stopping at the first that fails:\n1. Delete A\n2. Mail B"
     )
 
@@ -340,13 +343,13 @@ def test_a_plan_lists_its_steps_in_order():
 def test_a_finished_plan_asks_for_nothing():
     """Only results."""
     steps = [("done", "Delete A", "A is gone"), ("done", "Mail B", "")]
-    assert speak().plan_report(steps) == "Steps done: 2 of 2.\n1. A is gone\n2. Done: Mail B"
+    assert texts_for().plan_report(steps) == "Steps done: 2 of 2.\n1. A is gone\n2. Done: Mail B"
 
 
 def test_a_broken_plan_says_what_happened_to_each_step():
     """Done, failed and not started, and what to do next."""
     steps = [("done", "Delete A", ""), ("failed", "Mail B", ""), ("cancelled", "Pay C", "")]
-    assert speak().plan_report(steps).splitlines() == [
+    assert texts_for().plan_report(steps).splitlines() == [
         "Steps done: 1 of 3.",
         "1. Done: Delete A",
         "2. Failed: Mail B",
@@ -358,13 +361,13 @@ def test_a_broken_plan_says_what_happened_to_each_step():
 
 def test_a_plan_of_which_nothing_was_started_says_what_to_do():
     """Nothing failed, so nothing is to be checked."""
-    report = speak().plan_report([("cancelled", "Delete A", "")])
+    report = texts_for().plan_report([("cancelled", "Delete A", "")])
     assert report == f"Steps done: 0 of 1.\n1. Not started: Delete A\n\n{catalogue('en')['after_cancelled']}"
 
 
 def test_a_result_of_several_lines_stays_under_its_step():
     """It must not pass for a further step."""
-    report = speak().plan_report([("done", "Delete A", "A is gone\n2. B is gone")])
+    report = texts_for().plan_report([("done", "Delete A", "A is gone\n2. B is gone")])
     assert report == "Steps done: 1 of 1.\n1. A is gone\n   2. B is gone"
 
 
@@ -390,7 +393,7 @@ def test_arabic_has_the_plural_forms_of_cldr(count, form):
 )  # fmt: skip
 def test_russian_counts_with_all_its_forms(count, spoken):
     """One, a few and many, by the last digits."""
-    assert speak("ru").undo_offer(count) == f"Это можно вернуть ещё {spoken}."
+    assert texts_for("ru").undo_offer(count) == f"Это можно вернуть ещё {spoken}."
 
 
 def test_plural_rule_that_cannot_be_read_says_how_to_write_it():
@@ -406,7 +409,7 @@ def test_russian_bot_is_neither_a_man_nor_a_woman():
 
 def test_an_unclear_step_is_never_called_done_or_failed():
     """Nobody knows, so nobody says; whatever the step told before."""
-    said = speak().plan_report([("unknown", "Mail B", "all fine"), ("cancelled", "Pay C", "")])
+    said = texts_for().plan_report([("unknown", "Mail B", "all fine"), ("cancelled", "Pay C", "")])
     assert "1. Interrupted, and I cannot tell whether it finished: Mail B" in said
     assert "all fine" not in said
     assert said.endswith("I will not repeat the unclear step. Check it, then ask again for what you still need.")
@@ -415,10 +418,10 @@ def test_an_unclear_step_is_never_called_done_or_failed():
 def test_arabic_isolates_what_may_be_latin():
     """A Latin preview inside an Arabic sentence must not reorder it."""
     isolated = "\u2068Delete A\u2069"
-    assert all(isolated in getattr(speak("ar"), name)("Delete A") for name in SAYS_PREVIEW)
-    assert speak("ar").reminder_set("Delete A", "9:00").count("\u2068") == 2
-    assert speak("ar").escalation("Delete A", "wa", 60).count("\u2068") == 2
-    assert speak("ar").plan(["Delete A", "B"]).splitlines()[1] == f"1. {isolated}"
+    assert all(isolated in getattr(texts_for("ar"), name)("Delete A") for name in SAYS_PREVIEW)
+    assert texts_for("ar").reminder_set("Delete A", "9:00").count("\u2068") == 2
+    assert texts_for("ar").escalation("Delete A", "wa", 60).count("\u2068") == 2
+    assert texts_for("ar").plan(["Delete A", "B"]).splitlines()[1] == f"1. {isolated}"
 
 
 def test_beginning_of_a_long_preview_leaves_nothing_open():

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.config.server.up import Child
 from sayso.testing.simulation.plan import Plan
-from sayso.testing.simulation.processes import Crew, Machine, _children
+from sayso.testing.simulation.processes import Machine, WorkerProcesses, _children
 
 
 def folders(plan: Plan, data: Path) -> list[tuple[str, str]]:
@@ -39,7 +39,7 @@ def test_a_machine_goes_with_all_that_its_parent_forked() -> None:
     assert parent.process is not None
     while len(forked := _children(parent.process.pid)) < 2:
         time.sleep(0.01)
-    crew = Crew([parent], lambda: set(forked))
+    crew = WorkerProcesses([parent], lambda: set(forked))
     assert crew.at_work() == set(forked)
     assert crew.kill_all(parent) == 2
     assert not parent.is_alive()

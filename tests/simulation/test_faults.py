@@ -13,15 +13,17 @@ from random import Random
 import pytest
 
 from sayso.channels.types import Signed
-from sayso.testing.platforms.server import Call
+from sayso.testing.platforms.server import RecordedRequest
 from sayso.testing.simulation.faults import CHANCES, MOST_IN_A_ROW, RETRY_AFTER, Flaky
 from sayso.testing.simulation.proxy import Proxy
-from sayso.testing.simulation.webhooks import MOST_DELIVERIES, Answer, Courier
+from sayso.testing.simulation.webhooks import MOST_DELIVERIES, DeliveryAnswer, WebhookDelivery
 
 
-def message(chat: str) -> Call:
+def message(chat: str) -> RecordedRequest:
     """A message to a chat of Telegram."""
-    return Call("POST", "/bot1/sendMessage", {"content-type": "application/json"}, b'{"chat_id": "%s"}' % chat.encode())
+    return RecordedRequest(
+        "POST", "/bot1/sendMessage", {"content-type": "application/json"}, b'{"chat_id": "%s"}' % chat.encode()
+    )
 
 
 def test_a_flaky_platform_fails_as_often_as_it_says_and_never_too_often_in_a_row() -> None:
@@ -40,10 +42,10 @@ def test_who_sends_before_the_time_that_was_asked_for_is_counted() -> None:
     now = [0.0]
     flaky = Flaky(Random(1), clock=lambda: now[0])
     while (
-        failure := flaky("slack", Call("POST", "/x", {}, b"").at("/x?channel=D1"))
+        failure := flaky("slack", RecordedRequest("POST", "/x", {}, b"").at("/x?channel=D1"))
     ) is None or failure.error != "429":
         now[0] += RETRY_AFTER
-    flaky("slack", Call("POST", "/x?channel=D1", {}, b""))
+    flaky("slack", RecordedRequest("POST", "/x?channel=D1", {}, b""))
     assert flaky.impatient == 1
 
 
@@ -114,7 +116,7 @@ def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: py
     Door.came = []
     server = HTTPServer(("127.0.0.1", 0), Door)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    courier = Courier(redeliver=1.0, shuffle=0.0, chance=Random(1))
+    courier = WebhookDelivery(redeliver=1.0, shuffle=0.0, chance=Random(1))
 
     async def deliver() -> None:
         hook: Callable[[], Signed] = lambda: ({}, b"hello")  # noqa: E731
@@ -133,12 +135,12 @@ def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: py
 
 def test_deliveries_are_spread_over_the_webs_and_each_is_signed_for_the_public_one() -> None:
     """A door is where a delivery goes; the URL that was signed stays what it is."""
-    courier = Courier(redeliver=0.0, shuffle=0.0, chance=Random(1), doors=("a:1", "b:2"))
+    courier = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=Random(1), doors=("a:1", "b:2"))
     went: list[tuple[str, str]] = []
 
-    def posted(door: str, path: str, _: object) -> Answer:
+    def posted(door: str, path: str, _: object) -> DeliveryAnswer:
         went.append((door, path))
-        return Answer(200, "", 1.0, 1.5)
+        return DeliveryAnswer(200, "", 1.0, 1.5)
 
     vars(courier)["_posted"] = posted
 

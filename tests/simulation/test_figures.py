@@ -11,8 +11,8 @@ import pytest
 from sayso.testing.simulation.judge import Review
 from sayso.testing.simulation.plan import Plan, planned
 from sayso.testing.simulation.processes import Memory
-from sayso.testing.simulation.report import Report
-from sayso.testing.simulation.users import Act, Inbox, follow_signs
+from sayso.testing.simulation.report import SimulationReport
+from sayso.testing.simulation.users import Act, ChatInbox, follow_signs
 from tests.simulation.test_review import judged
 
 
@@ -28,7 +28,7 @@ def test_a_sign_of_life_is_typing_or_else_the_answer() -> None:
 
 def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
     """Other calls, and other chats, are nobody's sign."""
-    ada, grace = Inbox(), Inbox()
+    ada, grace = ChatInbox(), ChatInbox()
     calls = [
         {"method": "sendChatAction", "params": {"chat_id": 5}},
         {"method": "assistant.threads.setStatus", "params": {"channel_id": "C1"}},
@@ -65,16 +65,18 @@ def test_speed_and_size_are_promises_of_the_rows_that_are_about_them(figures: An
     found = Review(turns=500, picked_up=[0.9])
     memory = Memory([("worker 0", 100.0, 160.0), ("web 0", 60.0, 50.0)], 4000.0)
     plan = Plan(rate=100.0, figures=figures)
-    assert Report(plan, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
+    assert SimulationReport(plan, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
 
 
 def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
     """The longest of those that were sent before; what is sent later is not asked about."""
     found = Review(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
-    report = Report(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0]})
+    report = SimulationReport(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0]})
     assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
-    assert Report(Plan(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
-    idle = Report(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0, 40.0], "machine": [40.0]}).exceeded
+    assert SimulationReport(Plan(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
+    idle = SimulationReport(
+        Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0, 40.0], "machine": [40.0]}
+    ).exceeded
     assert idle[0].startswith("waiting when machine is killed: never happened")
 
 
@@ -82,7 +84,7 @@ def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
 def test_one_repeat_in_a_thousand_is_for_those_who_can_know_what_arrived(machines: int, exceeded: list[str]) -> None:
     """What platforms took is noted in the folder of one machine; another has only the faults to answer for."""
     found = Review(replies=10_000, repeated=20)
-    assert Report(Plan(machines=machines), found, hits=30).exceeded == exceeded
+    assert SimulationReport(Plan(machines=machines), found, hits=30).exceeded == exceeded
 
 
 def test_a_row_about_speed_has_a_size_of_its_own_unless_one_is_given() -> None:

@@ -12,8 +12,8 @@ import pytest
 from sayso.testing.simulation.faults import Away
 from sayso.testing.simulation.judge import Review
 from sayso.testing.simulation.plan import Plan
-from sayso.testing.simulation.report import Report
-from sayso.testing.simulation.tools import Effects, Entry
+from sayso.testing.simulation.report import SimulationReport
+from sayso.testing.simulation.tools import EffectEntry, Effects
 from sayso.testing.simulation.users import PATIENCE, Act
 from tests.simulation.test_review import ASK, ASKED, EFFECT, MARK, SAID, YES, judged, promises
 
@@ -100,7 +100,7 @@ def test_a_yes_in_somebody_elses_conversation_is_none() -> None:
         ([ASK, YES], [ASKED, UNKNOWN, CORRECTED], []),
     ],
 )
-def test_an_outcome_that_cannot_be_is_untrue(acts: list[Act], texts: list[str], effects: list[Entry]) -> None:
+def test_an_outcome_that_cannot_be_is_untrue(acts: list[Act], texts: list[str], effects: list[EffectEntry]) -> None:
     """Nothing is done, fails or is interrupted without a yes, and nothing is cancelled without a no."""
     assert "untrue" in promises(judged(acts, list(texts), effects))
 
@@ -230,8 +230,8 @@ def test_who_agreed_in_time_and_was_told_that_nothing_was_done_is_counted() -> N
     stale = "That button is not for anything you can decide now. Nothing was done."
     found = judged([ASK, replace(YES, tapped=True, taken_at=3.1)], [ASKED, stale])
     assert (promises(found), found.undone) == ([], 1)
-    assert Report(Plan(), found, hits=0).exceeded == ["undone: 1, and only 0 hits"]
-    assert Report(Plan(), found, hits=1).exceeded == []
+    assert SimulationReport(Plan(), found, hits=0).exceeded == ["undone: 1, and only 0 hits"]
+    assert SimulationReport(Plan(), found, hits=1).exceeded == []
     refused = judged([ASK, replace(YES, verb="refuse")], [ASKED, "Cancelled: Pay b2"])
     assert refused.undone == 0
 
@@ -239,18 +239,18 @@ def test_who_agreed_in_time_and_was_told_that_nothing_was_done_is_counted() -> N
 def test_a_yes_that_met_an_outage_may_be_undone() -> None:
     """Its question may be over when Redis is back."""
     found = Review(undone=1, answered=[(6.0, 12.0)])
-    assert Report(Plan(outage=9), found, hits=0, away=Away(5.0, 10.0)).exceeded == []
-    assert Report(Plan(outage=9), found, hits=0, away=Away(1.0, 5.0)).exceeded != []
+    assert SimulationReport(Plan(outage=9), found, hits=0, away=Away(5.0, 10.0)).exceeded == []
+    assert SimulationReport(Plan(outage=9), found, hits=0, away=Away(1.0, 5.0)).exceeded != []
 
 
 def test_marks_need_a_fault() -> None:
     """Who marks everything would hide everything."""
     found = judged([SAID], [MARK + "You said: t1"])
     assert (found.marked, found.repeated) == (1, 0)
-    assert Report(Plan(), found, hits=0).exceeded == ["marked: 1, and there was no fault"]
+    assert SimulationReport(Plan(), found, hits=0).exceeded == ["marked: 1, and there was no fault"]
     instead = "I was interrupted while sending t1.csv. If it did not arrive, please ask for it again."
     assert judged([replace(SAID, verb="want")], [instead]).marked == 1
-    assert Report(Plan(), found, hits=1).exceeded == []
+    assert SimulationReport(Plan(), found, hits=1).exceeded == []
 
 
 def test_a_question_that_is_repeated_late_is_not_what_later_words_are_about() -> None:

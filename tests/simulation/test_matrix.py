@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sayso.testing.simulation.cli import simulate
 from sayso.testing.simulation.judge import Review
 from sayso.testing.simulation.plan import FULL_SIZES, ROWS, SIZES, Plan, planned
-from sayso.testing.simulation.report import Report
+from sayso.testing.simulation.report import SimulationReport
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_the_full_size_is_of_rows() -> None:
 def test_a_row_that_happened_too_rarely_shows_too_little() -> None:
     """Faults, and what people did, are held against what was asked for."""
     plan = Plan(least={"pauses": 200, "confirmed": 10, "lost replies": 3})
-    few = Report(plan, Review(confirmed=9), 0, Counter(pauses=200), lost_replies=3)
+    few = SimulationReport(plan, Review(confirmed=9), 0, Counter(pauses=200), lost_replies=3)
     assert few.exceeded == ["confirmed: 9, too few: 10 were asked for"]

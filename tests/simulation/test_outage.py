@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from sayso.testing.simulation.faults import BEGIN_SECONDS, FULL_SECONDS, Away, Full, Outage
 from sayso.testing.simulation.judge import Review
 from sayso.testing.simulation.plan import Plan
-from sayso.testing.simulation.report import DRAINED_SECONDS, Report
+from sayso.testing.simulation.report import DRAINED_SECONDS, SimulationReport
 
 
 @dataclass
@@ -85,9 +85,9 @@ def test_no_memory_is_taken_from_what_is_away() -> None:
     assert not Full(server).begin("memory", 0.0)  # type: ignore[arg-type]
 
 
-def report(plan: Plan, away: Away, **faults: int) -> Report:
+def report(plan: Plan, away: Away, **faults: int) -> SimulationReport:
     """One in which people noticed nothing."""
-    return Report(plan, Review(), 0, Counter(faults), away=away)
+    return SimulationReport(plan, Review(), 0, Counter(faults), away=away)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_no_answer_is_of_killed_webs_and_503_of_a_redis_that_cannot_answer(plan:
     """Whatever else a webhook hears is a broken promise, and so is a 503 that does not say when to come again."""
     heard = Counter((0, 200, 302, 500, 503))
     odd = ", ".join(f"{status or 'no answer'} 1" for status in sorted(set(heard) - allowed))
-    assert Report(plan, Review(), 9, http=heard).broken == [f"webhooks: {odd}"]
-    assert Report(plan, Review(), 9, curt=2).broken == ["HTTP 503 without Retry-After: 2"]
+    assert SimulationReport(plan, Review(), 9, http=heard).broken == [f"webhooks: {odd}"]
+    assert SimulationReport(plan, Review(), 9, curt=2).broken == ["HTTP 503 without Retry-After: 2"]
 
 
 def test_what_must_be_started_again_has_not_recovered() -> None:
@@ -134,9 +134,9 @@ def test_what_must_be_started_again_has_not_recovered() -> None:
 def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
     """A run in which nothing was lost, cut, repeated or failed shows nothing, whatever it was called."""
     plan = Plan(outage=9, cut=0.1, redeliver=0.1, flaky_platforms=True)
-    missing = [line.partition(":")[0] for line in Report(plan, Review(), 0, never_done=["pause"]).exceeded]
+    missing = [line.partition(":")[0] for line in SimulationReport(plan, Review(), 0, never_done=["pause"]).exceeded]
     assert missing == ["pause", "outage", "cut", "redeliver", "flaky platforms"]
-    happened = Report(
+    happened = SimulationReport(
         plan, Review(), 9, away=Away(1.0, 2.0), lost_replies=1, deliveries_repeated=1, failed_sends=Counter(drop=1)
     )
     assert happened.exceeded == []
@@ -146,8 +146,8 @@ def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
     """One word of "cannot tell" for each act that then waited for its answer, and no more."""
     found = Review(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
     plan, away = Plan(outage=9), Away(5.0, 10.0)
-    assert Report(plan, found, hits=0, away=away).exceeded == ["unknown: 2, and only 1 hits"]
-    assert Report(plan, found, hits=1, away=away).exceeded == []
+    assert SimulationReport(plan, found, hits=0, away=away).exceeded == ["unknown: 2, and only 1 hits"]
+    assert SimulationReport(plan, found, hits=1, away=away).exceeded == []
 
 
 def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:

@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 
 from sayso.testing.simulation.judge import Review, review
-from sayso.testing.simulation.tools import Entry
-from sayso.testing.simulation.users import PATIENCE, Act, Budget, Inbox, Person
-from sayso.testing.simulation.webhooks import Courier
+from sayso.testing.simulation.tools import EffectEntry
+from sayso.testing.simulation.users import PATIENCE, Act, ChatInbox, SimulatedUser, TurnBudget
+from sayso.testing.simulation.webhooks import WebhookDelivery
 
 MARK = "(sent again, the first try may have arrived)\n\n"
 ASKED = "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."
 SAID, ASK, YES = Act(1, "say", "", 1.0), Act(2, "ask", "b2", 2.0), Act(3, "agree", "b2", 3.0)
-EFFECT = Entry("b2", "effect", "", 1)
+EFFECT = EffectEntry("b2", "effect", "", 1)
 
 
 def judged(
     acts: list[Act],
     texts: list[str | dict[str, Any]],
-    effects: list[Entry] | None = None,
+    effects: list[EffectEntry] | None = None,
     signs: Sequence[float] = (),
 ) -> Review:
     """The review of one person who did and heard this, a second between two messages that do not say when."""
     phone: Any = SimpleNamespace(chat="ada")
-    courier = Courier(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
-    person = Person(phone, "", courier, Budget(9), random.Random(1), Inbox(), acts)
+    courier = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
+    person = SimulatedUser(phone, "", courier, TurnBudget(9), random.Random(1), ChatInbox(), acts)
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}
         person.inbox.add({"buttons": [], **message}, message.get("at", float(at)))
@@ -57,7 +57,7 @@ def promises(found: Review) -> list[str]:
         (["You said: t1", ASKED, "Paid b2.", "Something went wrong on my side."], [EFFECT], "stray"),
     ],
 )
-def test_each_broken_promise_is_named(texts: list[str], effects: list[Entry], promise: str) -> None:
+def test_each_broken_promise_is_named(texts: list[str], effects: list[EffectEntry], promise: str) -> None:
     """A judge that finds nothing must be one that would have found it."""
     assert promise in promises(judged([SAID, ASK, YES], list(texts), effects))
 
@@ -145,7 +145,7 @@ def test_a_message_that_asks_and_drops_an_older_question_tells_of_both() -> None
     """Who stopped waiting asks anew; then both questions are dealt with in one message."""
     new, yes = Act(3, "ask", "b3", 3.0), Act(4, "agree", "b3", 4.0)
     both = "Not confirmed, so I dropped this: Pay b2.\n\n" + ASKED.replace("b2", "b3")
-    paid = Entry("b3", "effect", "", 1)
+    paid = EffectEntry("b3", "effect", "", 1)
     assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [paid])) == []
     assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [EFFECT, paid])) == ["untrue", "unwanted"]
     assert judged([ASK, new, yes], [ASKED, both, MARK + both, "Paid b3."], [paid]).repeated == 1
@@ -164,7 +164,7 @@ def test_a_first_try_that_arrives_after_its_repeat_breaks_nothing() -> None:
     """A worker that was stopped in the middle of sending goes on when somebody else has sent it again."""
     twice, new, yes = Act(4, "agree", "b2", 4.0), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
     heard = [ASKED, "Paid b2.", MARK + "You said: yes", ASKED.replace("b2", "b5"), "You said: yes", "Paid b5."]
-    effects = [EFFECT, Entry("b5", "effect", "", 1)]
+    effects = [EFFECT, EffectEntry("b5", "effect", "", 1)]
     found = judged([ASK, YES, twice, new, yes], heard, effects)
     assert (promises(found), found.repeated) == ([], 1)
     again = Act(7, "agree", "b5", 7.0)
@@ -177,5 +177,5 @@ def test_a_first_try_that_comes_last_puts_nothing_out_of_order() -> None:
     twice, new, yes = Act(4, "agree", "b2", 4.0, tapped=True), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
     asked = ASKED.replace("b2", "b5")
     heard = [ASKED, "Paid b2.", MARK + "Paid b2.", asked, "Paid b5.", "Paid b2."]
-    found = judged([ASK, YES, twice, new, yes], heard, [EFFECT, Entry("b5", "effect", "", 1)])
+    found = judged([ASK, YES, twice, new, yes], heard, [EFFECT, EffectEntry("b5", "effect", "", 1)])
     assert (promises(found), found.repeated) == ([], 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sayso.testing.simulation.plan import CONFIRMING, STORIES
-from sayso.testing.simulation.users import Step, StoriesUnusable, load_stories
+from sayso.testing.simulation.users import StoriesUnusable, StoryStep, load_stories
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_a_story_is_read_as_it_is_written(tmp_path: Path) -> None:
     file.write_text("stories: {a: {weight: 2, steps: [{ask: '/pay bill={bill}'}, {agree: button, times: 2}]}}")
     (story,) = load_stories(file).stories
     assert (story.name, story.weight) == ("a", 2)
-    assert story.steps == (Step("ask", "/pay bill={bill}"), Step("agree", "button", 2))
+    assert story.steps == (StoryStep("ask", "/pay bill={bill}"), StoryStep("agree", "button", 2))

@@ -15,7 +15,7 @@ from sayso.agent.providers.vendor import VendorProvider
 from sayso.agent.providers.vendors import OllamaProvider, OpenAIProvider
 from sayso.config.settings.agent import name_of
 from sayso.config.settings.loader import ConfigError, load_settings
-from sayso.config.wiring.agents import Outfit
+from sayso.config.wiring.agents import AgentDeps
 from sayso.config.wiring.models import Models
 from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, Server
@@ -145,7 +145,7 @@ def test_model_settings_stand_in_the_yaml(server: Server, tmp_path: Path) -> Non
         "  model_settings: {top_p: 0.3, extra_headers: {X-Project: support}}\n"
         f"  fallback: [{{model: 'ollama:m', base_url: '{server.url}/local/v1', model_settings: {{num_ctx: 9}}}}]\n",
     )
-    config = Outfit(settings, models, tmp_path).config_of("web")
+    config = AgentDeps(settings, models, tmp_path).config_of("web")
     server.script({"status": 500}, {"text": "Hi"})
     assert Agent((), models.of("web"), config).run("Hello").content == "Hi"
     first, second = server.bodies

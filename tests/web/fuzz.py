@@ -32,7 +32,7 @@ from sayso.channels.media import MemoryMediaStore
 from sayso.channels.types import Media, Turn
 from sayso.config.settings.secrets import secret_keys
 from sayso.pending.redis.client import PREFIX
-from sayso.workers.mailbox import Accepted, Limits
+from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.config.processes import family
 from tests.flows.system import System, until
 from tests.web import services
@@ -131,7 +131,7 @@ def wsgi() -> tuple[Ask, str]:
     channels = services.real_channels(media=Sieve())
     console = channels["web"]
     assert isinstance(console, ConsoleChannel)
-    settings = SimpleNamespace(limits=Limits(per_minute=10**9), key_prefix=PREFIX)
+    settings = SimpleNamespace(limits=InboxLimits(per_minute=10**9), key_prefix=PREFIX)
     parts = {"channels": channels, "mailbox": Sink(), "deliveries": Forgetful(), "settings": settings}
     app = services.browser(**parts).application
     app.config["PROPAGATE_EXCEPTIONS"] = True  # one that nobody handles comes out here

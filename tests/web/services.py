@@ -11,15 +11,15 @@ from flask.testing import FlaskClient
 from sayso.channels.base import Channel
 from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.logins import MemoryLogins
-from sayso.channels.types import Conversation, Hook, Received, Turn
+from sayso.channels.types import Conversation, Received, Turn, WebhookRequest
 from sayso.channels.web.app import create_app
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.platforms import Shelf, open_channel
+from sayso.config.wiring.platforms import AdapterDeps, open_channel
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.workers.access.gate import Gate
+from sayso.workers.access.gate import AccessControl
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.mailbox import Accepted, Limits
+from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.contracts.rigs import voice
 
 PUBLIC_URL = "https://bots.example.com/base"
@@ -33,9 +33,9 @@ class FakeChannel:
 
     def __init__(self, answer: Received | Exception | None = None) -> None:
         self.answer = answer or Received()
-        self.hooks: list[Hook] = []
+        self.hooks: list[WebhookRequest] = []
 
-    def receive(self, hook: Hook) -> Received:
+    def receive(self, hook: WebhookRequest) -> Received:
         """Keep the hook."""
         self.hooks.append(hook)
         if isinstance(self.answer, Exception):
@@ -91,7 +91,7 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
         "web": {"platform": "console"},
     }
     settings = Settings.model_validate({"channels": given})
-    shelf = Shelf(nothing, MemoryFeed(), MemoryLogins(), media, ["key"], PUBLIC_URL)
+    shelf = AdapterDeps(nothing, MemoryFeed(), MemoryLogins(), media, ["key"], PUBLIC_URL)
     return {name: open_channel(name, settings, shelf) for name in given}
 
 
@@ -101,7 +101,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "media": SimpleNamespace(full=lambda: ""),
         "redis_url": "redis://127.0.0.1:1",
         "public_url": PUBLIC_URL,
-        "settings": SimpleNamespace(limits=Limits(), key_prefix=PREFIX),
+        "settings": SimpleNamespace(limits=InboxLimits(), key_prefix=PREFIX),
         "channels": {},
         "spool": None,
         "tides": (),
@@ -109,7 +109,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         **parts,
     }
     mailbox = mailbox or FakeMailbox()
-    parts = {"gate": Gate(mailbox, voice), **parts}
+    parts = {"gate": AccessControl(mailbox, voice), **parts}
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
     return create_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts)).test_client()

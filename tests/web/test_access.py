@@ -21,10 +21,10 @@ from sayso.config.wiring.bootstrap import bootstrap
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
-from sayso.workers.access.gate import Gate, Guard, memory_quota
+from sayso.workers.access.gate import AccessConfig, AccessControl, memory_quota
 from sayso.workers.access.people import MemoryPeople, RedisPeople, Register
 from sayso.workers.access.rules import rules
-from sayso.workers.mailbox import Limits
+from sayso.workers.mailbox import InboxLimits
 from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import MemoryRig, voice
 from tests.web.services import TURN, FakeChannel, browser
@@ -37,7 +37,7 @@ class Door:
 
     def __init__(self, *, spool: Path | None = None, **access) -> None:
         self.lanes, self.people = MemoryRig().mailbox, MemoryPeople()
-        gate = Gate(self.lanes, voice, Guard({"shop": rules(**access)}, self.people, memory_quota()))
+        gate = AccessControl(self.lanes, voice, AccessConfig({"shop": rules(**access)}, self.people, memory_quota()))
         self.channel, self.spool = FakeChannel(), Spool(SpoolFile(spool), gate) if spool else None
         if self.spool:
             self.spool.watch = lambda: None  # type: ignore[method-assign]
@@ -155,8 +155,8 @@ class Page:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots")
         self.channel = ConsoleChannel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
         self.people = MemoryPeople()
-        gate = Gate(MemoryRig().mailbox, voice, Guard({"web": rules(**access)}, self.people))
-        settings = SimpleNamespace(limits=Limits(per_minute=3), key_prefix=PREFIX)
+        gate = AccessControl(MemoryRig().mailbox, voice, AccessConfig({"web": rules(**access)}, self.people))
+        settings = SimpleNamespace(limits=InboxLimits(per_minute=3), key_prefix=PREFIX)
         self.client = browser(channels={"web": self.channel}, gate=gate, media=self.store, settings=settings)
         self.client.get("/console")
 

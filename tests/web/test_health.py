@@ -13,8 +13,8 @@ from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import CURE
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.recovery import Presence
-from sayso.workers.redis.client import Tide, keys_of
+from sayso.workers.recovery import Heartbeat
+from sayso.workers.redis.client import DataLossGuard, keys_of
 from sayso.workers.sharding.shards import Primary
 from sayso.workers.spool import SpoolFull
 from tests.web.services import FakeChannel, browser
@@ -64,7 +64,7 @@ def test_readiness_changes_nothing_in_redis(redis_client: Redis):
 def test_node_that_is_away_stops_only_its_own_conversations(redis_client: Redis):
     """Ready while another node takes webhooks; the whole bot is degraded."""
     client = browser(primaries=(Primary("a", "", redis_client), Primary("b", "", connect(AWAY))))
-    Presence(redis_client).beat()
+    Heartbeat(redis_client).beat()
     ready, full = client.get("/readyz"), client.get("/healthz?full")
     assert (ready.status_code, ready.json["redis"]) == (200, "b: ConnectionError")
     assert (full.status_code, full.json["shards"]) == (503, {"a": 1, "b": 0})
@@ -109,7 +109,7 @@ def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):
     """It said nothing for longer than a sign of life lasts; the one that did counts."""
     redis_client.zadd("sayso:workers", {"killed": redis_client.time()[0] - 6})
     assert health_of(redis_client).get("/healthz?full").json["workers"] == 0
-    Presence(redis_client).beat()
+    Heartbeat(redis_client).beat()
     full = health_of(redis_client).get("/healthz?full")
     assert full.status_code == 200
     assert full.json == {
@@ -119,7 +119,7 @@ def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):
 
 def test_a_worker_that_stopped_does_not_count(redis_client: Redis):
     """A clean end is known at once."""
-    presence = Presence(redis_client)
+    presence = Heartbeat(redis_client)
     presence.beat()
     presence.leave()
     assert presence.count() == 0
@@ -127,7 +127,7 @@ def test_a_worker_that_stopped_does_not_count(redis_client: Redis):
 
 def test_suspended_queue_is_told(redis_client: Redis):
     """Workers live, and take nothing: webhooks are kept all the same."""
-    Presence(redis_client).beat()
+    Heartbeat(redis_client).beat()
     suspend(redis_client)
     full, ready = (health_of(redis_client).get(path) for path in ("/healthz?full", "/readyz"))
     resume(redis_client)
@@ -137,7 +137,7 @@ def test_suspended_queue_is_told(redis_client: Redis):
 @pytest.mark.parametrize("what", ["alert", "disk"])
 def test_whatever_else_is_wrong_is_told(redis_client: Redis, what: str):
     """A revoked token without its words, which may name accounts, and a disk without room for files."""
-    Presence(redis_client).beat()
+    Heartbeat(redis_client).beat()
     alerts = MemoryAlerts(clock=lambda: 1_800_000_000)
     if what == "alert":
         alerts.note("shop", "the token of account X was revoked")
@@ -151,7 +151,7 @@ def test_whatever_else_is_wrong_is_told(redis_client: Redis, what: str):
 
 def test_halted_redis_is_not_ready(redis_client: Redis):
     """Whatever else is well; the cure is named, and nothing that only insiders know."""
-    tide = Tide(redis_client)
+    tide = DataLossGuard(redis_client)
     client = health_of(redis_client, tides=(tide,))
     assert client.get("/readyz").status_code == 200
     redis_client.set(keys_of()[2], "{}")

@@ -16,14 +16,14 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import BadHook, Forbidden
-from sayso.channels.types import AddressNews, Conversation, HookAnswer, Media, Received, StatusUpdate, Tap
+from sayso.channels.types import AddressChange, Conversation, Media, Received, StatusUpdate, Tap, WebhookResponse
 from sayso.channels.web.webhooks import MAX_BODY
 from sayso.pending.redis.client import Connections, connect, hurry
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.outbox import RedisDeliveries
-from sayso.workers.spool import Limits, Spool, SpoolFile
+from sayso.workers.spool import Spool, SpoolFile, SpoolLimits
 from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
 
@@ -45,7 +45,7 @@ def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path
     tries = []
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
     monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away())
-    mailbox = RedisMailbox(Scripts(connect(f"unix://{tmp_path}/redis.sock"), LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(connect(f"unix://{tmp_path}/redis.sock"), LUA), voice)
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
     assert (answer.status_code, len(tries)) == (503, 2)
 
@@ -54,7 +54,7 @@ def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket):
     """platforms.md 1.1: it takes connections and says nothing: who waited in vain does not wait again, and the next
     ones do not wait.
     """
-    mailbox = RedisMailbox(Scripts(hurried(silent), LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(hurried(silent), LUA), voice)
     client = browser(FakeChannel(Received(turns=(TURN,))), mailbox)
     answers = [client.post("/hooks/shop") for _ in range(5)]
     assert {(answer.status_code, answer.headers["Retry-After"]) for answer in answers} == {(503, "5")}
@@ -64,7 +64,7 @@ def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket):
 def test_status_is_not_waited_for_either_where_storage_hangs(silent: socket.socket):
     """Whatever a webhook brings, it asks the same server."""
     hook, redis = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),)), hurried(silent)
-    mailbox, kept = RedisMailbox(Scripts(redis, LUA), voice), RedisDeliveries(Scripts(redis, LUA))
+    mailbox, kept = RedisMailbox(LuaScripts(redis, LUA), voice), RedisDeliveries(LuaScripts(redis, LUA))
     turns, statuses = FakeChannel(Received(turns=(TURN,))), FakeChannel(hook)
     assert browser(turns, mailbox).post("/hooks/shop").status_code == 503
     assert browser(statuses, mailbox, deliveries=kept).post("/hooks/shop").status_code == 503
@@ -107,7 +107,7 @@ def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):
 
 def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path):
     """Redis is away and the disk is full: the platform must keep it."""
-    file, mailbox = SpoolFile(tmp_path, Limits(turns=0)), FakeMailbox(away)
+    file, mailbox = SpoolFile(tmp_path, SpoolLimits(turns=0)), FakeMailbox(away)
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
     assert str(tmp_path) not in answer.text
@@ -176,7 +176,7 @@ def test_turn_that_no_worker_could_read_is_dropped():
 def test_address_that_nobody_could_write_down_is_dropped(caplog: pytest.LogCaptureFixture):
     """Half a character in the place of a chat's id: the turn beside it is kept."""
     mailbox = FakeMailbox()
-    news = AddressNews(Conversation("shop", "\ud800"), "blocked")
+    news = AddressChange(Conversation("shop", "\ud800"), "blocked")
     received = Received(turns=(TURN,), addresses=(news,))
     assert browser(FakeChannel(received), mailbox).post("/hooks/shop").status_code == 200
     assert ([turn for turn, _ in mailbox.turns], "address.malformed" in caplog.messages) == ([TURN], True)
@@ -286,7 +286,7 @@ def test_body_reaches_the_channel_byte_for_byte():
 
 def test_answer_is_the_channels_own():
     """Status, body and content type go back as the adapter wants them."""
-    answer = HookAnswer(201, "<Response/>", "text/xml")
+    answer = WebhookResponse(201, "<Response/>", "text/xml")
     heard = browser(FakeChannel(Received(answer=answer))).post("/hooks/shop")
     assert (heard.status_code, heard.text, heard.mimetype) == (201, "<Response/>", "text/xml")
     assert heard.content_length == len(answer.body)
@@ -344,7 +344,7 @@ def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
 def test_what_a_platform_says_of_addresses_and_of_the_channel_is_kept(caplog):
     """A bot that was blocked, one that was let in again, and a token that was revoked, which the operator must hear."""
     room, kept, alerts = Conversation("shop", "c"), FakeDeliveries(), MemoryAlerts()
-    news = (AddressNews(room, "blocked"), AddressNews(room), AddressNews(room, "gone", late=True))
+    news = (AddressChange(room, "blocked"), AddressChange(room), AddressChange(room, "gone", late=True))
     channel = FakeChannel(Received(addresses=news, alerts=("the token was revoked",)))
     assert browser(channel, deliveries=kept, alerts=alerts).post("/hooks/shop").status_code == 200
     assert kept.closed == [(room.id, "blocked"), (room.id, ""), (room.id, "late: gone")]

@@ -11,15 +11,15 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from sayso.channels.base import Ambiguous, ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
+from sayso.channels.base import ChannelDown, DeliveryUncertain, Forbidden, RateLimited, Unreachable, WebhookConflict
 from sayso.channels.telegram.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
-from sayso.channels.web.ingress import Door
+from sayso.channels.web.ingress import Ingress
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
-from sayso.testing.platforms.server import Answer
-from sayso.workers.access.gate import Gate
+from sayso.testing.platforms.server import FakeResponse
+from sayso.workers.access.gate import AccessControl
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.redis.leader_lock import Baton
+from sayso.workers.redis.leader_lock import LeaderLock
 from tests.channels.harness import telegram, telegram_hook
 from tests.contracts.rigs import voice
 from tests.web.services import FakeMailbox
@@ -66,8 +66,10 @@ def said(number: int, user: int = 5123456789) -> dict:
 
 def polled(bot: Bot, mailbox: FakeMailbox | None = None, alerts: MemoryAlerts | None = None) -> Poller:
     """A poller of the bot, in front of a mailbox."""
-    gate = Gate(mailbox or FakeMailbox(), voice)
-    return Poller(bot, Door(SimpleNamespace(gate=gate, spool=None, tides=(), alerts=alerts or MemoryAlerts())), Held())
+    gate = AccessControl(mailbox or FakeMailbox(), voice)
+    return Poller(
+        bot, Ingress(SimpleNamespace(gate=gate, spool=None, tides=(), alerts=alerts or MemoryAlerts())), Held()
+    )
 
 
 def rounds(poller: Poller, count: int) -> list[float]:
@@ -150,7 +152,7 @@ def test_tap_overtakes_words_that_wait():
     ("error", "pauses"),
     [
         (RateLimited(7.0), [7.0, 7.0, 7.0]),
-        (Elsewhere("a webhook is set"), [ELSEWHERE_SECONDS] * 3),
+        (WebhookConflict("a webhook is set"), [ELSEWHERE_SECONDS] * 3),
         (Unreachable("no connection"), [1.0, 2.0, 4.0]),
     ],
 )
@@ -169,7 +171,7 @@ def test_laptop_without_a_network_asks_for_ever():
 def test_operator_hears_who_has_the_updates_and_that_a_token_is_wrong():
     """platforms.md 2.4: 409 is configuration, 401 and 404 stop the bot: both are alerts, with their cures."""
     alerts = MemoryAlerts()
-    rounds(polled(Bot(Elsewhere("run `sayso webhook delete tg`")), alerts=alerts), 1)
+    rounds(polled(Bot(WebhookConflict("run `sayso webhook delete tg`")), alerts=alerts), 1)
     assert [alert.words for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
     asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).forever(), 60))
@@ -178,7 +180,7 @@ def test_operator_hears_who_has_the_updates_and_that_a_token_is_wrong():
 
 def test_one_process_asks_at_a_time(redis_client: Redis):
     """On whatever machine: the next one begins when the first lets go, or gives no sign of life."""
-    first, second = Baton(redis_client, "poll:1"), Baton(redis_client, "poll:1")
+    first, second = LeaderLock(redis_client, "poll:1"), LeaderLock(redis_client, "poll:1")
     assert (first.take(), second.take(), first.take(), second.is_held()) == (True, False, True, True)
     second.leave()
     assert not second.take()
@@ -219,7 +221,7 @@ def test_updates_are_those_that_a_webhook_would_bring(platforms: FakePlatforms):
 def test_who_has_the_updates_is_told_apart(platforms: FakePlatforms):
     """platforms.md 2.4: a webhook that is set, and another poller; each has its cure."""
     platforms.ledger.kept["telegram webhook"] = {"url": "https://bots.example.com", "pending_update_count": 0}
-    with pytest.raises(Elsewhere, match="run `sayso webhook delete tg`"):
+    with pytest.raises(WebhookConflict, match="run `sayso webhook delete tg`"):
         asked(platforms)
     with pytest.raises(ChannelDown):
         asked(platforms, token=f"{TELEGRAM_TOKEN}x")
@@ -280,14 +282,14 @@ def test_poller_that_breaks_ends_its_process():
         def take(self) -> bool:
             raise RuntimeError("can't start new thread")
 
-    broken = Poller(Bot(), Door(SimpleNamespace()), Broken())
+    broken = Poller(Bot(), Ingress(SimpleNamespace()), Broken())
     with pytest.raises(ExceptionGroup):
         asyncio.run(asyncio.wait_for(_all([broken]), 5))
 
 
 def test_answer_that_nobody_can_read_is_not_logged(platforms: FakePlatforms, caplog: pytest.LogCaptureFixture):
     """It may be half of what people wrote."""
-    platforms.fakes["telegram"].answer = lambda _: Answer(200, b'{"result": [{"message": {"text": "my diagnosis')
-    with pytest.raises(Ambiguous):
+    platforms.fakes["telegram"].answer = lambda _: FakeResponse(200, b'{"result": [{"message": {"text": "my diagnosis')
+    with pytest.raises(DeliveryUncertain):
         asked(platforms)
     assert "diagnosis" not in caplog.text

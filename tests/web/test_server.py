@@ -13,7 +13,7 @@ import pytest
 
 from sayso.channels.media import MAX_BYTES
 from sayso.config.server import http as served
-from sayso.config.server.http import Server
+from sayso.config.server.http import WsgiServer
 from sayso.config.server.processes import listen
 
 THREADS = 4
@@ -35,7 +35,7 @@ class Running:
     def __init__(self) -> None:
         listening = listen("127.0.0.1", 0)
         self.address = listening.getsockname()
-        self.server = Server(echo, listening, threads=THREADS)
+        self.server = WsgiServer(echo, listening, threads=THREADS)
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         self.open: list[socket.socket] = []

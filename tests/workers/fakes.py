@@ -11,13 +11,13 @@ from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.channels.base import Pace
-from sayso.channels.i18n.texts import speak
+from sayso.channels.base import RateLimit
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from sayso.pending import idempotency_key
-from sayso.pending.turns.change import Change
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.pending.turns.change import TurnChange
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 
 
@@ -37,9 +37,9 @@ class FakeChannel:
         ]
         return [replace(first, edits=reply.edits, optional=reply.optional), *others]
 
-    def pace(self, conversation: Conversation) -> Pace:
+    def pace(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes."""
-        return Pace()
+        return RateLimit()
 
     async def attend(self, turn: Turn) -> float:
         """Do nothing."""
@@ -74,13 +74,13 @@ class FakeAgent:
     def __init__(self, answer: Callable[[str], str] = str.upper) -> None:
         self._answer = answer
 
-    async def answer(self, queued, lease, hear=None) -> Change:
+    async def answer(self, queued, lease, hear=None) -> TurnChange:
         """One reply."""
-        return Change(replies=((Reply(self._answer(queued.turn.text)), ""),))
+        return TurnChange(replies=((Reply(self._answer(queued.turn.text)), ""),))
 
-    async def give_up(self, queued, lease, words) -> Change:
+    async def give_up(self, queued, lease, words) -> TurnChange:
         """The words it is given."""
-        return Change(replies=((Reply(words), ""),))
+        return TurnChange(replies=((Reply(words), ""),))
 
     def is_answer(self, text: str) -> bool:
         """Nothing waits for one."""
@@ -146,7 +146,9 @@ class Bot:
         config = AgentConfig(max_retries=0)
         self.agent = ChannelAgent(Agent([delete], self.provider, config), rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels, speak), channels, {"chat": self.agent}, voice)
+        self.drain = ConversationProcessor(
+            rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
+        )
 
     @staticmethod
     def _calls(names: str) -> list[ToolCall]:

@@ -11,8 +11,8 @@ from sayso.agent.run.journal import RedisJournals
 from sayso.pending import RedisPendingStore
 from sayso.pending.redis.client import PREFIX, connect
 from sayso.pending.redis.repository import LUA as PENDING_LUA
-from sayso.pending.redis.scripts import Scripts, shard_of
-from sayso.pending.turns.change import Change
+from sayso.pending.redis.scripts import LuaScripts, shard_of
+from sayso.pending.turns.change import TurnChange
 from sayso.workers.mailbox import LEASE_MS, LUA, RedisMailbox
 from sayso.workers.outbox import RedisOutbox
 from sayso.workers.sharding.founding import found
@@ -106,9 +106,9 @@ class Fleet:
         """So much time passes that a mover that was killed is out of the way."""
         self.shared.delete(f"{PREFIX}mover")
 
-    def gated(self, name: str) -> Scripts:
+    def gated(self, name: str) -> LuaScripts:
         """The scripts of a process that believes the room to be here."""
-        return Scripts(self.clients[name], LUA, gated=True)
+        return LuaScripts(self.clients[name], LUA, gated=True)
 
     def rig(self, **options: Any) -> FleetRig:
         """Mailbox, outbox and pending actions of one process."""
@@ -161,6 +161,6 @@ class FleetRig(Rig):
         found = []
         while work is not None:
             found.append(work.turn.text)
-            work = self.mailbox.commit(lease, work, Change())
+            work = self.mailbox.commit(lease, work, TurnChange())
         self.mailbox.release(lease)
         return found

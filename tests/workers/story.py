@@ -13,11 +13,11 @@ from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.long_texts import TextStore
 from sayso.agent.messages import Role
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media
 from sayso.pending import idempotency_key
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.workers.fakes import FakeChannel
 
@@ -175,7 +175,7 @@ class Story:
         """Somebody writes."""
         self.rig.accept(turn(text, **fields))
 
-    def worker(self) -> Drain:
+    def worker(self) -> ConversationProcessor:
         """A new process."""
         journals = Mortal(self.rig.journals, self.life)
         agent = ChannelAgent(
@@ -186,8 +186,10 @@ class Story:
             texts=self.texts,
         )
         channels = {"chat": self.channel}
-        postman = Postman(Mortal(self.rig.outbox, self.life), channels, speak)
-        return Drain(Mortal(self.rig.mailbox, self.life), postman, channels, {"chat": agent}, voice, joins=True)
+        postman = ReplySender(Mortal(self.rig.outbox, self.life), channels, texts_for)
+        return ConversationProcessor(
+            Mortal(self.rig.mailbox, self.life), postman, channels, {"chat": agent}, voice, joins=True
+        )
 
     def work(self) -> bool:
         """A worker does what there is to do. False when it was killed at it; its lease has ended then."""

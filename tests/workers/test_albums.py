@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Media, Reply, Turn
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.workers.processor import ALBUM_SECONDS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
 from tests.workers.story import Story, call
@@ -21,11 +21,11 @@ class Viewer:
     def __init__(self) -> None:
         self.seen: list[Turn] = []
 
-    async def answer(self, queued, lease, hear=None) -> Change:
+    async def answer(self, queued, lease, hear=None) -> TurnChange:
         """The names of the files."""
         self.seen.append(queued.turn)
         said = [*(each.ref for each in queued.turn.media), queued.turn.text]
-        return Change(replies=((Reply(" ".join(filter(None, said))), ""),))
+        return TurnChange(replies=((Reply(" ".join(filter(None, said))), ""),))
 
     def is_answer(self, text: str) -> bool:
         """Nothing waits for one."""

@@ -11,7 +11,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel import channel_agent
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.repository import Claim, StoredAction
@@ -151,7 +151,7 @@ def test_killed_process_whose_record_was_changed_is_owned_up_to(make_agent):
     change(agent.store, live)
     time_passes(agent.store, conversation=scope_of("ana", "chat", "room").conversation.id)
     told = agent.ask_channel("ana", "what is the weather?", **HERE).content
-    assert told == speak().unknown("an action that was changed") + "\n\nsunny"
+    assert told == texts_for().unknown("an action that was changed") + "\n\nsunny"
     assert agent.deleted == []
 
 
@@ -194,7 +194,7 @@ def test_a_button_of_another_person_confirms_nothing(make_agent):
     """It is told so, and the question still stands for whom it was asked."""
     agent = make_agent("A")
     (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
-    assert tapped(agent, question, "Confirm", user="bob") == speak("en").not_yours()
+    assert tapped(agent, question, "Confirm", user="bob") == texts_for("en").not_yours()
     assert agent.deleted == []
     assert (tapped(agent, question, "Confirm"), agent.deleted) == ("deleted A", ["A"])
 

@@ -10,9 +10,9 @@ from sayso.channels.types import Conversation
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, Scripts, shard_of
-from sayso.workers.mailbox import LUA, Limits, RedisMailbox
-from sayso.workers.recovery import Lifeline, Reaper
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
+from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import FIRST, QUEUE, WakeUps
 from tests.contracts.rigs import turn, voice
 
@@ -25,10 +25,10 @@ class Town:
 
     def __init__(self, client, folder) -> None:
         self.client = client
-        self.scripts = Scripts(client, LUA)
+        self.scripts = LuaScripts(client, LUA)
         wake_up = WakeUps(client)
         self.mailbox = RedisMailbox(self.scripts, voice, wake_up)
-        self.reaper = Reaper(client, self.scripts, wake_up, Lifeline(folder), queue=wake_up.queue)
+        self.reaper = Reaper(client, self.scripts, wake_up, WorkerLock(folder), queue=wake_up.queue)
 
     def write(self, name: str, **options):
         """Somebody writes; what they write in is the conversation of that name. Returns what became of it."""
@@ -145,8 +145,8 @@ def test_urgent_turn_is_not_kept_waiting_by_a_lost_urgent_job(town):
 
 def test_what_is_looked_at_again_later_still_counts_as_waiting(town):
     """`limits.conversations` bounds those that have work, also while the reaper has put them off."""
-    room = Limits(conversations=0).per_shard
-    town.mailbox._limits = Limits(conversations=0)
+    room = InboxLimits(conversations=0).per_shard
+    town.mailbox._limits = InboxLimits(conversations=0)
     names = (f"person {number}" for number in range(10_000))
     same = [name for name in names if shard_of(Conversation("chat", name).id) == 7]
     assert {town.write(name) for name in same[:room]} == {"new"}

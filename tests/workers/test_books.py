@@ -18,7 +18,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
 from sayso.channels.redaction import remember
-from sayso.workers.rq.bookkeeping import BEAT_SECONDS, Books, Stopped
+from sayso.workers.rq.bookkeeping import BEAT_SECONDS, JobRegistry, Stopped
 from sayso.workers.rq.jobs import QUEUE, SaysoJob
 from tests.workers.works import enqueue, left_behind, make_worker
 
@@ -33,7 +33,7 @@ class Desk:
         self.client = client
         self.worker = make_worker(redis_url, None, None)
         self.worker.register_birth()
-        self.books = Books(self.worker, clock=lambda: self.now)
+        self.books = JobRegistry(self.worker, clock=lambda: self.now)
         self.books._closing.wait = lambda _: None  # it does not pause after a failure
 
     def taken(self, number: int) -> Job:
@@ -299,7 +299,7 @@ def test_close_writes_what_is_left(redis_url, redis_client):
     """On the books' own thread."""
     with Redis.from_url(redis_url) as client:
         desk = Desk(redis_url, client)
-        books = Books(desk.worker)
+        books = JobRegistry(desk.worker)
         books.open()
         jobs = [desk.taken(number) for number in range(50)]
         for job in jobs:

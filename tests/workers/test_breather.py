@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from sayso.pending.redis.client import Breather
+from sayso.pending.redis.client import RedisCircuitBreaker
 
 
 class Server:
@@ -15,7 +15,7 @@ class Server:
 
     def __init__(self) -> None:
         self.now, self.asked, self.seconds, self.error = 0.0, 0, 0.0, None
-        self.breather = Breather(slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now)
+        self.breather = RedisCircuitBreaker(slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now)
 
     def hangs(self) -> None:
         """From now on nobody hears from it."""
@@ -66,7 +66,7 @@ def test_one_asks_again_each_second(server: Server):
 
 def test_without_a_pause_the_next_one_finds_out(server: Server):
     """One at a time: who comes while he waits hears at once, and a server that was slow once loses hardly anybody."""
-    server.breather = Breather(slow_seconds=0.25, clock=lambda: server.now)
+    server.breather = RedisCircuitBreaker(slow_seconds=0.25, clock=lambda: server.now)
     server.hangs()
     server.ask()
     heard = []

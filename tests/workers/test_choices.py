@@ -12,11 +12,11 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.agent.tools import offer_choices
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import RESERVED
 from sayso.pending.turns.queued import CHOICE_KIND
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
 
@@ -48,7 +48,9 @@ class Shop:
         agent = Agent([ask_size, delete], self.provider, AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels, speak), channels, {"chat": self.agent}, voice)
+        self.drain = ConversationProcessor(
+            rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
+        )
 
     def say(self, text: str = "", **fields) -> str:
         """A turn and its answer."""
@@ -216,8 +218,8 @@ def test_choice_is_stopped_like_any_words(shop):
         raise AssertionError("nobody stopped it")
 
     shop.agent.agent.arun = deaf
-    assert shop.say(tap=shop.buttons["Small"]) == speak("en").stopped()
-    assert speak("en").broken() not in shop.channel.texts
+    assert shop.say(tap=shop.buttons["Small"]) == texts_for("en").stopped()
+    assert texts_for("en").broken() not in shop.channel.texts
 
 
 def test_choice_is_what_the_person_says(shop):

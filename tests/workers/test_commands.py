@@ -21,10 +21,10 @@ from sayso.agent import (
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
 from sayso.agent.toolsets.selectors import UserRoles
-from sayso.channels.i18n.texts import languages, speak
+from sayso.channels.i18n.texts import languages, texts_for
 from sayso.channels.markdown import plain
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 
@@ -56,8 +56,8 @@ class Room:
         agent = Agent(tools or [delete, find], self.provider, config, selector=selector)
         self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals, **options)
         channels = {"chat": self.channel}
-        postman = Postman(self.rig.outbox, channels, speak)
-        self.drain = Drain(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
+        postman = ReplySender(self.rig.outbox, channels, texts_for)
+        self.drain = ConversationProcessor(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, **fields) -> str:
         """A turn and its answer."""
@@ -255,5 +255,5 @@ def test_commands_work_without_a_lane():
 def test_commands_speak_every_language(language):
     """As the channel does, where nothing else is known of a person."""
     room = Room(language=language)
-    assert room.say("/help").startswith(speak(language).help_intro())
-    assert speak(language).needs_yes() in room.say("/tools")
+    assert room.say("/help").startswith(texts_for(language).help_intro())
+    assert texts_for(language).needs_yes() in room.say("/tools")

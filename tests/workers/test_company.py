@@ -9,7 +9,7 @@ import pytest
 
 from sayso.channels.base import AddressClosed
 from sayso.workers import progress as beside
-from sayso.workers.progress import Company
+from sayso.workers.progress import ProgressIndicator
 from tests.contracts.rigs import CHAT, ENGLISH
 from tests.workers.fakes import FakeChannel
 from tests.workers.test_drafts import QUEUED
@@ -59,7 +59,7 @@ def kept(platform: Platform, until: asyncio.Event | None = None, queued=QUEUED, 
     """Keep company until something happened, or not at all."""
 
     async def scene() -> None:
-        async with Company(platform, queued, lambda: ENGLISH, **options):
+        async with ProgressIndicator(platform, queued, lambda: ENGLISH, **options):
             if until:
                 async with asyncio.timeout(5):
                     await until.wait()
@@ -155,7 +155,7 @@ def test_turn_that_is_cut_off_before_its_company_began_leaves_nobody_typing():
 
     async def scene() -> set[asyncio.Task]:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(SOON), Company(platform, QUEUED, lambda: ENGLISH, draft=draft):
+            async with asyncio.timeout(SOON), ProgressIndicator(platform, QUEUED, lambda: ENGLISH, draft=draft):
                 pass
         return asyncio.all_tasks() - {asyncio.current_task()}
 

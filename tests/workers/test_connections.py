@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from sayso.pending.redis.client import Connections, connect
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 
 
 @pytest.fixture
@@ -168,13 +168,13 @@ def test_away_is_told_at_once_and_back_is_noticed(tmp_path, redis_url):
 def test_client_that_answers_in_bytes_is_refused(redis_url, tmp_path):
     """At start, and not at the first yes."""
     with Redis.from_url(redis_url) as client, pytest.raises(ValueError, match="decode_responses=True"):
-        Scripts(client, tmp_path)
+        LuaScripts(client, tmp_path)
 
 
 def test_script_the_server_forgot_is_sent_again(redis_client, tmp_path):
     """After SCRIPT FLUSH, a restart, or on another server."""
     (tmp_path / "echo.lua").write_text("return {KEYS[1], ARGV[1], ARGV[2]}")
-    scripts = Scripts(redis_client, tmp_path, prefix="p:")
+    scripts = LuaScripts(redis_client, tmp_path, prefix="p:")
     assert scripts.run("echo", "room", "one")[1:] == ["room", "one"]
     redis_client.script_flush()
     assert scripts.on_shard("echo", 3, 2.5) == ["p:{3}", "-", "2.5"]

@@ -28,12 +28,12 @@ from sayso.agent import (
 )
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.run.result_cache import cache_key
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import current_user, stash_pending
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
 
@@ -50,7 +50,9 @@ class ToolBot(Bot):
         agent = Agent(tools, ScriptedProvider(script), AgentConfig(max_retries=0), selector=roles)
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels, speak), channels, {"chat": self.agent}, voice)
+        self.drain = ConversationProcessor(
+            rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
+        )
 
     def hear(self, text: str = "", **fields) -> None:
         """Accept a turn of Ana's, with all that a platform tells of her."""
@@ -205,7 +207,7 @@ def test_effect_that_could_not_be_is_a_failure(make, outcome, words):
     bot.say("second")
     told = bot.say("yes")
     assert words in told
-    assert told.startswith(speak("en").failed("second").partition("\n")[0])
+    assert told.startswith(texts_for("en").failed("second").partition("\n")[0])
     assert not any(button.label == "Undo" for button in bot.channel.sent[-1].reply.buttons)
     bot = make(steps, ["first", "second", "third"])
     ran.clear()
@@ -235,7 +237,7 @@ def test_undo_that_could_not_be_is_a_failure(make, outcome, words):
     (button,) = bot.buttons
     told = bot.say(tap=button.data)
     assert words in told
-    assert told.startswith(speak("en").failed("Undo: Ship").partition("\n")[0])
+    assert told.startswith(texts_for("en").failed("Undo: Ship").partition("\n")[0])
 
 
 @pytest.mark.parametrize(

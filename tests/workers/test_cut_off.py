@@ -14,7 +14,7 @@ from rq.serializers import JSONSerializer
 from sayso.agent import tool
 from sayso.pending.concurrency import LoopThread, crossing, in_thread, perform, watch_strays
 from sayso.workers import processor as drains
-from sayso.workers.processor import Drain
+from sayso.workers.processor import ConversationProcessor
 from sayso.workers.rq.jobs import DRAIN, QUEUE
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
 from tests.flows.system import until
@@ -76,7 +76,7 @@ def story(rig, name: str) -> Story:
     return told
 
 
-async def cut_off(told: Story) -> Drain:
+async def cut_off(told: Story) -> ConversationProcessor:
     """A pass is cancelled while its tool is at it."""
     drain = told.worker()
     passing = asyncio.create_task(drain.run(CHAT.id))

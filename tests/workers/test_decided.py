@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, speak
+from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Tap
 from sayso.pending.repository import Claim
 from tests.contracts.rigs import CHAT, MemoryRig, turn
@@ -164,9 +164,9 @@ def test_no_to_what_runs_already_is_told_so(asking):
     """Code of the author's own had it confirmed: nobody says that it waits, or that nothing was done."""
     claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
     asking.bot.rig.store.records.claim(claim, asking.bot.rig.store.records.look(CHAT.id, asking.bot.scope))
-    assert asking.tap(asking.cancel) == speak("en").status_running("Delete A")
+    assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
     asking.bot.rig.pass_time(61)
-    assert asking.tap(asking.cancel) == speak("en").status_running("Delete A")
+    assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
     assert asking.edits == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sayso.pending.redis.client import RedisUnfit
-from sayso.workers.recovery import Presence
+from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.deployment import Deployment
 
 SHOP = Deployment("shop", ("key",), {"wa": "whatsapp AC1", "web": "console"})
@@ -17,12 +17,12 @@ OTHER_ACCOUNT = Deployment("shop", SHOP.keys, {"wa": "whatsapp AC2"})
 @pytest.mark.parametrize("other", [OTHERS_KEYS, OTHER_CHANNELS, OTHER_ACCOUNT])
 def test_second_bot_under_a_name_in_use_is_refused(redis_client, other):
     """While a worker of the first is alive: told by name, channels and cure, and no key stands there."""
-    Presence(redis_client, "w1").beat()
+    Heartbeat(redis_client, "w1").beat()
     SHOP.claim(redis_client, worker="w1")
     with pytest.raises(RedisUnfit, match=r"another bot uses the name 'shop' .* channels wa, web: .*`name:`") as refused:
         other.claim(redis_client)
     assert "key" not in str(refused.value).replace("SAYSO_SECRET_KEYS", "")
-    Presence(redis_client, "w1").leave("w1")
+    Heartbeat(redis_client, "w1").leave("w1")
     other.claim(redis_client)
 
 
@@ -36,7 +36,7 @@ def test_second_bot_under_a_name_in_use_is_refused(redis_client, other):
 )
 def test_rolling_change_of_the_same_bot_is_let_in(redis_client, changed):
     """New keys beside the old ones, a channel more, a channel less: old and new processes live side by side."""
-    Presence(redis_client, "w1").beat()
+    Heartbeat(redis_client, "w1").beat()
     SHOP.claim(redis_client, worker="w1")
     changed.claim(redis_client)
     SHOP.claim(redis_client)
@@ -44,8 +44,8 @@ def test_rolling_change_of_the_same_bot_is_let_in(redis_client, changed):
 
 def test_of_two_bots_that_start_at_once_one_is_refused(redis_client):
     """Each shows a sign of life before it claims the name."""
-    Presence(redis_client, "w1").beat()
-    Presence(redis_client, "w2").beat()
+    Heartbeat(redis_client, "w1").beat()
+    Heartbeat(redis_client, "w2").beat()
     SHOP.claim(redis_client, worker="w1")
     with pytest.raises(RedisUnfit, match="another bot"):
         OTHER_CHANNELS.claim(redis_client, worker="w2")

@@ -14,14 +14,14 @@ from sayso.agent.channel.user_message import may_be_heard
 from sayso.agent.guards.builtin import LengthGuardrail
 from sayso.agent.guards.pipeline import GuardrailsPipeline
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.channels.base import Ambiguous, Pace, RateLimited, Refused
-from sayso.channels.i18n.texts import speak
+from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.workers import processor as drain
-from sayso.workers.alerts import MemoryNotebook, RedisNotebook
-from sayso.workers.progress import Draft, Easel
+from sayso.workers.alerts import MemoryNotebook, RedisSharedCache
+from sayso.workers.progress import DraftMessage, DraftRateLimiter
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
@@ -56,8 +56,8 @@ class Show:
         self.slept = []
         self.notes = notes or MemoryNotebook(clock=lambda: sum(self.slept))
         self._passes = asyncio.Semaphore(0)
-        easel = easel or Easel(clock=lambda: sum(self.slept))
-        self.draft = Draft(screen, queued, self.notes, gap=2.0, easel=easel, sleep=self._sleep)
+        easel = easel or DraftRateLimiter(clock=lambda: sum(self.slept))
+        self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, easel=easel, sleep=self._sleep)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
         """So many pauses pass, and what is shown after each is noted, unless its platform `hangs`."""
@@ -146,7 +146,7 @@ def test_platform_that_asks_to_wait_is_not_shown_more_before():
     played(scene)
 
 
-def taking_turns(easel: Easel, clock: list[float], times: int) -> list[float]:
+def taking_turns(easel: DraftRateLimiter, clock: list[float], times: int) -> list[float]:
     """When so many drafts are shown on this easel."""
     shown = []
 
@@ -164,12 +164,15 @@ def taking_turns(easel: Easel, clock: list[float], times: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("pace", "shown"),
-    [(Pace(per_second=8, draft_gap=1.0), [100.0, 100.5, 101.0]), (Pace(draft_gap=3.0), [100.0, 103.0, 106.0])],
+    [
+        (RateLimit(per_second=8, draft_gap=1.0), [100.0, 100.5, 101.0]),
+        (RateLimit(draft_gap=3.0), [100.0, 103.0, 106.0]),
+    ],
 )
 def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
     """However many answers come at once: else the platform asks the whole channel to wait, replies and all."""
     clock = [100.0]
-    easel = Easel.of(pace, clock=lambda: clock[0])
+    easel = DraftRateLimiter.of(pace, clock=lambda: clock[0])
     assert taking_turns(easel, clock, 3) == shown
 
 
@@ -179,7 +182,7 @@ def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
 def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
     """Each would only be refused in its turn, and the platform count it."""
     clock = [100.0]
-    easel = Easel(clock=lambda: clock[0])
+    easel = DraftRateLimiter(clock=lambda: clock[0])
 
     async def scene() -> None:
         screen = Screen()
@@ -194,7 +197,7 @@ def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
     assert taking_turns(easel, clock, 1) == [shown]
 
 
-@pytest.mark.parametrize("make", [lambda _: MemoryNotebook(clock=lambda: 0.0), RedisNotebook])
+@pytest.mark.parametrize("make", [lambda _: MemoryNotebook(clock=lambda: 0.0), RedisSharedCache])
 def test_drafts_of_other_workers_wait_too(redis_client, make):
     """pains.md 12: a platform that asked one process to wait is not asked by the next."""
     notes = make(redis_client)
@@ -214,7 +217,7 @@ def test_drafts_of_other_workers_wait_too(redis_client, make):
 
 def test_rest_of_all_drafts_ends(redis_client):
     """When the platform said."""
-    notes, clock = RedisNotebook(redis_client), [0.0]
+    notes, clock = RedisSharedCache(redis_client), [0.0]
     passing = MemoryNotebook(clock=lambda: clock[0])
     for each in (notes, passing):
         each.put("rest", "1", seconds=30)
@@ -245,7 +248,7 @@ def test_drafts_of_one_worker_share_an_easel():
     assert room.drain._easels == {"chat": easel}
 
 
-@pytest.mark.parametrize("error", [Refused("no"), Ambiguous("?"), RuntimeError("bug")])
+@pytest.mark.parametrize("error", [Refused("no"), DeliveryUncertain("?"), RuntimeError("bug")])
 def test_platform_that_cannot_show_it_is_not_asked_again(error):
     """The turn goes on; what was shown before is still edited."""
 
@@ -302,7 +305,7 @@ def test_word_that_it_takes_longer_gives_way_to_the_answer():
 
 def test_next_attempt_goes_on_with_the_message_of_a_dead_worker(redis_client):
     """However soon it answers; for an hour."""
-    notes = RedisNotebook(redis_client)
+    notes = RedisSharedCache(redis_client)
 
     async def scene() -> None:
         show = Show(Screen(), notes=notes)
@@ -347,7 +350,7 @@ class Typist(FakeAgent):
         super().__init__()
         self.room_of, self.breaks, self.heard = room_of, breaks, []
 
-    async def answer(self, queued, lease, hear=None) -> Change:
+    async def answer(self, queued, lease, hear=None) -> TurnChange:
         """Two pieces, if anybody listens."""
         self.heard.append(hear is not None)
         if hear:
@@ -356,7 +359,7 @@ class Typist(FakeAgent):
                 await self.room_of().channel.seen.wait()
         if self.breaks:
             raise RuntimeError("bug")
-        return Change(replies=((Reply("Hello"), ""), (Reply("there"), "")))
+        return TurnChange(replies=((Reply("Hello"), ""), (Reply("there"), "")))
 
 
 def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room:
@@ -370,7 +373,7 @@ def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room
         return message
 
     room.channel.draft = draft
-    room.channel.pace = lambda _: Pace(draft_gap=0.001)
+    room.channel.pace = lambda _: RateLimit(draft_gap=0.001)
     return room
 
 
@@ -404,7 +407,7 @@ def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
         room.channel.seen.set()
         return "d1"
 
-    room.channel.draft, room.channel.pace = draft, lambda _: Pace(draft_gap=0.001)
+    room.channel.draft, room.channel.pace = draft, lambda _: RateLimit(draft_gap=0.001)
     room.hear("work")
 
     async def scene() -> None:
@@ -443,7 +446,7 @@ def test_nothing_is_streamed_where_it_is_not_configured():
     room = streaming_room(streams=())
     room.work("hi")
     other = streaming_room()
-    other.channel.pace = lambda _: Pace()
+    other.channel.pace = lambda _: RateLimit()
     other.work("hi")
     assert (room.drain.agents["chat"].heard, other.drain.agents["chat"].heard) == ([False], [False])
 
@@ -451,7 +454,7 @@ def test_nothing_is_streamed_where_it_is_not_configured():
 def test_what_edits_a_message_already_keeps_its_own():
     """The draft is taken up by the first words that are free."""
     outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
-    change = drain._in_place_of("d1", Change(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
+    change = drain._in_place_of("d1", TurnChange(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
     assert [reply.edits for reply, _ in change.replies] == ["p1", "", "d1"]
     assert drain._in_place_of("", change) == change
 
@@ -461,7 +464,7 @@ def test_what_edits_a_message_already_keeps_its_own():
 )
 def test_draft_of_an_answer_without_words_does_not_stay(said):
     """As after a stop, or where there is only a file: half an answer, or "still working", must not stand there."""
-    change = drain._in_place_of("d1", Change(replies=tuple((reply, "") for reply in said)))
+    change = drain._in_place_of("d1", TurnChange(replies=tuple((reply, "") for reply in said)))
     assert change.replies == ((Reply("…", edits="d1", optional=True), ""), *((reply, "") for reply in said))
 
 
@@ -535,4 +538,4 @@ def test_agent_lets_its_words_be_heard_step_by_step(coherent, heard):
 
 def test_every_language_has_a_word_that_it_takes_longer():
     """Here, the one of this test's room."""
-    assert speak("en").still_working() == "I am still working on this. It takes a little longer."
+    assert texts_for("en").still_working() == "I am still working on this. It takes a little longer."

@@ -8,15 +8,15 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.base import Ambiguous, RateLimited, Refused, Unreachable
-from sayso.channels.i18n.texts import speak
+from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreachable
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media, Reply
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.workers import outbox
 from sayso.workers import processor as drain
 from sayso.workers import progress as beside
-from sayso.workers.processor import LONG_CHARS, MAX_TURNS, Drain, _in_pieces
-from sayso.workers.sender import Postman
+from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, _in_pieces
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
 
@@ -28,8 +28,8 @@ class Room:
         self.rig, self.channel = MemoryRig(), FakeChannel()
         channels = {"chat": self.channel}
         agents = {"chat": agent or FakeAgent(answer)}
-        postman = Postman(self.rig.outbox, channels, speak, chance=lambda: 1.0)
-        self.drain = Drain(self.rig.mailbox, postman, channels, agents, voice, **options)
+        postman = ReplySender(self.rig.outbox, channels, texts_for, chance=lambda: 1.0)
+        self.drain = ConversationProcessor(self.rig.mailbox, postman, channels, agents, voice, **options)
 
     def hear(self, *texts: str) -> None:
         """Accept turns."""
@@ -156,7 +156,7 @@ def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
     class Patient(FakeAgent):
         async def answer(self, queued, lease, hear=None):
             await third.wait()
-            return Change(replies=((Reply("done"), ""),))
+            return TurnChange(replies=((Reply("done"), ""),))
 
     room = Room(agent=Patient())
     counted(room, monkeypatch, third)
@@ -190,13 +190,13 @@ class SendsAFile(FakeAgent):
 
     async def answer(self, queued, lease, hear=None):
         """Two replies."""
-        return Change(replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), "")))
+        return TurnChange(replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), "")))
 
 
 def test_file_whose_answer_was_lost_is_not_sent_twice():
     """The person is told that it may be missing; the words after it still go out."""
     room = Room(agent=SendsAFile())
-    room.channel.errors = [Ambiguous("lost")]
+    room.channel.errors = [DeliveryUncertain("lost")]
     assert room.work("a") == []
     room.rig.pass_time(3)
     assert room.work() == [ENGLISH.maybe_missing("chart.png"), "done"]
@@ -206,7 +206,7 @@ def test_file_whose_answer_was_lost_is_not_sent_twice():
 def test_words_whose_answer_was_lost_are_said_again_marked():
     """At least once, and honest about the double."""
     room = Room()
-    room.channel.errors = [Ambiguous("lost")]
+    room.channel.errors = [DeliveryUncertain("lost")]
     assert room.work("a") == []
     room.rig.pass_time(3)
     assert room.work() == [ENGLISH.repeated("A")]
@@ -216,7 +216,7 @@ def test_words_whose_answer_was_lost_are_said_again_marked():
 def test_words_that_fill_a_message_are_said_again_as_they_were():
     """The mark must not make a message too long for its platform."""
     room = Room(lambda text: "A|")
-    room.channel.errors = [None, Ambiguous("lost")]
+    room.channel.errors = [None, DeliveryUncertain("lost")]
     room.work("a")
     room.channel.pieces = lambda reply: [reply, reply]
     room.rig.pass_time(3)
@@ -226,7 +226,7 @@ def test_words_that_fill_a_message_are_said_again_as_they_were():
 def test_the_mark_stays_while_the_platform_is_away():
     """Lost, then unreachable: what may have arrived is still marked when it goes out at last."""
     room = Room()
-    room.channel.errors = [Ambiguous("lost"), Unreachable("down")]
+    room.channel.errors = [DeliveryUncertain("lost"), Unreachable("down")]
     room.work("a")
     room.rig.pass_time(3)
     room.work()
@@ -367,7 +367,7 @@ def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
 
 def test_each_piece_of_a_question_belongs_to_it():
     """The window opens with the last; if one before it never arrives, the question ends."""
-    change = Change(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
+    change = TurnChange(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
     pieces = _in_pieces(change, FakeChannel()).replies
     assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
 
@@ -377,7 +377,7 @@ def test_edit_that_a_platform_cannot_show_is_left_out():
     channel = FakeChannel()
     channel.pieces = lambda reply: () if reply.optional else (reply,)
     edit = Reply("Delete it?", edits="m7", optional=True)
-    change = Change(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
+    change = TurnChange(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
     assert _in_pieces(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
 
 

@@ -12,15 +12,15 @@ from typing import BinaryIO
 import pytest
 
 from sayso.channels.base import Channel, FetchError, Unreachable
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.media import LocalMediaStore, TooLarge
 from sayso.channels.types import Media, Reply
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.webhooks import JPEG
 from sayso.workers import processor as drain
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 
@@ -50,10 +50,10 @@ class Looking(FakeAgent):
     def __init__(self) -> None:
         self.seen: tuple[Media, ...] = ()
 
-    async def answer(self, queued: QueuedTurn, lease: object, hear: object = None) -> Change:
+    async def answer(self, queued: QueuedTurn, lease: object, hear: object = None) -> TurnChange:
         """Say how many there are."""
         self.seen = queued.turn.media
-        return Change(replies=((Reply(f"{len(self.seen)} files"), ""),))
+        return TurnChange(replies=((Reply(f"{len(self.seen)} files"), ""),))
 
 
 class Room:
@@ -64,9 +64,9 @@ class Room:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots.example.com")
         channels: dict[str, Channel] = {"chat": channel}
         settings = {"media": self.store, **options}
-        self.drain = Drain(
+        self.drain = ConversationProcessor(
             self.rig.mailbox,
-            Postman(self.rig.outbox, channels, speak),
+            ReplySender(self.rig.outbox, channels, texts_for),
             channels,
             {"chat": self.agent},
             voice,
@@ -152,8 +152,8 @@ def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
     bot.channel = FileChannel(lambda _: JPEG)
     channels: dict[str, Channel] = {"chat": bot.channel}
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bots.example.com")
-    bot.drain = Drain(
-        bot.rig.mailbox, Postman(bot.rig.outbox, channels, speak), channels, {"chat": bot.agent}, voice, store
+    bot.drain = ConversationProcessor(
+        bot.rig.mailbox, ReplySender(bot.rig.outbox, channels, texts_for), channels, {"chat": bot.agent}, voice, store
     )
     bot.say("delete the house")
     bot.rig.accept(replace(turn("yes"), media=(PHOTO,)))

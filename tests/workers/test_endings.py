@@ -6,7 +6,7 @@ import pytest
 
 from sayso.agent import GuardrailsPipeline, LengthGuardrail, Message, Role, ToolPolicy, UsageStats, tool
 from sayso.agent.providers.base import ProviderError
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending import stash_pending
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig
 from tests.workers.story import Script, Story, call
@@ -116,7 +116,7 @@ def test_file_is_an_answer_without_words():
 def test_run_that_takes_too_many_steps_says_so_in_the_persons_language():
     """As every other ending does."""
     _, words = told((call("look", what="a"),), (call("look", what="b"),), text=SPANISH, max_iterations=2)
-    assert words == speak("es").too_many_steps()
+    assert words == texts_for("es").too_many_steps()
 
 
 @pytest.mark.parametrize("step", ["before check", "after check"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Scope
-from sayso.pending.turns.change import Change, Timer
+from sayso.pending.turns.change import Timer, TurnChange
 from sayso.workers.erasure import ErasedPerson, Erasure, ErasureBusy
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
@@ -23,7 +23,7 @@ def rig(redis_client) -> RedisRig:
         rig.accept(replace(turn(f"{name} talked"), user_id=name))
         lease, work = rig.mailbox.lease(CHAT.id, "w")
         timer = Timer(f"t-{name}", 2e9, f"{name} is told", user=Scope(name, CHAT).id)
-        rig.mailbox.commit(lease, work, Change(history=f"{name} history", timers=(timer,)), let_go=True)
+        rig.mailbox.commit(lease, work, TurnChange(history=f"{name} history", timers=(timer,)), let_go=True)
     for name in ("ana", "bob"):
         rig.accept(replace(turn(f"{name} waits"), user_id=name))
     return rig
@@ -79,7 +79,7 @@ class Overtaken:
         self._rig.accept(replace(turn("ana is back"), user_id="ana"))
         lease, work = self._rig.mailbox.lease(CHAT.id, "w")
         count = self._client.delete(*keys)
-        self._rig.mailbox.commit(lease, work, Change(history=f"{work.history} and more"), let_go=True)
+        self._rig.mailbox.commit(lease, work, TurnChange(history=f"{work.history} and more"), let_go=True)
         return count
 
 
@@ -88,7 +88,7 @@ def test_a_turn_that_comes_meanwhile_does_not_bring_the_history_back(redis_clien
     rig = RedisRig(redis_client, prefix=PREFIX)
     rig.accept(replace(turn("ana talked"), user_id="ana"))
     lease, work = rig.mailbox.lease(CHAT.id, "w")
-    rig.mailbox.commit(lease, work, Change(history="ana history"), let_go=True)
+    rig.mailbox.commit(lease, work, TurnChange(history="ana history"), let_go=True)
     Erasure([Overtaken(redis_client, rig)], PREFIX, sleep=lambda _: None).erase(ErasedPerson("chat", frozenset({ANA})))
     assert "ana history" not in kept(redis_client)
 

@@ -10,11 +10,11 @@ from sayso.agent import Agent, AgentConfig, OfflineProvider, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.prompts import Escalation
 from sayso.channels.base import Unreachable
-from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, speak
+from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.workers.outbox import MAX_WAITING
-from sayso.workers.processor import Drain
-from sayso.workers.sender import MAX_ATTEMPTS, Postman
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import MAX_ATTEMPTS, ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
 
@@ -40,8 +40,8 @@ class Room:
         self.channels = {"chat": self.channel, "ops": self.ops}
         agent = Agent([delete], OfflineProvider(), AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, escalation=Escalation(30, to, language), **options)
-        self.postman = Postman(rig.outbox, self.channels, speak)
-        self.drain = Drain(rig.mailbox, self.postman, self.channels, {"chat": self.agent}, voice)
+        self.postman = ReplySender(rig.outbox, self.channels, texts_for)
+        self.drain = ConversationProcessor(rig.mailbox, self.postman, self.channels, {"chat": self.agent}, voice)
 
     def say(self, text: str) -> list[str]:
         """A turn; what the person hears."""
@@ -154,7 +154,7 @@ def test_operators_are_told_in_the_language_of_their_channel(make_room):
     room = make_room(language="de", languages=("en", "de"))
     room.say("delete INV-7")
     room.later(31)
-    assert room.work(OPS) == [speak("de").escalation("Delete INV-7", "chat", 60)]
+    assert room.work(OPS) == [texts_for("de").escalation("Delete INV-7", "chat", 60)]
 
 
 def test_operators_are_alarmed_together_with_the_end(make_room):

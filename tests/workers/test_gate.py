@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending.signing import split_button
-from sayso.workers.access.gate import Gate, Guard, memory_quota, redis_quota
+from sayso.workers.access.gate import AccessConfig, AccessControl, memory_quota, redis_quota
 from sayso.workers.access.people import LETTERS, MemoryPeople, RedisPeople, Register
-from sayso.workers.access.rules import Rules, Stranger, rules
+from sayso.workers.access.rules import AccessRules, Stranger, rules
 from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot
 
-ENGLISH = speak("en")
+ENGLISH = texts_for("en")
 
 
 class Site:
@@ -33,8 +33,8 @@ class Site:
 
     def open(self, **access) -> Site:
         """From now on these rules hold."""
-        self.rules: Rules = rules(**access)
-        self.gate = Gate(self.rig.mailbox, voice, Guard({"chat": self.rules}, self.people, self.quota))
+        self.rules: AccessRules = rules(**access)
+        self.gate = AccessControl(self.rig.mailbox, voice, AccessConfig({"chat": self.rules}, self.people, self.quota))
         return self
 
     def hear(self, text: str = "hello", **fields) -> str:
@@ -221,8 +221,8 @@ def test_hasty_chatter_is_not_answered(site: Site):
 
 def test_channel_without_rules_is_asked_nothing(site: Site):
     """Its turns go straight in."""
-    gate = Gate(site.rig.mailbox, voice, Guard({"other": rules(allow=[])}, None))  # type: ignore[arg-type]
-    assert gate.accept(turn()).outcome == Gate(site.rig.mailbox, voice).accept(turn()).outcome == "new"
+    gate = AccessControl(site.rig.mailbox, voice, AccessConfig({"other": rules(allow=[])}, None))  # type: ignore[arg-type]
+    assert gate.accept(turn()).outcome == AccessControl(site.rig.mailbox, voice).accept(turn()).outcome == "new"
     assert gate.ignores(turn()) == ""
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from sayso.workers import recovery as lifeline
 from sayso.workers.mailbox import new_token
-from sayso.workers.recovery import KEEP_SECONDS, Lifeline
+from sayso.workers.recovery import KEEP_SECONDS, WorkerLock
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
 #: Holds its line and says so, then waits.
@@ -38,7 +38,7 @@ def worker(tmp_path):
     process.wait()
 
 
-def buried(line: Lifeline) -> list[str]:
+def buried(line: WorkerLock) -> list[str]:
     """Whom this one buries."""
     return line.bury(lambda name: None)
 
@@ -47,7 +47,7 @@ def test_killed_worker_is_buried_once(worker, tmp_path):
     """Also by one that began after its death; and then it is forgotten."""
     worker.kill()
     worker.wait()
-    assert [buried(Lifeline(tmp_path, "a")) for _ in range(2)] == [[worker.name], []]
+    assert [buried(WorkerLock(tmp_path, "a")) for _ in range(2)] == [[worker.name], []]
 
 
 @pytest.mark.parametrize("state", ["runs", "is stopped"])
@@ -55,12 +55,12 @@ def test_worker_that_lives_is_not_buried(worker, tmp_path, state):
     """A process that the machine does not let run is not dead: it may go on in the middle of something."""
     if state == "is stopped":
         os.kill(worker.pid, signal.SIGSTOP)
-    assert buried(Lifeline(tmp_path, "a")) == []
+    assert buried(WorkerLock(tmp_path, "a")) == []
 
 
 def test_worker_does_not_bury_itself_nor_those_of_its_process(tmp_path):
     """Locks of one process exclude each other too."""
-    ours, other = Lifeline(tmp_path), Lifeline(tmp_path)
+    ours, other = WorkerLock(tmp_path), WorkerLock(tmp_path)
     for line in (ours, other):
         line.hold()
     assert (buried(ours), buried(other)) == ([], [])
@@ -70,7 +70,7 @@ def test_those_who_work_for_others_are_left_to_these(worker, tmp_path):
     """What somebody held on another primary can only be freed there."""
     worker.kill()
     worker.wait()
-    assert buried(Lifeline(tmp_path, "b")) == []
+    assert buried(WorkerLock(tmp_path, "b")) == []
 
 
 def test_another_machines_locks_say_nothing_here(worker, tmp_path, monkeypatch):
@@ -78,14 +78,14 @@ def test_another_machines_locks_say_nothing_here(worker, tmp_path, monkeypatch):
     worker.kill()
     worker.wait()
     monkeypatch.setattr(lifeline, "_this_run", lambda: "another")
-    assert buried(Lifeline(tmp_path, "a")) == []
+    assert buried(WorkerLock(tmp_path, "a")) == []
 
 
 def test_what_cannot_be_settled_now_is_settled_later(worker, tmp_path):
     """Redis may be away just when somebody died."""
     worker.kill()
     worker.wait()
-    line = Lifeline(tmp_path, "a")
+    line = WorkerLock(tmp_path, "a")
     with pytest.raises(ConnectionError):
         line.bury(lambda name: (_ for _ in ()).throw(ConnectionError("away")))
     assert buried(line) == [worker.name]
@@ -93,10 +93,10 @@ def test_what_cannot_be_settled_now_is_settled_later(worker, tmp_path):
 
 def test_who_leaves_in_peace_is_not_buried(tmp_path):
     """Nothing was held any more."""
-    line = Lifeline(tmp_path)
+    line = WorkerLock(tmp_path)
     line.hold()
     line.leave()
-    assert buried(Lifeline(tmp_path)) == []
+    assert buried(WorkerLock(tmp_path)) == []
 
 
 def test_files_of_machines_long_gone_are_swept(tmp_path):
@@ -104,7 +104,7 @@ def test_files_of_machines_long_gone_are_swept(tmp_path):
     for name, age in (("gone..w1", KEEP_SECONDS + 60), ("there..w2", 60)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (time.time() - age,) * 2)
-    line = Lifeline(tmp_path)
+    line = WorkerLock(tmp_path)
     line.hold()
     assert {path.name for path in tmp_path.iterdir()} & {"gone..w1", "there..w2"} == {"there..w2"}
 

@@ -8,15 +8,15 @@ import pytest
 
 from sayso.agent import Agent, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending import InMemoryPendingStore
-from sayso.pending.turns.change import Change, Move
+from sayso.pending.turns.change import Transition, TurnChange
 from sayso.testing import memory
 from sayso.testing.memory import MemoryLanes
 from sayso.workers.mailbox import SEEN_MS
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 
@@ -29,7 +29,7 @@ def elsewhere(number: int) -> Turn:
 def finish(lanes: MemoryLanes, conversation: str) -> None:
     """Work a room off."""
     lease, work = lanes.lease(conversation, "w")
-    lanes.commit(lease, work, Change())
+    lanes.commit(lease, work, TurnChange())
     lanes.release(lease)
 
 
@@ -58,7 +58,7 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
     for number in range(9):
         lanes.accept(turn(user=f"user-{number}"))
         lease, work = lanes.lease(CHAT.id, "w")
-        lanes.commit(lease, work, Change(history="{}"))
+        lanes.commit(lease, work, TurnChange(history="{}"))
         lanes.release(lease)
     lane = lanes._lanes[CHAT.id]
     assert (len(lane.seen), len(lane.histories)) == (3, 3)
@@ -92,8 +92,8 @@ def test_lanes_without_records_refuse_proposals():
     lanes.accept(turn())
     lease, work = lanes.lease(CHAT.id, "w")
     with pytest.raises(ValueError, match="give MemoryLanes the store's `records`"):
-        lanes.commit(lease, work, Change(move=Move("pid", ("shown",), "cancelled")))
-    assert lanes.commit(lease, work, Change(replies=((Reply("hi"), ""),))) is not None
+        lanes.commit(lease, work, TurnChange(move=Transition("pid", ("shown",), "cancelled")))
+    assert lanes.commit(lease, work, TurnChange(replies=((Reply("hi"), ""),))) is not None
 
 
 def test_whole_conversation_runs_without_redis():
@@ -107,7 +107,9 @@ def test_whole_conversation_runs_without_redis():
     store, channel = InMemoryPendingStore(), FakeChannel()
     agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
     lanes = MemoryLanes(voice, store.records)
-    drain = Drain(lanes, Postman(lanes, {"chat": channel}, speak), {"chat": channel}, {"chat": agent}, voice)
+    drain = ConversationProcessor(
+        lanes, ReplySender(lanes, {"chat": channel}, texts_for), {"chat": channel}, {"chat": agent}, voice
+    )
     for words in ("delete A", "yes"):
         lanes.accept(turn(words))
         asyncio.run(drain.run(CHAT.id))

@@ -9,7 +9,7 @@ import pytest
 
 from sayso.pending.redis.client import PREFIX, RedisUnfit
 from sayso.pending.redis.scripts import ShardMoved
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.workers.sharding.move import MoveBusy, Moved, MoveError, ShardBusy, ShardsAtOdds
 from tests.contracts.rigs import CHAT, turn
 from tests.workers.fakes import Bot
@@ -122,7 +122,7 @@ def test_shard_waits_for_the_turn_that_runs(fleet):
         with pytest.raises(ShardMoved):
             rig.mailbox.lease(CHAT.id, "another")
         assert rig.mailbox.renew(lease) == 0
-        rig.mailbox.commit(lease, work, Change())
+        rig.mailbox.commit(lease, work, TurnChange())
         rig.mailbox.release(lease, hand_over=True)
         seen.append(fleet.homes())
 
@@ -151,7 +151,7 @@ def test_frozen_worker_neither_commits_to_the_old_home_nor_past_the_new_holder(f
     again = fleet.rig()
     assert again.words() == ["first"]
     with pytest.raises(Exception, match=CHAT.id):
-        rig.mailbox.commit(lease, work, Change(history="[]"))
+        rig.mailbox.commit(lease, work, TurnChange(history="[]"))
     assert fleet.held("a") == {}
 
 

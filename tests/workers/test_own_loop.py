@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sayso.pending.concurrency import OwnLoop, Quit, in_lent_thread, lending, own_loop, run_sync
+from sayso.pending.concurrency import Escaped, OwnLoop, in_lent_thread, lending, own_loop, run_sync
 
 
 async def loop_now() -> asyncio.AbstractEventLoop:
@@ -100,7 +100,7 @@ def test_lent_function_ends_nothing_but_itself(leaving):
     def leave():
         raise leaving
 
-    with pytest.raises(Quit, match=leaving.__name__):
+    with pytest.raises(Escaped, match=leaving.__name__):
         lent(leave)
     assert lent(lambda: "again") == "again"
 

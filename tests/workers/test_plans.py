@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending.concurrency import perform
 from sayso.pending.settlement import EXECUTOR_TIMEOUT
 from tests.contracts.rigs import CHAT
 
-WORDS = speak("en")
+WORDS = texts_for("en")
 
 
 def ask(bot) -> str:

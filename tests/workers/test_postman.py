@@ -14,30 +14,30 @@ from hypothesis import strategies as st
 
 from sayso.channels.base import (
     AddressClosed,
-    Ambiguous,
     ChannelDown,
-    Pace,
+    DeliveryUncertain,
+    RateLimit,
     RateLimited,
     Refused,
     Unreachable,
     WindowClosed,
 )
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
-from sayso.pending.turns.change import Change
-from sayso.pending.turns.queued import LaneParked, QueuedReply
+from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns.queued import ConversationParked, QueuedReply
 from sayso.workers import outbox
 from sayso.workers.outbox import ReceiptFiles
-from sayso.workers.sender import Postman
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import MemoryRig, turn
 
 #: What a reply is marked with that may have arrived before.
-MARK = speak("").repeated("x")[:-1]
+MARK = texts_for("").repeated("x")[:-1]
 #: What a try comes to: its error, and whether the message arrived all the same.
 FAULTS = {
     "fine": (None, True),
-    "timeout": (Ambiguous("no answer"), False),
-    "late": (Ambiguous("no answer"), True),
+    "timeout": (DeliveryUncertain("no answer"), False),
+    "late": (DeliveryUncertain("no answer"), True),
     "429": (RateLimited(7), False),
     "503": (Unreachable("down"), False),
     "blocked": (AddressClosed("blocked"), False),
@@ -85,14 +85,14 @@ class Post:
     """Conversations with so many replies each, and workers that carry them."""
 
     def __init__(
-        self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None, receipts=None, said=None
+        self, faults, *, chats: int = 1, replies: int = 1, pace: RateLimit | None = None, receipts=None, said=None
     ) -> None:
         self.rig = MemoryRig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
         paces = {"chat": lambda _: pace} if pace else {}
-        self.postman = Postman(
-            self.rig.outbox, {"chat": self.platform}, speak, paces=paces, receipts=receipts, chance=lambda: 1.0,
+        self.postman = ReplySender(
+            self.rig.outbox, {"chat": self.platform}, texts_for, paces=paces, receipts=receipts, chance=lambda: 1.0,
             sleep=self._sleep,
         )  # fmt: skip
         self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
@@ -131,13 +131,13 @@ class Post:
             while isinstance(work, QueuedReply):
                 work = asyncio.run(self.postman.carry(lease, work, lambda: True))
             self.rig.mailbox.release(lease)
-        except LaneParked:
+        except ConversationParked:
             return
 
     def _say(self, room: Conversation, replies) -> None:
         self.rig.mailbox.accept(replace(turn(), conversation=room))
         lease, work = self.rig.mailbox.lease(room.id, "said")
-        self.rig.mailbox.commit(lease, work, Change(replies=tuple((reply, "") for reply in replies)))
+        self.rig.mailbox.commit(lease, work, TurnChange(replies=tuple((reply, "") for reply in replies)))
         self.rig.mailbox.release(lease, hand_over=True)
 
     async def _sleep(self, seconds: float) -> None:
@@ -222,7 +222,7 @@ def test_reply_that_is_put_back_arrives_marked():
     sent, post.platform.send = [], lambda delivery: _take(sent, delivery)
     post.rig.deliveries.retry(fate.id)
     post.run()
-    assert sent == [speak("").repeated("c0 0")]
+    assert sent == [texts_for("").repeated("c0 0")]
 
 
 async def _take(sent: list[str], delivery: Delivery) -> Receipt:
@@ -261,7 +261,7 @@ def test_last_try_of_a_dead_reply_may_silence_the_channel_too():
 
 def test_channel_is_not_sent_to_faster_than_it_takes():
     """Two a second: thirty replies of thirty conversations take a quarter of a minute."""
-    post = Post([], chats=30, pace=Pace(per_second=2))
+    post = Post([], chats=30, pace=RateLimit(per_second=2))
     post.run()
     spent = [late - early for early, late in zip(post.platform.tries, post.platform.tries[3:], strict=False)]
     assert post.platform.tries[-1] - post.platform.tries[0] >= 14
@@ -270,7 +270,7 @@ def test_channel_is_not_sent_to_faster_than_it_takes():
 
 def test_chat_is_not_sent_to_faster_than_it_takes_after_a_burst():
     """Three at once, then one each 4 s: short waits are slept, long ones let the lane go."""
-    post = Post([], replies=6, pace=Pace(chat_gap=4, burst=3))
+    post = Post([], replies=6, pace=RateLimit(chat_gap=4, burst=3))
     post.run()
     begin = post.platform.tries[0]
     assert [round(at - begin) for at in post.platform.tries[:3]] == [0, 0, 0]
@@ -279,7 +279,7 @@ def test_chat_is_not_sent_to_faster_than_it_takes_after_a_burst():
 
 def test_short_wait_is_slept_and_counts_as_no_try():
     """Ten a second: the second reply waits a tenth of one, in its worker's hands."""
-    post = Post([], replies=2, pace=Pace(per_second=10))
+    post = Post([], replies=2, pace=RateLimit(per_second=10))
     post.run()
     assert post.slept == [pytest.approx(0.1, abs=0.01)]
     assert [fate.tries for fate in post.rig.deliveries.fates(next(iter(post.rooms)))[0]] == [1, 1]
@@ -287,7 +287,7 @@ def test_short_wait_is_slept_and_counts_as_no_try():
 
 def test_pace_is_said_once_by_a_process():
     """After that it comes with the reply, without a further call."""
-    post, said = Post([], replies=5, pace=Pace(per_second=100)), []
+    post, said = Post([], replies=5, pace=RateLimit(per_second=100)), []
     pace = post.rig.outbox.pace
     post.rig.outbox.pace = lambda *given: said.append(given) or pace(*given)
     post.run()

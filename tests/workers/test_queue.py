@@ -20,10 +20,10 @@ from rq.webhook import Webhook
 from sayso.channels.types import Conversation
 from sayso.config.settings.schema import WorkerSettings
 from sayso.config.wiring import rq_entry as jobs
-from sayso.pending.redis.scripts import Scripts
-from sayso.pending.turns.change import Change
-from sayso.workers.mailbox import LUA, Limits, RedisMailbox
-from sayso.workers.recovery import Lifeline, Reaper
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.turns.change import TurnChange
+from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
+from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
 from sayso.workers.rq.worker import _new_worker
 from tests.contracts.rigs import CHAT, turn, voice
@@ -70,7 +70,7 @@ def bare(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """A mailbox that wakes workers."""
-    return RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client))
+    return RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client))
 
 
 @pytest.mark.parametrize("conversation", [CHAT.id, "shop-wa.2_x:" + "0f" * 10])
@@ -215,7 +215,7 @@ def test_released_lane_is_woken_again(bare, mailbox):
     """The next turn after the work is done gets a job of its own."""
     mailbox.accept(turn())
     held, work = mailbox.lease(CHAT.id, "w1")
-    mailbox.commit(held, work, Change())
+    mailbox.commit(held, work, TurnChange())
     mailbox.release(held)
     bare.lpop(f"rq:queue:{QUEUE}")
     mailbox.accept(turn())
@@ -235,7 +235,7 @@ def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
 def new_reaper(client, folder):
     """The reaper of one worker, which wakes through RQ."""
     wake_up = WakeUps(client)
-    return Reaper(client, Scripts(client, LUA), wake_up, Lifeline(folder), queue=wake_up.queue)
+    return Reaper(client, LuaScripts(client, LUA), wake_up, WorkerLock(folder), queue=wake_up.queue)
 
 
 def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client, tmp_path):
@@ -264,7 +264,7 @@ def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
 
 def test_refused_turns_wake_nobody(bare, redis_client):
     """Chatter costs no job, and a full mailbox none beside the one that is on its way."""
-    mailbox = RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client), limits=Limits(waiting=1))
+    mailbox = RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client), limits=InboxLimits(waiting=1))
     assert mailbox.accept(turn(addressed=False)).outcome == "ignored"
     assert bare.llen(f"rq:queue:{QUEUE}") == 0
     assert [mailbox.accept(turn()).outcome for _ in range(3)] == ["new", "full", "full"]

@@ -8,17 +8,17 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.pending.redis.scripts import SHARDS, Scripts
+from sayso.pending.redis.scripts import SHARDS, LuaScripts
 from sayso.workers import recovery as reapers
 from sayso.workers.mailbox import LUA
-from sayso.workers.recovery import Lifeline, Reaper
+from sayso.workers.recovery import Reaper, WorkerLock
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")])
 def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch, caplog, tmp_path, error):
     """A worker that stopped to reap, and to show signs of life, would be half dead and nobody would know."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, Scripts(redis_client, LUA), lambda _: (), Lifeline(tmp_path))
+    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), lambda _: (), WorkerLock(tmp_path))
     rounds = []
 
     async def story():
@@ -47,7 +47,7 @@ def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch
 def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, monkeypatch, tmp_path):
     """A worker whose round takes seconds is not taken for gone, and the dead are not kept waiting."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, Scripts(redis_client, LUA), lambda _: (), Lifeline(tmp_path))
+    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), lambda _: (), WorkerLock(tmp_path))
     begun, over = threading.Event(), threading.Event()
     monkeypatch.setattr(reaper, "round", lambda: (begun.set(), over.wait()))
 
@@ -90,7 +90,7 @@ class SlowScripts:
 def test_round_that_takes_long_ends_and_the_next_goes_on_there(redis_client, tmp_path):
     """However much is overdue, Redis has others to answer; and no shard is left out for it."""
     scripts = SlowScripts(seconds=0.2)
-    reaper = Reaper(redis_client, scripts, lambda _: (), Lifeline(tmp_path), clock=lambda: scripts.now)
+    reaper = Reaper(redis_client, scripts, lambda _: (), WorkerLock(tmp_path), clock=lambda: scripts.now)
     for _ in range(SHARDS):
         redis_client.delete(reaper._lock)
         reaper.round()

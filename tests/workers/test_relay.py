@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import Refused
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Tap
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.workers.mailbox import Limits, Relay
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.workers.mailbox import AliasForwarder, InboxLimits
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.channels.harness import slack, slack_hook
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import Bot, FakeAgent
@@ -35,7 +35,7 @@ class Names:
 
 def relaying(bot: Bot) -> Bot:
     """The bot with its agent behind a relay."""
-    bot.drain.agents["chat"] = Relay(bot.agent, Names(), bot.rig.mailbox)
+    bot.drain.agents["chat"] = AliasForwarder(bot.agent, Names(), bot.rig.mailbox)
     return bot
 
 
@@ -96,7 +96,7 @@ def test_burst_that_was_handed_on_is_not_handed_on_again_in_pieces():
 
 def test_who_is_refused_there_hears_it_there():
     """A full mailbox is full for whoever comes by the other door."""
-    bot = relaying(Bot(MemoryRig(limits=Limits(waiting=1)), lines=["one", "two"]))
+    bot = relaying(Bot(MemoryRig(limits=InboxLimits(waiting=1)), lines=["one", "two"]))
     bot.rig.accept(turn("first"))
     bot.rig.accept(replace(turn("second"), conversation=SECOND))
     sent = work(bot, SECOND, CHAT)
@@ -113,8 +113,11 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
     with FakePlatforms() as platforms:
         channel, rig = slack(None, platforms.slack_url), MemoryRig()
         bot = Bot(rig, "A", lines=["done"])
-        agents, postman = {"sl": Relay(bot.agent, channel, rig.mailbox)}, Postman(rig.outbox, {"sl": channel}, speak)
-        drain = Drain(rig.mailbox, postman, {"sl": channel}, agents, voice)
+        agents, postman = (
+            {"sl": AliasForwarder(bot.agent, channel, rig.mailbox)},
+            ReplySender(rig.outbox, {"sl": channel}, texts_for),
+        )
+        drain = ConversationProcessor(rig.mailbox, postman, {"sl": channel}, agents, voice)
         for body in (
             signing.slack_interaction(kind, trigger_id="1.2", **began),
             signing.slack_text("1795204800.000100", "yes"),
@@ -129,7 +132,7 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
 def test_relay_is_its_agent_in_all_else():
     """What a turn is given up with, and what counts as an answer, the agent says."""
     agent = FakeAgent()
-    relay = Relay(agent, Names(), MemoryRig().mailbox)
+    relay = AliasForwarder(agent, Names(), MemoryRig().mailbox)
     assert not relay.is_answer("yes")
     change = asyncio.run(relay.give_up(None, None, "sorry"))
-    assert (isinstance(change, Change), change.replies[0][0].text) == (True, "sorry")
+    assert (isinstance(change, TurnChange), change.replies[0][0].text) == (True, "sorry")

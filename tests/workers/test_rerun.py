@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.pending.repository import Claim, Ending
+from sayso.pending.repository import ActionResult, Claim
 from tests.contracts.rigs import CHAT
 
 
@@ -49,7 +49,7 @@ def test_second_tap_that_is_overtaken_by_the_truth_hears_it(make_bot):
     def overtaken(*args, **options):
         bot.rig.mailbox.commit = commit
         claim = Claim(bot.turn().scope, stored.pid, stored.by)
-        records.finish(claim, stored.attempt, Ending("done", "deleted A", "deleted A"))
+        records.finish(claim, stored.attempt, ActionResult("done", "deleted A", "deleted A"))
         return commit(*args, **options)
 
     bot.rig.mailbox.commit = overtaken

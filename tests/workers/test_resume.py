@@ -6,14 +6,14 @@ import pytest
 from redis.exceptions import ResponseError
 
 from sayso.channels.types import Reply
-from sayso.pending.audit.collector import Auditor, Tail, verify
-from sayso.pending.audit.ledger import FILE, Ledger
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import Scripts
-from sayso.pending.turns.change import Change
-from sayso.pending.turns.queued import LaneLost
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns.queued import LeaseLost
 from sayso.workers.mailbox import LUA
-from sayso.workers.redis.client import Tide, keys_of
+from sayso.workers.redis.client import DataLossGuard, keys_of
 from sayso.workers.redis.data_loss import STRIDE, halt_of, resume
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
@@ -23,14 +23,14 @@ from tests.workers.servers import put_back, saved
 
 TIDE, FOUNDED, HALTED = keys_of()
 #: What a commit says back.
-ANSWER = Change(replies=((Reply("answer"), ""),))
+ANSWER = TurnChange(replies=((Reply("answer"), ""),))
 
 
 @pytest.fixture
 def rig(redis_client):
     """A conversation in a Redis, watched by one process."""
     rig = RedisRig(redis_client)
-    rig.tide = Tide(connect_like(redis_client))
+    rig.tide = DataLossGuard(connect_like(redis_client))
     rig.tide.look()
     return rig
 
@@ -80,7 +80,7 @@ def test_turns_and_leases_have_new_numbers_too(rig):
     forget(rig, lambda: held.append(rig.mailbox.lease(CHAT.id, "old")))
     resume(rig.client)
     ((lease, work),) = held
-    with pytest.raises(LaneLost):
+    with pytest.raises(LeaseLost):
         rig.mailbox.commit(lease, work, ANSWER)
     new, same = rig.mailbox.lease(CHAT.id, "new")
     assert new.epoch > STRIDE
@@ -99,8 +99,8 @@ def test_a_burst_across_the_gap_ends_no_other_turn(rig):
     lease, work = rig.mailbox.lease(CHAT.id, "token")
     joined = work.joined(lambda text: text == "yes")
     assert joined.turn.text == "one\ntwo\nthree"
-    rig.mailbox.commit(lease, joined, Change())
-    assert rig.mailbox.commit(lease, joined, Change()).turn.text == "yes"
+    rig.mailbox.commit(lease, joined, TurnChange())
+    assert rig.mailbox.commit(lease, joined, TurnChange()).turn.text == "yes"
 
 
 def test_reply_that_waits_is_sent_marked(rig):
@@ -173,7 +173,7 @@ def test_killed_anywhere_it_is_run_again(rig, redis_url):
 def test_everybody_who_remembers_goes_on(rig, redis_url):
     """Processes that knew it before, and those that began while it was empty; nobody raises an alarm again."""
     answered(rig)
-    new = Tide(connect(redis_url))
+    new = DataLossGuard(connect(redis_url))
     forget(rig, lambda: answered(rig, "more"))
     new.look()
     resume(rig.client)
@@ -188,7 +188,7 @@ def test_emptied_server_goes_by_both_names(rig, redis_url):
     answered(rig)
     rig.tide.look()
     rig.client.flushall()
-    new = Tide(connect(redis_url))
+    new = DataLossGuard(connect(redis_url))
     new.look()
     answered(rig)
     new.look()
@@ -207,7 +207,7 @@ def test_server_that_is_not_halted_is_left_alone(rig):
     before = saved(rig.client)
     assert resume(rig.client) is None
     with pytest.raises(ResponseError, match="RESUMED"):
-        Scripts(rig.client, LUA).run("resume_lane", CHAT.id, 5)
+        LuaScripts(rig.client, LUA).run("resume_lane", CHAT.id, 5)
     assert saved(rig.client) == before
 
 
@@ -247,7 +247,7 @@ def test_note_that_somebody_damaged_halts_and_is_lifted(rig, note):
 
 def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     """The ledger is ahead of the server: its entries stay, new ones begin beyond, and verify names the gap."""
-    auditor = Auditor(rig.client, Ledger(tmp_path / FILE, SIGNER))
+    auditor = AuditCollector(rig.client, AuditLedger(tmp_path / FILE, SIGNER))
     bot = Bot(rig, "A", "B")
     bot.say("delete it")
     auditor.drain()
@@ -256,5 +256,5 @@ def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     bot.say("delete the other")
     assert bot.say("yes") == "deleted B"
     auditor.drain()
-    faults = verify([tmp_path / FILE], [KEY], tail=Tail(rig.client)).faults
+    faults = verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(rig.client)).faults
     assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {rig.tide.known.n + STRIDE})"]

@@ -10,9 +10,9 @@ from redis import Redis
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.config.settings.schema import WorkerSettings
 from sayso.pending.concurrency import LoopThread
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.rq.bookkeeping import Books
+from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
 from sayso.workers.rq.worker import _new_worker
 from tests.contracts.rigs import RedisRig, turn, voice
@@ -30,7 +30,7 @@ def asked(redis_url, redis_client):
 
     What a script asks inside the server is no round trip.
     """
-    names = {script.sha: name for name, script in Scripts(redis_client, LUA)._scripts.items()}
+    names = {script.sha: name for name, script in LuaScripts(redis_client, LUA)._scripts.items()}
 
     def listen(act) -> list[str]:
         with Redis.from_url(redis_url, decode_responses=True).monitor() as monitor:
@@ -51,7 +51,7 @@ def asked(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """A mailbox that wakes workers; its connection is open and its scripts are known."""
-    kept = RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client))
+    kept = RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client))
     kept.accept(turn())
     return kept
 
@@ -107,7 +107,7 @@ def test_books_of_many_jobs_are_one_round_trip(asked, mailbox, worker):
     """A script for those that began, one for those that are over, their count and the worker's state."""
     for number in range(JOBS):
         mailbox.accept(Turn(f"e{number}", Conversation("chat", f"room {number}"), "ana", "hello"))
-    books = Books(worker)
+    books = JobRegistry(worker)
     jobs = worker._take((JOBS, JOBS))
     for job in jobs:
         books.begun(job)

@@ -9,14 +9,14 @@ from collections import Counter
 
 import pytest
 
-from sayso.pending.audit.collector import Auditor, Tail, Tails, verify
-from sayso.pending.audit.entry import Signer
-from sayso.pending.audit.ledger import Ledger
+from sayso.pending.audit.collector import AuditCollector, Tails, UncollectedEntries, verify
+from sayso.pending.audit.entry import EntrySigner
+from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import PREFIX, RedisUnfit
-from sayso.pending.redis.scripts import SHARDS, Scripts, ShardMoved
-from sayso.pending.turns.change import Change
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, ShardMoved
+from sayso.pending.turns.change import TurnChange
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.recovery import Lifeline, Reaper
+from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.sharding.founding import check_alone, found
 from sayso.workers.sharding.shards import MOST_WAITING, Primary, RoutedScripts, ShardMap, rendezvous
 from tests.contracts.rigs import CHAT, turn, voice
@@ -161,14 +161,14 @@ def test_reaper_wakes_what_is_at_home_on_its_server(fleet, tmp_path):
     fleet.clients["a"].zadd(f"{ROOM}:due", {CHAT.id: 0})
     for name in "ba":
         wake_up = lambda conversation, name=name: woken.append(name) or ()  # noqa: E731
-        Reaper(fleet.clients[name], fleet.gated(name), wake_up, Lifeline(tmp_path)).round()
+        Reaper(fleet.clients[name], fleet.gated(name), wake_up, WorkerLock(tmp_path)).round()
     assert woken == ["a"]
 
 
 def test_audit_chain_goes_on_at_the_new_home(fleet, tmp_path):
     """One chain a shard, whoever drains it where: the ledger of this machine verifies, before and after."""
-    ledger = Ledger(tmp_path / "audit.sqlite", Signer(["key"]))
-    auditors = {name: Auditor(fleet.clients[name], ledger, gated=True) for name in "ab"}
+    ledger = AuditLedger(tmp_path / "audit.sqlite", EntrySigner(["key"]))
+    auditors = {name: AuditCollector(fleet.clients[name], ledger, gated=True) for name in "ab"}
     bot = Bot(fleet.rig(), "A", "B", "C")
     bot.say("delete A")
     bot.say("yes")
@@ -189,13 +189,15 @@ def test_auditor_stores_nothing_of_a_shard_that_arrives(fleet, tmp_path):
     bot = Bot(fleet.rig(), "A")
     bot.say("delete A")
     fleet.clients["a"].set(f"{ROOM}:home", "arriving x")
-    auditor = Auditor(fleet.clients["a"], Ledger(tmp_path / "audit.sqlite", Signer(["key"])), gated=True)
+    auditor = AuditCollector(
+        fleet.clients["a"], AuditLedger(tmp_path / "audit.sqlite", EntrySigner(["key"])), gated=True
+    )
     assert auditor.drain() == 0
 
 
 def tails(fleet) -> Tails:
     """What waits on all primaries."""
-    each = {name: Tail(client) for name, client in fleet.clients.items()}
+    each = {name: UncollectedEntries(client) for name, client in fleet.clients.items()}
     return Tails([each[name] for name in ShardMap(fleet.shared).refresh()])
 
 
@@ -225,7 +227,7 @@ def test_what_holds_conversations_keeps_them(fleet):
     """One server that becomes the first of two: nothing of it is forgotten."""
     for client in fleet.clients.values():
         client.flushall()
-    one = RedisMailbox(Scripts(fleet.clients["b"], LUA), voice)
+    one = RedisMailbox(LuaScripts(fleet.clients["b"], LUA), voice)
     one.accept(turn("said before"))
     fleet.found("ab")
     assert fleet.mover().survey().homes[SHARD] == "b"
@@ -246,7 +248,7 @@ def test_two_servers_that_hold_the_same_shard_are_refused(fleet):
     """Nobody can say which conversations count."""
     for client in fleet.clients.values():
         client.flushall()
-        RedisMailbox(Scripts(client, LUA), voice).accept(turn())
+        RedisMailbox(LuaScripts(client, LUA), voice).accept(turn())
     with pytest.raises(RedisUnfit, match=f"shard {SHARD} are on a and b"):
         fleet.found("ab")
 
@@ -255,7 +257,7 @@ def test_conversations_beside_the_primaries_are_not_forgotten(fleet):
     """What `redis_url` held before there were several must be one of them."""
     for client in fleet.clients.values():
         client.flushall()
-    RedisMailbox(Scripts(fleet.shared, LUA), voice).accept(turn())
+    RedisMailbox(LuaScripts(fleet.shared, LUA), voice).accept(turn())
     with pytest.raises(RedisUnfit, match="`redis_url` holds conversations"):
         fleet.found("bc")
 
@@ -292,7 +294,7 @@ def test_rendezvous_spreads_and_keeps():
 def test_ungated_scripts_ask_for_no_home(fleet):
     """One server pays nothing for what several need."""
     rig = FleetRig.__new__(FleetRig)
-    rig.mailbox = RedisMailbox(Scripts(fleet.clients["c"], LUA), voice)
+    rig.mailbox = RedisMailbox(LuaScripts(fleet.clients["c"], LUA), voice)
     assert rig.accept(turn()).outcome == "new"
     lease, work = rig.mailbox.lease(CHAT.id, "token")
-    rig.mailbox.commit(lease, work, Change())
+    rig.mailbox.commit(lease, work, TurnChange())

@@ -12,10 +12,10 @@ from redis.exceptions import OutOfMemoryError
 
 from sayso.channels.types import Conversation
 from sayso.pending.redis.scripts import Halted
-from sayso.pending.turns.change import Change
+from sayso.pending.turns.change import TurnChange
 from sayso.workers import spool as spool_module
-from sayso.workers.mailbox import Limits as Door
-from sayso.workers.spool import PAUSE_SECONDS, Limits, Spool, SpoolFile, SpoolFull, SpoolUnusable
+from sayso.workers.mailbox import InboxLimits as Door
+from sayso.workers.spool import PAUSE_SECONDS, Spool, SpoolFile, SpoolFull, SpoolLimits, SpoolUnusable
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 from tests.contracts.test_lanes import claim_of, lease, look, shown
 
@@ -44,7 +44,7 @@ class Link:
 class Desk:
     """One machine: a mailbox that can be cut off, the spool's folder, and web processes that share them."""
 
-    def __init__(self, folder: Path, *, limits: Limits | None = None, waiting: int = 50) -> None:
+    def __init__(self, folder: Path, *, limits: SpoolLimits | None = None, waiting: int = 50) -> None:
         self.rig = MemoryRig(limits=Door(waiting=waiting))
         self.link = Link(self.rig.mailbox)
         self.file = SpoolFile(folder / "spool", limits)
@@ -77,7 +77,7 @@ class Desk:
         found = []
         while work:
             found.append(work.turn.text)
-            work = self.rig.mailbox.commit(held, work, Change())
+            work = self.rig.mailbox.commit(held, work, TurnChange())
         if held:
             self.rig.mailbox.release(held)
         return found
@@ -256,7 +256,7 @@ def test_halted_redis_is_waited_for(desk: Desk):
 
 def test_turn_with_nowhere_to_go_is_refused(tmp_path: Path):
     """Too many wait: the caller hears so, and answers 503."""
-    desk = Desk(tmp_path, limits=Limits(turns=1))
+    desk = Desk(tmp_path, limits=SpoolLimits(turns=1))
     desk.cut()
     desk.says("a")
     with pytest.raises(SpoolFull):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sayso.channels.types import Conversation
-from sayso.workers.spool import Limits, SpoolFile, SpoolFull, SpoolUnusable
+from sayso.workers.spool import SpoolFile, SpoolFull, SpoolLimits, SpoolUnusable
 from tests.contracts.rigs import CHAT, turn
 
 KEEP = """
@@ -129,8 +129,8 @@ def test_sign_that_a_crash_left_wrong_is_put_right(file: SpoolFile, tmp_path: Pa
     assert file.has_some() == waits
 
 
-@pytest.mark.parametrize("limits", [Limits(turns=2), Limits(turns_of_one=2)])
-def test_one_turn_too_many_is_refused(tmp_path: Path, limits: Limits):
+@pytest.mark.parametrize("limits", [SpoolLimits(turns=2), SpoolLimits(turns_of_one=2)])
+def test_one_turn_too_many_is_refused(tmp_path: Path, limits: SpoolLimits):
     """A repeated one is not one more, and room that was made can be used."""
     file = SpoolFile(tmp_path, limits)
     keep(file, "a", "b", "a")
@@ -143,7 +143,7 @@ def test_one_turn_too_many_is_refused(tmp_path: Path, limits: Limits):
 
 def test_one_conversation_cannot_take_the_room_of_others(tmp_path: Path):
     """Its own turns are refused first."""
-    file = SpoolFile(tmp_path, Limits(turns_of_one=1))
+    file = SpoolFile(tmp_path, SpoolLimits(turns_of_one=1))
     keep(file, "a")
     keep(file, "b", chat=Conversation("chat", "elsewhere"))
     assert texts(file) == ["a", "b"]
@@ -151,7 +151,7 @@ def test_one_conversation_cannot_take_the_room_of_others(tmp_path: Path):
 
 def test_file_has_no_more_bytes_than_it_may(tmp_path: Path):
     """As with a full disk: the turn is refused, what waits stays, and what is handed over makes room."""
-    file = SpoolFile(tmp_path, Limits(bytes=100_000))
+    file = SpoolFile(tmp_path, SpoolLimits(bytes=100_000))
     keep(file, "a" * 30_000, "b" * 30_000)
     with pytest.raises(SpoolUnusable, match="full"):
         keep(file, "c" * 60_000)

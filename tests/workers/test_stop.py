@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns.change import Change, Lease
+from sayso.pending.turns.change import Lease, TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.workers import processor as drain
 from sayso.workers.lease import listen
@@ -25,15 +25,15 @@ class Slow:
         self.begun = begun
         self.answered = []
 
-    async def answer(self, queued, lease, hear=None) -> Change:
+    async def answer(self, queued, lease, hear=None) -> TurnChange:
         """Begin, and wait for ever."""
         self.answered.append(queued.turn.text)
         self.begun.set()
         await asyncio.Event().wait()
 
-    async def give_up(self, queued, lease, words) -> Change:
+    async def give_up(self, queued, lease, words) -> TurnChange:
         """Say the words."""
-        return Change(replies=((Reply(words), ""),))
+        return TurnChange(replies=((Reply(words), ""),))
 
     def is_answer(self, text: str) -> bool:
         """Nothing is."""

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending.repository import StoredAction
 from tests.contracts.rigs import CHAT, MemoryRig
 
-WORDS = speak("en")
+WORDS = texts_for("en")
 
 
 def steps(bot) -> list[str]:

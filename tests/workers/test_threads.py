@@ -16,7 +16,7 @@ import pytest
 from sayso.agent import AgentConfig, ToolCall, ToolMetadata, tool
 from sayso.agent.run.tool_call import timed
 from sayso.pending import concurrency as crossings
-from sayso.pending.concurrency import CutOff, NeverBegan, Threads, bound_threads, in_thread, perform, run_sync
+from sayso.pending.concurrency import NotStarted, Threads, TimedOut, bound_threads, in_thread, perform, run_sync
 from tests.flows.system import until
 
 
@@ -135,7 +135,7 @@ def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(
         await in_thread(lambda: None)
 
     asyncio.run(story())
-    assert (ran, heard) == ([], [(None, NeverBegan)])
+    assert (ran, heard) == ([], [(None, NotStarted)])
 
 
 def test_work_that_was_left_before_it_was_started_is_not_counted():
@@ -186,7 +186,7 @@ def test_limit_holds_once_it_runs(one, hanging):
     """And a hung tool is counted and logged, with the line it hangs at, until it ends."""
 
     async def story():
-        with pytest.raises(CutOff):
+        with pytest.raises(TimedOut):
             await perform(hanging, 0.01)
         await asyncio.sleep(0)
 
@@ -200,7 +200,7 @@ def test_hung_tool_is_logged_with_its_stack(one, hanging, caplog):
     """So that its author can be asked."""
 
     async def story():
-        with pytest.raises(CutOff):
+        with pytest.raises(TimedOut):
             await perform(hanging, 0.01)
         await asyncio.sleep(0)
 
@@ -250,7 +250,7 @@ def test_result_for_a_loop_that_is_gone_harms_no_thread(one, hanging):
     """The caller's loop closed while its tool ran."""
 
     async def story():
-        with pytest.raises(CutOff):
+        with pytest.raises(TimedOut):
             await perform(hanging, 0.01)
 
     async def again():

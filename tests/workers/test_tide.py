@@ -12,11 +12,11 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from sayso.pending.concurrency import reach
 from sayso.pending.redis.client import Connections, connect
-from sayso.pending.redis.scripts import Halted, Scripts
+from sayso.pending.redis.scripts import Halted, LuaScripts
 from sayso.pending.redis.wire import Wire
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.redis import client as tides
-from sayso.workers.redis.client import Found, Mark, Tide, hold, keys_of
+from sayso.workers.redis.client import DataLossGuard, ServerState, Watermark, hold, keys_of
 from sayso.workers.redis.data_loss import MAX_PLACES, TideFile
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
@@ -35,10 +35,10 @@ def rig(redis_client):
 @pytest.fixture
 def tide(redis_client, redis_url):
     """The tide of one process, which has looked once."""
-    return looked(Tide(connect(redis_url)))
+    return looked(DataLossGuard(connect(redis_url)))
 
 
-def looked(tide: Tide) -> Tide:
+def looked(tide: DataLossGuard) -> DataLossGuard:
     """The tide after a look."""
     tide.look()
     return tide
@@ -62,7 +62,7 @@ def test_server_that_was_emptied_is_halted(rig, tide):
     rig.accept(turn())
     tide.look()
     rig.client.flushall()
-    looked(Tide(rig.client))
+    looked(DataLossGuard(rig.client))
     rig.accept(turn())
     tide.look()
     assert json.loads(rig.client.get(HALTED))["found"] == 0
@@ -91,7 +91,7 @@ def test_new_connection_notices_before_it_is_used(rig, tide, redis_url):
     rig.accept(turn())
     client = connect(redis_url)
     tide.guard(client)
-    mailbox = RedisMailbox(Scripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
     tide.look()
     rig.client.flushall()
     with pytest.raises(Halted):
@@ -110,7 +110,7 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url
         connections = Connections.of(client)
         connections.wire = Wire(redis_url)
         tide.guard(client)
-        mailbox = RedisMailbox(Scripts(client, LUA), voice)
+        mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
         with pytest.raises(Halted):
             await reach(mailbox.lease, "chat:x", "token")
         await connections.wire.close()
@@ -124,7 +124,7 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_u
     rig.accept(turn())
     client = connect(redis_url)
     tide.guard(client)
-    mailbox = RedisMailbox(Scripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
     mailbox.accept(turn())
     tide.look()
     with pytest.raises(Halted):
@@ -183,9 +183,9 @@ def test_answer_that_was_overtaken_halts_nothing(rig, tide):
 
 def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     """Whatever they see of each other's writes, in whatever order."""
-    tide, client = Tide(connect(redis_url)), connect(redis_url)
+    tide, client = DataLossGuard(connect(redis_url)), connect(redis_url)
     tide.guard(client)
-    mailbox = RedisMailbox(Scripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
 
     def busy() -> None:
         for _ in range(30):
@@ -204,7 +204,7 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
 
 def test_shard_that_moves_halts_nobody(fleet):
     """Each server's tide is its own, and no move lowers it; numbers that must not come back go with their shard."""
-    tides = [looked(Tide(fleet.clients[name])) for name in "ab"]
+    tides = [looked(DataLossGuard(fleet.clients[name])) for name in "ab"]
     rig = fleet.rig()
     rig.accept(turn())
     fleet.clients["a"].set(f"{ROOM}:floor", 500)
@@ -275,23 +275,23 @@ def test_restart_of_everything_forgets_nothing(rig, redis_url, tmp_path, address
     """The data folder remembers what no process does any more, also where the server is reached elsewhere by now."""
     notes = TideFile(tmp_path / "tide.json")
     rig.accept(turn())
-    looked(Tide(connect(redis_url), notes))
+    looked(DataLossGuard(connect(redis_url), notes))
     before = saved(rig.client)
     rig.accept(turn())
-    looked(Tide(connect(redis_url), notes))
+    looked(DataLossGuard(connect(redis_url), notes))
     put_back(rig.client, before)
     if address == "another":
         text = (tmp_path / "tide.json").read_text()
         (tmp_path / "tide.json").write_text(text.replace("redis.sock", "old.sock"))
-    assert looked(Tide(connect(redis_url), notes)).trouble
+    assert looked(DataLossGuard(connect(redis_url), notes)).trouble
 
 
 def test_another_server_at_another_address_is_no_rollback(rig, tide, redis_url, tmp_path):
     """A developer who takes a second database for the same folder has forgotten nothing."""
     rig.accept(turn())
     notes = TideFile(tmp_path / "tide.json")
-    looked(Tide(connect(redis_url), notes))
-    assert not looked(Tide(connect(f"{redis_url}?db=3"), notes)).trouble
+    looked(DataLossGuard(connect(redis_url), notes))
+    assert not looked(DataLossGuard(connect(f"{redis_url}?db=3"), notes)).trouble
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}', '{"x": {"id": 1}}', "\xff"])
@@ -299,37 +299,37 @@ def test_damaged_file_remembers_nothing(tmp_path, text):
     """It is no reason to stop, and is written anew."""
     path = tmp_path / "tide.json"
     path.write_bytes(text.encode("latin-1"))
-    TideFile(path).keep("here", Mark("a", 1))
-    assert TideFile(path).read() == {"here": Mark("a", 1)}
+    TideFile(path).keep("here", Watermark("a", 1))
+    assert TideFile(path).read() == {"here": Watermark("a", 1)}
 
 
 def test_file_never_goes_back_and_stays_small(tmp_path):
     """Processes that share it know more and less; addresses come and go."""
     notes = TideFile(tmp_path / "tide.json")
     for n in (7, 5):
-        notes.keep("here", Mark("a", n))
-    assert notes.read()["here"] == Mark("a", 7)
+        notes.keep("here", Watermark("a", n))
+    assert notes.read()["here"] == Watermark("a", 7)
     for number in range(MAX_PLACES):
-        notes.keep(f"place {number}", Mark("b", 1))
+        notes.keep(f"place {number}", Watermark("b", 1))
     assert len(notes.read()) == MAX_PLACES
     assert "here" not in notes.read()
 
 
 def test_folder_that_is_gone_stops_nobody(tmp_path):
     """What cannot be noted is remembered by the process alone."""
-    TideFile(tmp_path / "gone" / "tide.json").keep("here", Mark("a", 1))
+    TideFile(tmp_path / "gone" / "tide.json").keep("here", Watermark("a", 1))
 
 
 def test_identity_with_several_names_is_known_by_each():
     """After a resume a server goes by all names under which anybody remembers it."""
-    found = Found(("a", "b"), 5)
-    assert [found.forgot(Mark(name, 5)) for name in "abc"] == [False, False, True]
+    found = ServerState(("a", "b"), 5)
+    assert [found.forgot(Watermark(name, 5)) for name in "abc"] == [False, False, True]
 
 
 def test_lost_seconds_are_told_as_far_as_they_are_known(rig, redis_url):
     """By this process's own clock, from the first look that saw more than the server still knows."""
     now = [100.0]
-    tide = Tide(connect(redis_url), clock=lambda: now[0])
+    tide = DataLossGuard(connect(redis_url), clock=lambda: now[0])
     tide.look()
     for _ in range(4):
         rig.accept(turn())

@@ -9,10 +9,10 @@ import pytest
 from sayso.agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
-from sayso.channels.base import Ambiguous
-from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, speak
-from sayso.workers.processor import Drain
-from sayso.workers.sender import Postman
+from sayso.channels.base import DeliveryUncertain
+from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 
@@ -37,8 +37,8 @@ class Room:
         agent = Agent(tools, provider or OfflineProvider(), config)
         self.agent = ChannelAgent(agent, self.rig.store, **options)
         channels = {"chat": self.channel}
-        postman = Postman(self.rig.outbox, channels, speak)
-        self.drain = Drain(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
+        postman = ReplySender(self.rig.outbox, channels, texts_for)
+        self.drain = ConversationProcessor(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, user: str = "ana") -> str:
         """A turn and its answer."""
@@ -112,9 +112,9 @@ def test_reminder_that_may_have_arrived_is_marked_in_its_own_language():
     """Ana wrote Portuguese when she set it; the platform lost its answer when it rang."""
     room = Room(ScriptedProvider([CALLS, "ok"]))
     room.say("por favor, lembra-me de ligar ao Bob em 10 minutos, obrigada")
-    room.channel.errors = [Ambiguous("lost")]
+    room.channel.errors = [DeliveryUncertain("lost")]
     assert room.later(600) == []
-    assert room.later(3) == [speak("pt").repeated(speak("pt").reminder("x"))]
+    assert room.later(3) == [texts_for("pt").repeated(texts_for("pt").reminder("x"))]
 
 
 def test_people_hear_and_cancel_their_own_reminders():
@@ -197,5 +197,5 @@ def test_notice_of_a_long_question_fits_in_one_message():
 def test_reminder_stays_though_the_model_goes_away():
     """The tool had run: nobody says that nothing was done, and it rings."""
     room = Room(ScriptedProvider([CALLS]))
-    assert room.say("remind me") == speak("en").model_lost()
-    assert [speak("en").reminder("x")] == room.later(3600)
+    assert room.say("remind me") == texts_for("en").model_lost()
+    assert [texts_for("en").reminder("x")] == room.later(3600)

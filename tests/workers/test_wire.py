@@ -14,7 +14,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, RedisError, Respons
 from sayso.pending.concurrency import reach
 from sayso.pending.redis import wire as wires
 from sayso.pending.redis.client import Connections, connect
-from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.redis.wire import MAX_TRIES, Wire
 from tests.workers.proxy import Proxy, as_it_is
 
@@ -438,7 +438,7 @@ def test_second_loop_goes_another_way(redis_url, redis_client, tmp_path):
     """A future is its own loop's: another one's caller would never wake. Its calls go through a thread instead."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
-    scripts, wire = Scripts(client, tmp_path), Wire(redis_url)
+    scripts, wire = LuaScripts(client, tmp_path), Wire(redis_url)
     Connections.of(client).wire = wire
 
     async def elsewhere():
@@ -458,7 +458,7 @@ def test_scripts_the_server_forgot_are_loaded_again_by_all_at_once(redis_url, re
     """After SCRIPT FLUSH a hundred callers at once have a hundred answers, each his own; the text is sent once."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
-    scripts, wire, loads = Scripts(client, tmp_path), Wire(redis_url), []
+    scripts, wire, loads = LuaScripts(client, tmp_path), Wire(redis_url), []
     Connections.of(client).wire = wire
     send = wire.ask
 

@@ -11,13 +11,13 @@ from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import MovingWindowRateLimiter
 from redis import Redis
 
-from sayso.channels.i18n.texts import Voice
+from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.turns.queued import stops
 from sayso.workers.access.people import WAIT_SECONDS, People, Waiting
-from sayso.workers.access.rules import Admitted, Ignored, Rules, Stranger, Verdict, asks_who, digest
-from sayso.workers.mailbox import REFUSAL, Accepted, Porch, Stage, refusal
+from sayso.workers.access.rules import AccessDecision, AccessRules, Admitted, Ignored, Stranger, asks_who, digest
+from sayso.workers.mailbox import REFUSAL, Accepted, GuardedInbox, TurnStatus, refusal
 
 log = logging.getLogger(__name__)
 
@@ -27,22 +27,22 @@ MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class AccessConfig:
     """What stands at the gate where somebody is turned away: the rules of each such channel, and what it asks."""
 
-    rules: Mapping[str, Rules]
+    rules: Mapping[str, AccessRules]
     people: People
     quota: Quota | None = None
 
 
-class Gate:
+class AccessControl:
     """Lets turns into the mailbox, by their channel's rules; one per process.
 
     A channel without rules costs nothing here. With them it is asked first who somebody is; where Redis cannot say,
     nobody is let in.
     """
 
-    def __init__(self, porch: Porch, voice: Voice, guard: Guard | None = None) -> None:
+    def __init__(self, porch: GuardedInbox, voice: TextsForTurn, guard: AccessConfig | None = None) -> None:
         self._porch = porch
         self._voice = voice
         self._guard = guard
@@ -52,14 +52,14 @@ class Gate:
         rules = self._rules(turn)
         return rules.ignores(turn) if rules else ""
 
-    def judge(self, turn: Turn) -> Verdict:
+    def judge(self, turn: Turn) -> AccessDecision:
         """What would become of a turn by its channel's rules. Nothing is kept or said. Raises redis.RedisError."""
         rules, guard = self._rules(turn), self._guard
         if not (rules and guard):
             return Admitted(turn)
         return rules.judge(turn, guard.people.standing(turn.conversation.channel, rules.ids(turn)))
 
-    def stage(self, turn: Turn) -> Stage:
+    def stage(self, turn: Turn) -> TurnStatus:
         """How far a turn has come behind the gate. Raises redis.RedisError."""
         return self._porch.stage(turn)
 
@@ -88,10 +88,10 @@ class Gate:
         standing = guard.people.standing(turn.conversation.channel, rules.ids(turn))
         return isinstance(rules.judge(turn, standing), Admitted)
 
-    def _rules(self, turn: Turn) -> Rules | None:
+    def _rules(self, turn: Turn) -> AccessRules | None:
         return self._guard.rules.get(turn.conversation.channel) if self._guard else None
 
-    def _paced(self, turn: Turn, rules: Rules, quota: Quota) -> Accepted:
+    def _paced(self, turn: Turn, rules: AccessRules, quota: Quota) -> Accepted:
         """Let a turn in unless its person has sent too many; an answer to a question always, as a tap or a stop.
 
         What came in before is no further one, and nobody hears that it is too many.
@@ -106,7 +106,7 @@ class Gate:
             quota.book(*whose)
         return accepted
 
-    def _turn_away(self, turn: Turn, rules: Rules, people: People) -> None:
+    def _turn_away(self, turn: Turn, rules: AccessRules, people: People) -> None:
         """Say that they are on no list: once an hour, and again to who asks for their id."""
         channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_who(turn)
         if not asks and people.was_told(channel, ids[0]):
@@ -122,7 +122,7 @@ class Gate:
             people.note_told(channel, ids[0])
 
 
-def _is_paced(turn: Turn, rules: Rules) -> bool:
+def _is_paced(turn: Turn, rules: AccessRules) -> bool:
     """Whether it counts as one more of its person: taps and stops never do."""
     return rules.per_minute is not None and not turn.tap and not stops(turn)
 

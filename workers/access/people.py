@@ -50,7 +50,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class ListedPerson:
     """Somebody about whom an operator decided, at Unix seconds `at`."""
 
     ids: tuple[str, ...]
@@ -75,16 +75,16 @@ class People(Protocol):
         """They were told now."""
 
 
-class Book(Protocol):
+class AccessList(Protocol):
     """What is kept of people for operators."""
 
-    def people(self, channel: str) -> list[Person]:
+    def people(self, channel: str) -> list[ListedPerson]:
         """Everybody who is approved or blocked, the newest first."""
 
     def waiting(self, channel: str) -> list[Waiting]:
         """Strangers whose codes are good, the newest first."""
 
-    def keep(self, channel: str, person: Person) -> None:
+    def keep(self, channel: str, person: ListedPerson) -> None:
         """Note a decision under each of their ids; they wait no longer. Raises TooManyPeople."""
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
@@ -104,7 +104,7 @@ def looks_like_a_code(word: str) -> bool:
 class Register:
     """What an operator decides about people, named by their code or one of their ids, over what a book keeps."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: AccessList) -> None:
         self._book = book
 
     def approve(self, channel: str, who: str) -> Waiting | None:
@@ -127,10 +127,10 @@ class Register:
         if looks_like_a_code(who) and not (waits or known):
             raise UnknownPerson(f"nobody waits on {channel} with the code {who!r}: a code is good for an hour")
         name = waits.name if waits else known[0].name if known else ""
-        self._book.keep(channel, Person(_ids(waits, known) or (who,), state, name))
+        self._book.keep(channel, ListedPerson(_ids(waits, known) or (who,), state, name))
         return waits
 
-    def _found(self, channel: str, who: str) -> tuple[Waiting | None, list[Person]]:
+    def _found(self, channel: str, who: str) -> tuple[Waiting | None, list[ListedPerson]]:
         """Whoever waits with this code or id, and all that is kept of people with one of their ids."""
         code = who.upper().encode("utf-8", "replace")
         waits = None
@@ -141,7 +141,7 @@ class Register:
         return waits, [person for person in self._book.people(channel) if not mine.isdisjoint(person.ids)]
 
 
-def _ids(waits: Waiting | None, known: Iterable[Person]) -> tuple[str, ...]:
+def _ids(waits: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
     """All ids of somebody: those they wait with, and those that were decided about before."""
     found = [*(waits.ids if waits else ()), *(name for person in known for name in person.ids)]
     return tuple(dict.fromkeys(found))
@@ -219,7 +219,7 @@ class RedisPeople:
         """They were told now. Raises redis.RedisError."""
         self._connections.ask("SET", self._told(channel, name), 1, "EX", WAIT_SECONDS)
 
-    def people(self, channel: str) -> list[Person]:
+    def people(self, channel: str) -> list[ListedPerson]:
         """Everybody who is approved or blocked. Raises redis.RedisError."""
         kept = self._connections.ask("HVALS", self._key("people", channel))
         found = {person.ids: person for person in map(_person, kept)}
@@ -232,7 +232,7 @@ class RedisPeople:
         good = [each for each in found if each.at + WAIT_SECONDS > now]
         return sorted(good, key=lambda each: (-each.at, each.ids))
 
-    def keep(self, channel: str, person: Person) -> None:
+    def keep(self, channel: str, person: ListedPerson) -> None:
         """Note a decision. Raises TooManyPeople, redis.RedisError."""
         what = json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
         keys = (self._key("people", channel), self._key("waiting", channel))
@@ -250,9 +250,9 @@ class RedisPeople:
         return f"{self._prefix}told:{channel}:{digest(name)}"
 
 
-def _person(entry: str) -> Person:
+def _person(entry: str) -> ListedPerson:
     kept: dict[str, Any] = json.loads(entry)
-    return Person(tuple(kept["ids"]), kept["state"], kept["name"], float(kept["at"]))
+    return ListedPerson(tuple(kept["ids"]), kept["state"], kept["name"], float(kept["at"]))
 
 
 def _waiting(entry: str) -> Waiting:
@@ -268,7 +268,7 @@ def _full(channel: str) -> str:
 
 @dataclass(slots=True)
 class _Channel:
-    people: dict[str, Person] = field(default_factory=dict)
+    people: dict[str, ListedPerson] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     told: dict[str, float] = field(default_factory=dict)
 
@@ -307,7 +307,7 @@ class MemoryPeople:
         with self._lock:
             self._of(channel).told = {each: at for each, at in told.items() if now - at < WAIT_SECONDS} | {name: now}
 
-    def people(self, channel: str) -> list[Person]:
+    def people(self, channel: str) -> list[ListedPerson]:
         """Everybody who is approved or blocked."""
         found = {person.ids: person for person in self._of(channel).people.values()}
         return sorted(found.values(), key=lambda person: (-person.at, person.ids))
@@ -323,7 +323,7 @@ class MemoryPeople:
         kept.waiting = {name: each for name, each in kept.waiting.items() if each.at + WAIT_SECONDS > now}
         return kept.waiting
 
-    def keep(self, channel: str, person: Person) -> None:
+    def keep(self, channel: str, person: ListedPerson) -> None:
         """Note a decision. Raises TooManyPeople."""
         kept = self._of(channel)
         with self._lock:

@@ -38,11 +38,11 @@ class Stranger:
     """Nothing is kept; who wrote it may hear that they are on no list."""
 
 
-Verdict = Admitted | Ignored | Stranger
+AccessDecision = Admitted | Ignored | Stranger
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AccessRules:
     """Who may talk on one channel, where and how often.
 
     `allow`: only these people, None for everybody, unless `pairing` asks all for a code. `block`: never. `chats`: only
@@ -78,7 +78,7 @@ class Rules:
             return "group"
         return ""
 
-    def judge(self, turn: Turn, standing: Standing = "") -> Verdict:
+    def judge(self, turn: Turn, standing: Standing = "") -> AccessDecision:
         """What becomes of a turn, of somebody about whom an operator decided this. Blocked beats everything."""
         reason = "blocked" if standing == "blocked" else self.ignores(turn)
         if reason:
@@ -106,15 +106,15 @@ def rules(
     chats: Iterable[str] | None = None,
     per_minute: int | None = None,
     phones: bool = False,
-) -> Rules:
+) -> AccessRules:
     """The rules of people and chats as somebody writes them; `phones` says that numbers name them, as on WhatsApp."""
-    spelled = Rules(phones=phones).spelled
+    spelled = AccessRules(phones=phones).spelled
 
     def names(given: Iterable[str] | None) -> frozenset[str] | None:
         return None if given is None else frozenset(map(spelled, given))
 
     blocked = names(block) or frozenset()
-    return Rules(names(allow), blocked, pairing, groups, names(chats), per_minute, phones)
+    return AccessRules(names(allow), blocked, pairing, groups, names(chats), per_minute, phones)
 
 
 def asks_who(turn: Turn) -> bool:

@@ -54,7 +54,7 @@ Talk = Generator[Command, Any, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Watermark:
     """What a server was: its identity, and its tide."""
 
     id: str
@@ -62,7 +62,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ServerState:
     """What a server says of itself: the names of its identity, its tide, and why it is halted, "" if it is not."""
 
     ids: tuple[str, ...] = ()
@@ -70,12 +70,12 @@ class Found:
     halted: str = ""
 
     @classmethod
-    def of(cls, answers: Sequence[Any]) -> Found:
+    def of(cls, answers: Sequence[Any]) -> ServerState:
         """The answers to what `keys_of` names."""
         tide, founded, halted = (str(answer or "") for answer in answers)
         return cls(tuple(founded.split()), int(tide) if tide.isdigit() else 0, halted)
 
-    def forgot(self, known: Mark | None) -> bool:
+    def forgot(self, known: Watermark | None) -> bool:
         """Whether it knows less than somebody was told. Where nothing was done yet, nothing is forgotten."""
         if known is None or known.n == 0:
             return False
@@ -83,7 +83,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
+class HaltReason:
     """Why a server is halted: what somebody remembers of it, what it knows itself, and of how many seconds it lacks the
     work, as far as that is known.
     """
@@ -94,7 +94,7 @@ class Halt:
     seconds: float | None = None
 
     @classmethod
-    def read(cls, text: str) -> Halt:
+    def read(cls, text: str) -> HaltReason:
         """The note in a server. One that somebody damaged says nothing but that it is there."""
         try:
             said = json.loads(text)
@@ -110,34 +110,34 @@ class Halt:
         return missing if self.seconds is None else f"{missing}, about the last {self.seconds:.1f} s of them"
 
 
-class Notes(Protocol):
+class WatermarkStore(Protocol):
     """Where tides are remembered across restarts."""
 
-    def read(self) -> Mapping[str, Mark]:
+    def read(self) -> Mapping[str, Watermark]:
         """The last mark of each place; empty when nothing can be read."""
 
-    def keep(self, place: str, mark: Mark) -> None:
+    def keep(self, place: str, mark: Watermark) -> None:
         """Note what a server at a place was. Failing is no error."""
 
 
 class NoNotes:
     """Remembers nothing."""
 
-    def read(self) -> Mapping[str, Mark]:
+    def read(self) -> Mapping[str, Watermark]:
         """Nothing."""
         return {}
 
-    def keep(self, place: str, mark: Mark) -> None:
+    def keep(self, place: str, mark: Watermark) -> None:
         """Not at all."""
 
 
-class Tide:
+class DataLossGuard:
     """One server's tide, as this process remembers it; one per process and server, for all of its connections."""
 
     def __init__(
         self,
         client: Redis,
-        notes: Notes | None = None,
+        notes: WatermarkStore | None = None,
         *,
         name: str = "",
         prefix: str = PREFIX,
@@ -159,7 +159,7 @@ class Tide:
         self._watching = 0
 
     @property
-    def known(self) -> Mark | None:
+    def known(self) -> Watermark | None:
         """The highest tide this process was told, None before it was told any."""
         return self._known
 
@@ -204,7 +204,7 @@ class Tide:
         With `founds`, one without an identity is given one: it was found fit before.
         """
         known = self._known  # what is learnt from here on is no evidence against the answer
-        found = Found.of((yield ("MGET", *self._keys)))
+        found = ServerState.of((yield ("MGET", *self._keys)))
         if found.halted:
             self._note_halt(found.halted)
             return
@@ -214,7 +214,7 @@ class Tide:
             return
         if founds and not found.ids:
             yield ("SET", self._keys[1], secrets.token_hex(8), "NX")
-            found = Found.of((yield ("MGET", *self._keys)))
+            found = ServerState.of((yield ("MGET", *self._keys)))
         self._learn(found)
 
     def watch(self) -> None:
@@ -236,15 +236,15 @@ class Tide:
                 log.exception("tide.failed")
             time.sleep(LOOK_SECONDS)
 
-    def _remembered(self, found: Found) -> Mark | None:
+    def _remembered(self, found: ServerState) -> Watermark | None:
         """What was noted of this server before this process began, wherever it was reached then."""
         marks = [mark for mark in self._noted.values() if mark.id in found.ids]
         return max(marks, key=lambda mark: mark.n, default=None)
 
-    def _halting(self, known: Mark, found: Found) -> Talk:
+    def _halting(self, known: Watermark, found: ServerState) -> Talk:
         """Write it down there. Until that is done, this process refuses by itself."""
         same = known.id in found.ids
-        halt = Halt(known.id, known.n, found.n if same else 0, self._seconds_since(found.n) if same else None)
+        halt = HaltReason(known.id, known.n, found.n if same else 0, self._seconds_since(found.n) if same else None)
         try:
             done = yield ("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, json.dumps(asdict(halt)))
         except (ReadOnlyError, BusyLoadingError):  # no primary, or not yet one: it is no witness
@@ -262,20 +262,20 @@ class Tide:
     def _note_halt(self, text: str) -> None:
         self._refusing = False
         if not self._halt:
-            log.error("redis.halted", extra=self._extra(Halt.read(text)) | {"advice": CURE})
+            log.error("redis.halted", extra=self._extra(HaltReason.read(text)) | {"advice": CURE})
         self._halt = text
 
-    def _extra(self, halt: Halt) -> dict[str, Any]:
+    def _extra(self, halt: HaltReason) -> dict[str, Any]:
         seconds = "unknown" if halt.seconds is None else f"{halt.seconds:.1f}"
         return {
             "primary": self._name or "-", "remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds,
         }  # fmt: skip
 
-    def _learn(self, found: Found) -> None:
+    def _learn(self, found: ServerState) -> None:
         with self._learning:
             known = self._known
             if found.ids and (known is None or known.id not in found.ids):
-                self._known = Mark(found.ids[0], found.n)
+                self._known = Watermark(found.ids[0], found.n)
             elif known and found.n > known.n:
                 self._known = replace(known, n=found.n)
             if known != self._known:

@@ -14,9 +14,9 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import RESUMED, Scripts
+from sayso.pending.redis.scripts import RESUMED, LuaScripts
 from sayso.workers.mailbox import LUA
-from sayso.workers.redis.client import Found, Halt, Mark, keys_of
+from sayso.workers.redis.client import HaltReason, ServerState, Watermark, keys_of
 
 #: How far beyond all that a server knows, and that anybody remembers of it, its numbers go on: more than any counter
 #: rises between two resumes.
@@ -50,21 +50,21 @@ class Resumed:
     repeated, actions that nobody may decide any more.
     """
 
-    halt: Halt
+    halt: HaltReason
     lanes: int
     replies: int
     actions: int
 
 
-def halt_of(client: Redis, *, prefix: str = PREFIX) -> Halt | None:
+def halt_of(client: Redis, *, prefix: str = PREFIX) -> HaltReason | None:
     """Why a server is halted, None when it is not. Raises redis.RedisError."""
     text = client.get(keys_of(prefix)[2])
-    return Halt.read(str(text)) if text else None
+    return HaltReason.read(str(text)) if text else None
 
 
 def tide_of(client: Redis, *, prefix: str = PREFIX) -> int:
     """A server's tide. Raises redis.RedisError."""
-    return Found.of(client.mget(keys_of(prefix))).n
+    return ServerState.of(client.mget(keys_of(prefix))).n
 
 
 def resume(client: Redis, *, beyond: int = 0, gated: bool = False, prefix: str = PREFIX) -> Resumed | None:
@@ -73,13 +73,13 @@ def resume(client: Redis, *, beyond: int = 0, gated: bool = False, prefix: str =
     `gated` servers are several: only shards that are at home there are prepared, and `beyond` is the highest tide of
     all, because shards move with their numbers. Raises redis.RedisError.
     """
-    found = Found.of(client.mget(keys_of(prefix)))
+    found = ServerState.of(client.mget(keys_of(prefix)))
     if not found.halted:
         return None
-    halt = Halt.read(found.halted)
+    halt = HaltReason.read(found.halted)
     floor = max(halt.remembered, found.n, beyond) + STRIDE
     try:
-        done = _prepare(Scripts(client, LUA, prefix=prefix, gated=gated), client, floor, prefix)
+        done = _prepare(LuaScripts(client, LUA, prefix=prefix, gated=gated), client, floor, prefix)
     except ResponseError as exc:
         if str(exc).startswith(RESUMED):  # by somebody else, at the same time
             return None
@@ -89,7 +89,7 @@ def resume(client: Redis, *, beyond: int = 0, gated: bool = False, prefix: str =
     return Resumed(halt, *done)
 
 
-def _prepare(scripts: Scripts, client: Redis, floor: int, prefix: str) -> tuple[int, int, int]:
+def _prepare(scripts: LuaScripts, client: Redis, floor: int, prefix: str) -> tuple[int, int, int]:
     """Shards first: what is begun from then on is beyond the floor, too."""
     for shard in sorted(scripts.at_home()):
         scripts.on_shard("resume_shard", shard, floor)
@@ -121,18 +121,18 @@ class TideFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> Mapping[str, Mark]:
+    def read(self) -> Mapping[str, Watermark]:
         """The last mark of each place. A file that is missing or damaged remembers nothing."""
         try:
             found = json.loads(self._path.read_text())
-            return {str(place): Mark(str(mark["id"]), int(mark["n"])) for place, mark in found.items()}
+            return {str(place): Watermark(str(mark["id"]), int(mark["n"])) for place, mark in found.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
             log.warning("tide.not_remembered", extra={"reason": type(exc).__name__})
             return {}
 
-    def keep(self, place: str, mark: Mark) -> None:
+    def keep(self, place: str, mark: Watermark) -> None:
         """Note a mark, unless another process noted a higher one."""
         marks = dict(self.read())
         before = marks.pop(place, None)

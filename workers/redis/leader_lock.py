@@ -12,7 +12,7 @@ from sayso.pending.redis.client import PREFIX
 HOLD_SECONDS = 3
 
 
-class Baton:
+class LeaderLock:
     """One process's hand on the baton of a name."""
 
     def __init__(self, client: Redis, name: str, *, prefix: str = PREFIX) -> None:

@@ -106,7 +106,7 @@ class _Entry:
     error: BaseException | None = None
 
 
-class Books:
+class JobRegistry:
     """Lives as long as its worker, on a thread of its own. What cannot be written now is written later."""
 
     def __init__(self, worker: BaseWorker, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -35,7 +35,7 @@ from sayso.config.wiring import rq_entry as jobs
 from sayso.config.wiring.bootstrap import Services
 from sayso.pending.concurrency import LoopThread, bound_threads, offload, stack_of
 from sayso.workers.lease import listen
-from sayso.workers.rq.bookkeeping import Books, Stopped
+from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import FIRST, SaysoJob
 
 log = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ class SaysoWorker(BaseWorker):
         self._loop = loop
         self._capacity = capacity
         self._on_stop = on_stop
-        self._books = Books(self)
+        self._books = JobRegistry(self)
         self._taker = self.connection.register_script(_TAKE)
         self._running: dict[str, Future[None]] = {}
         self._ended_one = threading.Condition()

@@ -17,7 +17,7 @@ from redis import Redis
 
 from sayso.pending.redis.client import PREFIX, Connections
 from sayso.pending.redis.ferry import aboard, wait_for
-from sayso.pending.redis.scripts import LEASE, SHARDS, Scripts, ShardMoved
+from sayso.pending.redis.scripts import LEASE, SHARDS, LuaScripts, ShardMoved
 
 #: Seconds between the tries of a call whose shard is on its way: about two in all.
 PAUSES = (0.02, 0.03, 0.05, *[0.1] * 19)
@@ -62,7 +62,7 @@ class ShardMap:
         return self._homes
 
 
-class RoutedScripts(Scripts):
+class RoutedScripts(LuaScripts):
     """The scripts of one folder, each run where its shard is at home.
 
     While a shard is on its way a call waits, for about two seconds; the turns of one conversation wait in the order in
@@ -80,7 +80,9 @@ class RoutedScripts(Scripts):
         pause: Callable[[float], None] | None = None,
     ) -> None:
         self._homes = homes
-        self._primaries = {name: Scripts(client, folder, prefix=prefix, gated=True) for name, client in clients.items()}
+        self._primaries = {
+            name: LuaScripts(client, folder, prefix=prefix, gated=True) for name, client in clients.items()
+        }
         self._pauses = pauses
         self._pause = pause or _pause
         self._lines = _Lines()

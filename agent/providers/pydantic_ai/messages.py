@@ -32,15 +32,15 @@ from sayso.agent.tools.screening import fenced
 T = TypeVar("T")
 
 
-def sound(value: T) -> T:
+def without_lone_surrogates(value: T) -> T:
     """The text, or all text of the JSON value, with a mark for each half of a character that has no other half."""
     made: Any = value
     if isinstance(made, str):
         made = _whole(made)
     elif isinstance(made, dict):
-        made = {sound(key): sound(each) for key, each in made.items()}
+        made = {without_lone_surrogates(key): without_lone_surrogates(each) for key, each in made.items()}
     elif isinstance(made, list | tuple):
-        made = [sound(each) for each in made]
+        made = [without_lone_surrogates(each) for each in made]
     return made  # type: ignore[no-any-return]  # of the same kind
 
 
@@ -145,7 +145,7 @@ def instructions(system_prompt: str, messages: Iterable[Shown]) -> list[str]:
     """The one system prompt in its parts: what is the same in every turn, then what the transcript adds."""
     added = [each.message.content for each in messages if each.message.role is Role.SYSTEM and each.message.content]
     first = "\n\n".join(filter(None, [system_prompt, FENCE_RULE]))
-    return [sound(part) for part in (first, *(["\n\n".join(added)] if added else []))]
+    return [without_lone_surrogates(part) for part in (first, *(["\n\n".join(added)] if added else []))]
 
 
 def transcript(messages: Iterable[Shown], source: str = "") -> list[ModelMessage]:
@@ -227,7 +227,10 @@ class _Writer:
     def _assistant(self, shown: Shown) -> None:
         text = _joined(shown)
         self.waiting = {_unused(call.id, self.ids): call for call in shown.message.tool_calls}
-        calls = [ToolCallPart(_legal_name(call), sound(call.parameters), sent) for sent, call in self.waiting.items()]
+        calls = [
+            ToolCallPart(_legal_name(call), without_lone_surrogates(call.parameters), sent)
+            for sent, call in self.waiting.items()
+        ]
         if text or calls:
             plain: list[TextPart | ToolCallPart] = [*([TextPart(text)] if text else []), *calls]
             self.written.append(ModelResponse(with_reasoning(shown.message, self.source, plain)))
@@ -252,16 +255,16 @@ class _Writer:
 
 def _content(shown: Shown) -> list[UserContent]:
     files = [
-        sound(each) if isinstance(each, str) else BinaryContent(each.data, media_type=each.mime_type)
+        without_lone_surrogates(each) if isinstance(each, str) else BinaryContent(each.data, media_type=each.mime_type)
         for each in shown.files
     ]
-    return [*([sound(shown.message.content)] if shown.message.content.strip() else []), *files]
+    return [*([without_lone_surrogates(shown.message.content)] if shown.message.content.strip() else []), *files]
 
 
 def _joined(shown: Shown) -> str:
     """Text and the names of files, without those that are sent as they are."""
     names = (each for each in shown.files if isinstance(each, str))
-    return sound("\n".join(part for part in (shown.message.content, *names) if part.strip()))
+    return without_lone_surrogates("\n".join(part for part in (shown.message.content, *names) if part.strip()))
 
 
 def _legal_name(call: ToolCall) -> str:

@@ -133,7 +133,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ModelRequest:
     """Lives for one request. `left_out` are the tools that the vendor takes not, as far as it was said already."""
 
     provider: str

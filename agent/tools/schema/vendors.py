@@ -38,7 +38,7 @@ _SPECIAL = frozenset().union(*_OF_TYPE.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class SchemaDialect:
     """The part of JSON Schema that a vendor knows. Where there are `min_items`, it takes no other values of that."""
 
     keywords: frozenset[str]
@@ -74,15 +74,15 @@ _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostnam
 
 
 #: OpenAI: Structured Outputs, Supported schemas. A format beyond these is a 400.
-STRICT_OPENAI = Dialect(_SHAPE | {*_NUMBERS, "minItems", "maxItems"}, _FORMATS)
+STRICT_OPENAI = SchemaDialect(_SHAPE | {*_NUMBERS, "minItems", "maxItems"}, _FORMATS)
 
 
 #: Anthropic: Structured outputs, JSON Schema limitations: no bounds, at least no or one item, nothing recursive.
-STRICT_ANTHROPIC = Dialect(_SHAPE | {"minItems"}, _FORMATS | {"uri"}, (0, 1))
+STRICT_ANTHROPIC = SchemaDialect(_SHAPE | {"minItems"}, _FORMATS | {"uri"}, (0, 1))
 
 
 #: Google: Generative Language API, Schema.
-GEMINI = Dialect(
+GEMINI = SchemaDialect(
     frozenset((
         "type", "format", "description", "nullable", "enum", "maxItems", "minItems", "properties", "required", "items",
         "minimum", "maximum", "minLength", "maxLength", "pattern", "anyOf",
@@ -390,7 +390,7 @@ _KINDS: Mapping[type, str] = {
 }  # fmt: skip
 
 
-def strict(name: str, schema: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+def strict_schema(name: str, schema: dict[str, Any], dialect: SchemaDialect) -> dict[str, Any]:
     """The schema of the tool with this name; what may be left out may be null instead.
 
     Raises ToolValidationError, with the cure, for what has no such form.
@@ -524,7 +524,7 @@ def _check_parameter_names(name: str, parameters: Mapping[str, Any], api_format:
         )
 
 
-def _dialect(name: str, schema: Mapping[str, Any], api_format: str) -> Dialect:
+def _dialect(name: str, schema: Mapping[str, Any], api_format: str) -> SchemaDialect:
     if api_format != "anthropic":
         return STRICT_OPENAI
     if "$defs" in schema:

@@ -10,13 +10,13 @@ from typing import Any
 
 from sayso.agent import agent as batch
 from sayso.agent.messages import Message, Role
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.providers import base
 from sayso.agent.run import loop
 from sayso.agent.run import model_call as asking
 from sayso.agent.run import tool_call as call_watch
 from sayso.agent.run.runner import Runner
-from sayso.agent.run.state import OpenRound, Run
+from sayso.agent.run.state import OpenRound, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class Mutant:
             setattr(self.owner, self.function, whole)
 
 
-def _forget_a_result(whole: Any, run: Run, outcomes: Any, **options: Any) -> None:
+def _forget_a_result(whole: Any, run: RunState, outcomes: Any, **options: Any) -> None:
     whole(run, outcomes[:-1] if len(outcomes) > 1 else outcomes, **options)
 
 
-def _double_a_call(whole: Any, run: Run, outcomes: Any, **options: Any) -> None:
+def _double_a_call(whole: Any, run: RunState, outcomes: Any, **options: Any) -> None:
     if run.open_round is not None:
         answer = run.open_round.answer
         run.open_round.answer = replace(answer, tool_calls=(*answer.tool_calls, answer.tool_calls[-1]))
     whole(run, [*outcomes, outcomes[-1]], **options)
 
 
-def _answer_backwards(whole: Any, run: Run, outcomes: Any, **options: Any) -> None:
+def _answer_backwards(whole: Any, run: RunState, outcomes: Any, **options: Any) -> None:
     whole(run, list(reversed(outcomes)), **options)
 
 
@@ -58,11 +58,11 @@ def _forget_what_was_stopped(whole: Any, open_round: OpenRound) -> Any:
     return list(open_round.outcomes.values())
 
 
-def _leave_out_what_was_withheld(whole: Any, run: Run, content: str) -> None:
+def _leave_out_what_was_withheld(whole: Any, run: RunState, content: str) -> None:
     run.messages.append(Message(Role.ASSISTANT, content))
 
 
-def _let_ids_be(whole: Any, answer: Message, run: Run) -> Message:
+def _let_ids_be(whole: Any, answer: Message, run: RunState) -> Message:
     return answer
 
 
@@ -77,13 +77,13 @@ async def _believe_anything(whole: Any, provider: Any, request: Any) -> Any:
         raise base.ProviderError("down") from exc
 
 
-async def _count_twice(whole: Any, asker: Any, run: Run, *args: Any) -> Any:
+async def _count_twice(whole: Any, asker: Any, run: RunState, *args: Any) -> Any:
     answer, usage = await whole(asker, run, *args)
     run.usage += usage
     return answer, usage
 
 
-async def _remember_early(whole: Any, runner: Any, run: Run) -> Any:
+async def _remember_early(whole: Any, runner: Any, run: RunState) -> Any:
     if run.memory is not None:
         run.memory.add_many(run.request.said)
     return await whole(runner, run)
@@ -100,7 +100,7 @@ async def _tell_twice(whole: Any, chronicle: Any, event: str, *args: Any) -> Non
         await whole(chronicle, event, *args)
 
 
-async def _one_step_more(whole: Any, looping: Any, run: Run, watch: Any) -> Any:
+async def _one_step_more(whole: Any, looping: Any, run: RunState, watch: Any) -> Any:
     ending = await whole(looping, run, watch)
     run.iterations += run.iterations == looping._config.max_iterations
     return ending
@@ -111,18 +111,18 @@ async def _leave_others_behind(whole: Any, coroutines: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("forget a result", Run, "close_round", _forget_a_result),
-    Mutant("double a call", Run, "close_round", _double_a_call),
-    Mutant("answer backwards", Run, "close_round", _answer_backwards),
+    Mutant("forget a result", RunState, "close_round", _forget_a_result),
+    Mutant("double a call", RunState, "close_round", _double_a_call),
+    Mutant("answer backwards", RunState, "close_round", _answer_backwards),
     Mutant("forget what was stopped", OpenRound, "closed", _forget_what_was_stopped),
     Mutant("let the provider's errors out", asking, "acall", _let_errors_out),
     Mutant("believe whatever a provider gives", asking, "acall", _believe_anything),
     Mutant("let ids repeat themselves", asking, "_identified", _let_ids_be),
     Mutant("count usage twice", asking.Asker, "_answered", _count_twice),
     Mutant("remember before the end", Runner, "_ending", _remember_early),
-    Mutant("leave out what no guardrail passed", Run, "close", _leave_out_what_was_withheld),
+    Mutant("leave out what no guardrail passed", RunState, "close", _leave_out_what_was_withheld),
     Mutant("end a call in silence", call_watch.CallWatch, "_ended", _end_in_silence),
-    Mutant("tell the end twice", Chronicle, "tell", _tell_twice),
+    Mutant("tell the end twice", RunEvents, "tell", _tell_twice),
     Mutant("one step more", loop.Loop, "_steps", _one_step_more),
     Mutant("leave the rest of a batch behind", batch, "at_once", _leave_others_behind),
 )  # fmt: skip

@@ -6,20 +6,20 @@ from typing import get_args
 
 import pytest
 
-from sayso.agent.result import Ending, ending_words
-from sayso.channels.i18n.texts import speak
+from sayso.agent.result import StopCause, ending_words
+from sayso.channels.i18n.texts import texts_for
 
 
 def test_every_ending_has_words_of_its_own() -> None:
     """One sentence or two."""
-    words = [ending_words(reason) for reason in get_args(Ending)]
+    words = [ending_words(reason) for reason in get_args(StopCause)]
     assert len(set(words)) == len(words) == 5
     assert all(10 < len(said) <= 120 for said in words)
 
 
 def test_channels_say_the_same() -> None:
     """English is one language of theirs; being stopped has its own words there."""
-    texts = speak("en")
+    texts = texts_for("en")
     assert ending_words("budget_spent") == texts.budget_spent()
     assert ending_words("refused") == texts.refused()
     assert ending_words("loop_detected") == texts.in_circles()

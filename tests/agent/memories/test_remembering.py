@@ -16,9 +16,9 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, SQLiteTripleStore, Triple
 from sayso.agent.memory.knowledge import KnowledgeMemory
-from sayso.agent.memory.recall import PREFACE, Remembering
+from sayso.agent.memory.recall import PREFACE, RunMemory
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.tools.screening import fenced
 from tests.agent.memories.models import DOWN, Reader, user
 
@@ -63,13 +63,13 @@ class Broken(MemoryTripleStore):
 def remembering(*observers, own=False, scope="alice", provider=None, **options):
     """Of one run, whose conversation is new unless it is given."""
     options.setdefault("memory", ConversationMemory())
-    return Remembering(
+    return RunMemory(
         provider=provider or Reader(),
         model="big",
         timeout=1.0,
         own=own,
         scope=scope,
-        chronicle=Chronicle(observers),
+        chronicle=RunEvents(observers),
         **options,
     )
 

@@ -13,7 +13,7 @@ from sayso.agent import Tool, ToolRegistry
 from sayso.agent.tools import ToolOutcome
 from sayso.agent.toolsets import refresh as live
 from sayso.agent.toolsets.base import SourceUnreachable
-from sayso.agent.toolsets.refresh import LiveSource, LiveSources
+from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 
 
 class Provider:
@@ -61,12 +61,12 @@ Open = Callable[..., tuple[Registry, dict[str, str]]]
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens providers as sources, with pauses that are over at once."""
     monkeypatch.setattr(live, "FIRST_PAUSE_SECONDS", 0.001)
-    made: list[LiveSources] = []
+    made: list[ToolsetRefresher] = []
 
     def start(*providers: Provider, seconds: float = 30) -> tuple[Registry, dict[str, str]]:
         registry = Registry()
         sources = [LiveSource(str(n), f"s{n}", provider, f"s{n}") for n, provider in enumerate(providers)]
-        made.append(LiveSources(sources, registry.replace_source))
+        made.append(ToolsetRefresher(sources, registry.replace_source))
         return registry, made[-1].open(seconds)
 
     yield start
@@ -114,7 +114,7 @@ def test_names_that_are_taken_are_told(opened: Open):
     """The tools of the source that came first stay."""
     registry = Registry()
     registry.register(Tool(name="s0-a", description="d"))
-    sources = LiveSources([LiveSource("0", "s0", Provider(["a"]), "s0")], registry.replace_source)
+    sources = ToolsetRefresher([LiveSource("0", "s0", Provider(["a"]), "s0")], registry.replace_source)
     why = sources.open(30)
     sources.close()
     assert "two tools are called 's0-a'" in why["0"]

@@ -34,8 +34,8 @@ from sayso.agent.toolsets.base import (
     UnclearOutcome,
     UnusableSchema,
     legal_names,
-    outside_schema,
     provided,
+    safe_schema,
 )
 from sayso.agent.toolsets.python import MockToolProvider, PythonToolProvider
 from tests.agent.sources import pets
@@ -227,12 +227,12 @@ def test_legal_names_never_collide():
 def test_schema_never_leads_to_the_network(reference: Any):
     """To check an argument nothing is fetched."""
     with pytest.raises(UnusableSchema, match="and nothing is fetched"):
-        outside_schema({"properties": {"a": {"$ref": reference}}})
+        safe_schema({"properties": {"a": {"$ref": reference}}})
 
 
 def test_schema_of_others_is_cleaned():
     """What says where it lives goes, and a pattern that is none; a parameter may still be called `id`."""
-    cleaned = outside_schema(
+    cleaned = safe_schema(
         {
             "$schema": "http://x",
             "$id": "http://x/y",
@@ -242,7 +242,7 @@ def test_schema_of_others_is_cleaned():
             },
         }
     )
-    assert outside_schema({"properties": {"any": True}})["properties"] == {"any": {}}
+    assert safe_schema({"properties": {"any": True}})["properties"] == {"any": {}}
     assert cleaned == {
         "type": "object",
         "properties": {"id": {"type": "string", "default": {"$id": 1}}, "$ref": {"type": "string"}},
@@ -263,7 +263,7 @@ def test_schema_of_others_is_cleaned():
 def test_schema_that_cannot_be_used_is_told(schema: dict[str, Any], said: str):
     """It is left out, with its reason."""
     with pytest.raises(UnusableSchema, match=said):
-        outside_schema(schema)
+        safe_schema(schema)
 
 
 def test_schema_that_is_too_deep_is_told():
@@ -272,7 +272,7 @@ def test_schema_that_is_too_deep_is_told():
     for _ in range(3000):
         deep = {"not": deep}
     with pytest.raises(UnusableSchema, match="nested deeper than"):
-        outside_schema(deep)
+        safe_schema(deep)
 
 
 @pytest.mark.parametrize("end", ["", "#"])
@@ -287,7 +287,7 @@ def test_older_drafts_keep_their_meaning(end: str):
         "properties": {"a": {"minimum": 1, "exclusiveMinimum": True}},
     }
     for schema, wrong in ((seven, ["x"]), (four, 1)):
-        tool = Tool("t", "d", outside_schema(schema))
+        tool = Tool("t", "d", safe_schema(schema))
         with pytest.raises(ToolParameterError):
             tool.validate({"a": wrong})
 
@@ -299,7 +299,7 @@ def test_patterns_take_no_time_without_end(monkeypatch: pytest.MonkeyPatch, numb
     monkeypatch.setattr(schemas, "linear_search", read.append)
     patterns = {f"a{n}": {"type": "string", "pattern": f"a{n}"} for n in range(number)}
     with contextlib.nullcontext() if kept else pytest.raises(UnusableSchema, match="more than 30000 characters"):
-        outside_schema({"properties": patterns})
+        safe_schema({"properties": patterns})
     assert len(read) == (kept or 0)
 
 

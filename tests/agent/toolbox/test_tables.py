@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.toolbox.tables import MAX_ANSWER_CHARS, MAX_QUERY_CHARS, Question, answered, query_csv, query_json
+from sayso.agent.toolbox.tables import MAX_ANSWER_CHARS, MAX_QUERY_CHARS, TableQuestion, answered, query_csv, query_json
 from sayso.agent.tools import ToolExecutionError, ToolParameterError
 from tests.agent.toolbox.words import said
 
@@ -102,7 +102,7 @@ def test_a_table_that_is_too_large_is_refused(text: str):
 def test_a_table_of_very_many_cells_is_refused():
     """Wide and long at once."""
     with pytest.raises(ValueError, match="500000 cells"):
-        answered((("a," * 199) + "a\n") * 3000, Question([], [], [], [], "", False, 1))
+        answered((("a," * 199) + "a\n") * 3000, TableQuestion([], [], [], [], "", False, 1))
 
 
 def test_a_long_answer_is_cut_and_says_so():
