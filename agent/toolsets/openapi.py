@@ -35,8 +35,8 @@ from sayso.agent.toolsets.base import (
 )
 from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, parse, server_url
 from sayso.agent.toolsets.openapi_operations import Operation, is_json_type, operations
-from sayso.agent.toolsets.openapi_request import Auth, request_for
-from sayso.channels.http import HttpResponse, OriginClient, Resolve, addresses_of, decoded, origin_of
+from sayso.agent.toolsets.openapi_request import Auth, HttpResponse, OriginClient, request_for
+from sayso.channels.http import Resolve, addresses_of, decoded, origin_of
 from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)
