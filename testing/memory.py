@@ -96,7 +96,7 @@ WAKE_GRACE_SECONDS = 5.0
 
 
 class Pendings(Protocol):
-    """The pending actions that move together with the lanes: `sayso.pending.repository.MemoryRecords`.
+    """The pending actions that move together with the lanes: `sayso.pending.memory.MemoryRecords`.
 
     `lock` is the one lock of both; `fence` is where the records find the lanes.
     """

@@ -79,7 +79,7 @@ class WorkerSettings(Section):
 
 
 class LimitSettings(Section):
-    """What is refused at the door, as `sayso.workers.mailbox.Limits` explains."""
+    """What is refused at the door, as `sayso.workers.mailbox.InboxLimits` explains."""
 
     waiting: Annotated[int, NotBoolean] = Field(default=50, ge=1, le=1000)
     per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)

@@ -230,7 +230,7 @@ def test_fake_twilio_asks_again_while_the_web_is_started_again(tmp_path: Path, m
     monkeypatch.setattr(twilio_api.time, "sleep", lambda _: None)
     twilio = twilio_api.FakeTwilio(RequestLog(), "AC", "token", "http://127.0.0.1:9")
     assert twilio._fetched("http://127.0.0.1:9/media/x")["size"] == 4
-    with pytest.raises(twilio_api.RefusedError):
+    with pytest.raises(twilio_api.TwilioRefusal):
         twilio._fetched("http://127.0.0.1:9/media/x")
 
 

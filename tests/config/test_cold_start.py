@@ -18,8 +18,8 @@ import asyncio, contextlib, json, sys
 from pathlib import Path
 from sayso.channels.base import SendError
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.config import cli
-import sayso.workers.rq.worker
+from sayso.config.cli import main as cli
+from sayso.workers.rq import worker
 
 def send(services):
     ready = set(sys.modules)
@@ -27,12 +27,12 @@ def send(services):
         asyncio.run(services.channels["bot"].send(Delivery("d", Conversation("bot", "1"), Reply("hello"))))
     print(json.dumps([sorted(ready), sorted(set(sys.modules) - ready)]))
 
-workers.worker.run_worker = send
+worker.run_worker = send
 cli.worker.callback(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 WEB = """
 import json, sys
-from sayso.channels.web import app
+from sayso.config.wiring.wsgi import app
 app()
 print(json.dumps([sorted(sys.modules), []]))
 """
@@ -95,5 +95,5 @@ def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, 
 def test_a_web_process_starts_without_any_vendors_library(loaded):
     """Whichever platforms it serves, it loads what verifies their webhooks when the first one comes in."""
     ready, _ = loaded(WEB, *PLATFORMS)
-    assert {f"channels.{platform}" for platform in PLATFORMS} <= ready
+    assert {f"sayso.channels.{platform}.adapter" for platform in PLATFORMS} <= ready
     assert not ready & (SDKS | {"matplotlib", "httpx", "requests"})

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import asyncio, json, sys
 from pathlib import Path
-from sayso.config import cli
-import sayso.workers.rq.worker
+from sayso.config.cli import main as cli
+from sayso.workers.rq import worker
 from sayso.pending.concurrency import LoopThread
 
 def ask(services):
@@ -31,10 +31,10 @@ def ask(services):
     said = loop.run(agent.arun("hello", scope="ana")).content
     added = sorted(set(sys.modules) - ready)
     open_before = len(agent.provider._clients)
-    workers.worker._hang_up(services, loop)
+    worker._hang_up(services, loop)
     print(json.dumps([said, added, open_before, len(agent.provider._clients)]))
 
-workers.worker.run_worker = ask
+worker.run_worker = ask
 cli.worker.callback(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 

@@ -261,7 +261,7 @@ def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch
     async def sleep(seconds: float) -> None:
         paused.append(seconds)
 
-    monkeypatch.setattr(twilio_list.TwilioList.__init__, "__kwdefaults__", {"sleep": sleep})
+    monkeypatch.setattr(twilio_list.TwilioMessageLog.__init__, "__kwdefaults__", {"sleep": sleep})
     bench.arrive(ANA, "hello", ago=600)
     bench.twilio.kept.busy = 2
     assert ("1 taken now" in bench.run()[1], paused) == (True, [7.0, 7.0])

@@ -245,8 +245,8 @@ def is_asked_natively() -> bool:
 
 CHECKS: dict[str, Callable[[], bool]] = {
     "import-names": lambda: (
-        Agent.__module__.startswith("agent.")
-        and PendingAction.__module__.startswith("pending.")
+        Agent.__module__.startswith("sayso.agent.")
+        and PendingAction.__module__.startswith("sayso.pending.")
         and not any(map(find_spec, ("selectools", "toolregistry", "xaibo", "axio")))
     ),
     "private-names": lambda: (

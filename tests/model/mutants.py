@@ -62,7 +62,7 @@ def _anybody(whole: Callable[..., Any], key: bytes, pid: str, letter: str, scope
     return whole(key, pid, letter, Scope("", Conversation("", "")))
 
 
-def _sealed_for_anybody(_: Any, stored: StoredAction, keys: seal.Seal, scope: Scope) -> bool:
+def _sealed_for_anybody(_: Any, stored: StoredAction, keys: seal.ActionSigner, scope: Scope) -> bool:
     return keys.verify(stored.record, stored.mac)
 
 

@@ -295,7 +295,7 @@ NEW_LANGUAGE = """
 from sayso.channels.i18n.language import choose, recognise
 from sayso.pending.consent.parser import RegexConfirmParser
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
-from sayso.channels.i18n.texts import speak
+from sayso.channels.i18n.texts import texts_for
 print("xx" in SHIPPED_LANGUAGES, recognise("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
-print(speak("xx").undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(speak("xx").yes))
+print(texts_for("xx").undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(texts_for("xx").yes))
 """

@@ -20,8 +20,8 @@ from tests.contracts.rigs import CHAT, RedisRig, turn
 WORKER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
-    from sayso.workers.recovery import Lifeline
-    line = Lifeline(Path(sys.argv[1]), "a")
+    from sayso.workers.recovery import WorkerLock
+    line = WorkerLock(Path(sys.argv[1]), "a")
     line.hold()
     print(line.name, flush=True)
     time.sleep(60)

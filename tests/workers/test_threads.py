@@ -141,7 +141,7 @@ def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(
 def test_work_that_was_left_before_it_was_started_is_not_counted():
     """Its caller was cancelled before its first step."""
     pool = Threads("tool", 1)
-    assert pool.leave(crossings.Work(lambda: None))
+    assert pool.leave(crossings.ThreadCall(lambda: None))
     assert pool.hung == 0
 
 
@@ -239,7 +239,7 @@ def test_tool_that_ends_its_thread_ends_only_itself(one):
     """The thread serves the next one."""
 
     async def story():
-        with pytest.raises(crossings.Quit):
+        with pytest.raises(crossings.Escaped):
             await in_thread(lambda: sys.exit(1))
         return await in_thread(lambda: "next")
 
@@ -269,7 +269,7 @@ def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    work = crossings.Work(lambda: None)
+    work = crossings.ThreadCall(lambda: None)
     with pytest.raises(RuntimeError):
         pool.start(work)
     assert (pool._threads, list(pool._waiting)) == (0, [])
@@ -279,11 +279,11 @@ def test_threads_that_nobody_needs_end(monkeypatch):
     """A burst of tools leaves no crowd of threads."""
     monkeypatch.setattr("sayso.pending.concurrency.IDLE_SECONDS", 0.01)
     pool, done = Threads("tool", 8), threading.Event()
-    pool.start(crossings.Work(done.set))
+    pool.start(crossings.ThreadCall(done.set))
     assert done.wait(30)
     until(lambda: pool._threads == 0)
     again = threading.Event()
-    pool.start(crossings.Work(again.set))
+    pool.start(crossings.ThreadCall(again.set))
     assert again.wait(30)
 
 
@@ -300,11 +300,11 @@ def test_hung_tool_does_not_hold_the_process():
     """Daemon threads: Python waits for none of them."""
     script = """
 import asyncio, threading
-from sayso.pending.concurrency import CutOff, perform
+from sayso.pending.concurrency import TimedOut, perform
 async def main():
     try:
         await perform(threading.Event().wait, 0.01)
-    except CutOff:
+    except TimedOut:
         print("left")
 asyncio.run(main())
 """

@@ -307,13 +307,13 @@ def test_patterns_take_no_time_without_end(monkeypatch: pytest.MonkeyPatch, numb
 def test_schemas_of_others_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path, tiny, kind: str):
     """Whatever they hold, it goes on with the other sources."""
     threads: set[int] = set()
-    real = schemas.outside_schema
+    real = schemas.safe_schema
 
     def noted(schema: Any) -> Any:
         threads.add(threading.get_ident())
         return real(schema)
 
-    monkeypatch.setattr(f"sayso.agent.sources.{kind}.outside_schema", noted)
+    monkeypatch.setattr(f"sayso.agent.toolsets.{kind}.safe_schema", noted)
     provider = tiny() if kind == "mcp" else pets.provider(tmp_path)
     assert asyncio.run(provider.list_tools())
     assert threads
