@@ -297,5 +297,6 @@ from sayso.pending.consent.parser import RegexConfirmParser
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 print("xx" in SHIPPED_LANGUAGES, recognise("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
-print(texts_for("xx").undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(texts_for("xx").yes))
+texts = texts_for("xx")
+print(texts.undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(texts.yes))
 """
