@@ -127,12 +127,8 @@ class AgentAnalytics:
             self._tools.clear()
 
 
-#: Questions that are remembered one by one, and tools that are told apart.
-MOST_ITERATIONS, MOST_TOOLS = 1000, 1000
-
-
-#: What tools beyond those are counted as.
-OTHER_TOOLS = "(other)"
+#: Questions that are remembered one by one.
+MOST_ITERATIONS = 1000
 
 
 #: Tokens, and dollars, of one question beyond which a number is none: a float holds so many exactly.
@@ -201,7 +197,7 @@ class AgentUsage:
     def count_tool(self, tool_name: str) -> None:
         """Count a call that a model made, of whatever name."""
         with self._lock:
-            known = tool_name in self._tools or len(self._tools) < MOST_TOOLS
+            known = tool_name in self._tools or len(self._tools) < MAX_TOOLS
             self._tools[tool_name if known else OTHER_TOOLS] += 1
 
     def count_cut_off(self) -> None:

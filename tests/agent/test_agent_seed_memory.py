@@ -109,7 +109,7 @@ def test_a_session_outlives_its_process(new_store):
 @pytest.mark.parametrize("name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"])
 def test_every_store_has_a_time_to_live(name):
     """TTL-based expiry, off unless it is asked for."""
-    assert inspect.signature(getattr(agent.sessions, name)).parameters["default_ttl"].default is None
+    assert inspect.signature(getattr(agent, name)).parameters["default_ttl"].default is None
 
 
 def test_what_is_trimmed_is_summed_up_and_told_from_then_on():

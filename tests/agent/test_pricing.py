@@ -73,6 +73,6 @@ def test_own_prices_come_first():
 
 def test_the_list_is_loaded_when_a_price_is_asked_for():
     """Not by whoever only imports the module: it takes a tenth of a second."""
-    code = "import sys, agent.pricing; print('genai_prices' in sys.modules)"
+    code = "import sys, sayso.agent.run.model_call; print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

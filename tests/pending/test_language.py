@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso import pending
+import sayso
 from sayso.channels.i18n.language import MAX_CHARS, choose, recognise
 from sayso.channels.i18n.texts import languages
 
@@ -277,15 +277,17 @@ def test_two_words_in_a_script_of_its_own_are_enough(words, language):
 
 def test_a_language_costs_no_code(tmp_path):
     """Two data files make it ship, speak and read its yes, with a script and plurals of its own."""
-    shutil.copytree(Path(pending.__file__).parent, tmp_path / "pending")
-    folder = tmp_path / "pending"
-    words = (folder / "catalogues" / "ru.toml").read_text(encoding="utf-8").replace('yes = "да"', 'yes = "так"')
+    source = Path(sayso.__file__).parent
+    shutil.copytree(source, tmp_path / "sayso")
+    catalogues = tmp_path / "sayso" / "channels" / "i18n" / "catalogues"
+    phrases = tmp_path / "sayso" / "pending" / "consent" / "languages"
+    words = (catalogues / "ru.toml").read_text(encoding="utf-8").replace('yes = "да"', 'yes = "так"')
     words = re.sub(r"\\u0400-\\u052f|\\u0410-\\u044f\\u0401\\u0451", r"\\u0530-\\u058f", words)
-    (folder / "catalogues" / "xx.toml").write_text(words, encoding="utf-8")
-    (folder / "phrases" / "xx.toml").write_text('confirm = ["так"]\ncancel = ["не"]\npolite = []\n', encoding="utf-8")
+    (catalogues / "xx.toml").write_text(words, encoding="utf-8")
+    (phrases / "xx.toml").write_text('confirm = ["так"]\ncancel = ["не"]\npolite = []\n', encoding="utf-8")
     found = subprocess.run(
         [sys.executable, "-P", "-c", NEW_LANGUAGE], cwd=tmp_path, capture_output=True, text=True, check=True,
-        env={"PYTHONPATH": f"{tmp_path}:{Path(pending.__file__).parents[1]}", "PYTHONIOENCODING": "utf-8"},
+        env={"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     assert found.stdout.split() == ["True", "xx", "xx", "минуты", "True"]
 

@@ -495,7 +495,7 @@ def test_unknown_language_is_refused(languages):
 
 def test_every_file_of_phrases_is_shipped():
     """No file without its name in the list, nor the other way round."""
-    folder = Path(pending.__file__).parent / "phrases"
+    folder = Path(pending.__file__).parent / "consent" / "languages"
     assert sorted(file.stem for file in folder.glob("*.toml")) == sorted(SHIPPED_LANGUAGES)
 
 

@@ -49,7 +49,7 @@ def server() -> Server:
 def test_after_one_that_was_held_up_nobody_asks(server: Server):
     """They hear so at once."""
     server.hangs()
-    assert [server.ask() for _ in range(4)] == ["TimeoutError"] + ["NotAsked"] * 3
+    assert [server.ask() for _ in range(4)] == ["TimeoutError"] + ["CircuitOpen"] * 3
     assert (server.asked, server.now) == (1, 0.5)
 
 
@@ -61,7 +61,7 @@ def test_one_asks_again_each_second(server: Server):
     heard = []
     with pytest.raises(RedisTimeoutError, match="Timeout reading"):
         server.breather.ask(lambda: heard.append(server.ask()) or server.question())
-    assert (heard, server.ask(), server.asked) == (["NotAsked"], "NotAsked", 2)
+    assert (heard, server.ask(), server.asked) == (["CircuitOpen"], "CircuitOpen", 2)
 
 
 def test_without_a_pause_the_next_one_finds_out(server: Server):
@@ -73,7 +73,7 @@ def test_without_a_pause_the_next_one_finds_out(server: Server):
     with pytest.raises(RedisTimeoutError, match="Timeout reading"):
         server.breather.ask(lambda: heard.append(server.ask()) or server.question())
     server.answers()
-    assert (heard, server.ask(), server.ask()) == (["NotAsked"], "PONG", "PONG")
+    assert (heard, server.ask(), server.ask()) == (["CircuitOpen"], "PONG", "PONG")
 
 
 def test_who_is_interrupted_leaves_finding_out_to_the_next(server: Server):

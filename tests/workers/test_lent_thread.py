@@ -54,7 +54,7 @@ def test_tool_that_wants_to_end_more_than_itself_ends_only_itself(exit_):
         raise exit_
 
     result = agent_with(quits).run("go")
-    assert f"Quit: it raised {type(exit_).__name__}" in told(result)
+    assert f"Escaped: it raised {type(exit_).__name__}" in told(result)
     assert result.content == "done"
 
 

@@ -11,8 +11,7 @@ from redis.asyncio import Redis
 from sayso.channels.types import Reply, Turn
 from sayso.pending.turns.change import Lease, TurnChange
 from sayso.pending.turns.queued import QueuedTurn
-from sayso.workers import processor as drain
-from sayso.workers.lease import listen
+from sayso.workers.lease import HeldLease, listen
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_drain import Room
@@ -130,7 +129,7 @@ def test_turn_that_takes_too_long_after_a_stop_of_somebody_else_says_so():
 
 def test_stop_that_was_heard_before_the_work_began_ends_it():
     """While the draft of a dead worker was looked up."""
-    held = drain._Held(Lease(CHAT.id, 1, "w"), 0.0)
+    held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0)
     queued = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
 
     async def scene() -> None:
