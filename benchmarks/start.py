@@ -44,10 +44,13 @@ services = bootstrap(settings, data=Path("{data}"), redis_url="redis://127.0.0.1
 {then}
 """
 _WORKER = {
-    "imports": "import workers.worker\nfrom channels.sdks import load_sdks",
+    "imports": "import sayso.workers.rq.worker\nfrom sayso.config.wiring.platforms import load_sdks",
     "then": "load_sdks(channel.platform for channel in settings.channels.values())",
 }
-_WEB = {"imports": "import config.server\nfrom channels.web import create_app", "then": "create_app(services)"}
+_WEB = {
+    "imports": "import sayso.config.server.http\nfrom sayso.channels.web.app import create_app",
+    "then": "create_app(services)",
+}
 _CHANNELS = {
     "console": "{platform: console}",
     "whatsapp": "{platform: whatsapp, account_sid: AC0123, auth_token: '${SECRET}', from: 'whatsapp:+14155238886'}",

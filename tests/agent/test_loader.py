@@ -47,7 +47,7 @@ def test_failing_import_names_file_and_line(folder):
 def test_wrong_tool_definition_names_the_line(folder):
     """A tool that cannot work is reported at its definition."""
     (folder / "vague.py").write_text(
-        "from agent import tool\n\n\n@tool(name='no spaces')\ndef f() -> str:\n    return ''\n"
+        "from sayso.agent import tool\n\n\n@tool(name='no spaces')\ndef f() -> str:\n    return ''\n"
     )
     with pytest.raises(ToolLoadError, match=r"vague\.py, line 4: ToolValidationError"):
         load_tools("vague.py", folder)
@@ -100,7 +100,7 @@ def test_same_tool_seen_twice_in_a_folder_counts_once(folder):
     both = "from base_for_test import ping, rebuild\n"
     (folder / "shop" / "one.py").write_text(both)
     (folder / "shop" / "two.py").write_text(
-        f"{both}from agent import ToolRegistry\nr = ToolRegistry()\nr.register(ping)\n"
+        f"{both}from sayso.agent import ToolRegistry\nr = ToolRegistry()\nr.register(ping)\n"
     )
     loaded = load_tools("shop/", folder)
     assert (len(loaded.tools), len(loaded.executor_factories), loaded.problems) == (1, 1, ())

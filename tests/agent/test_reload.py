@@ -12,7 +12,7 @@ import pytest
 from sayso.agent import ToolLoader, ToolLoadError, ToolRegistry
 from sayso.agent.tools.loading import Reload, Watched, load_tools
 
-TOOL = "from agent import tool\n\n\n@tool\ndef {name}() -> str:\n    '''Say.'''\n    return {said!r}\n"
+TOOL = "from sayso.agent import tool\n\n\n@tool\ndef {name}() -> str:\n    '''Say.'''\n    return {said!r}\n"
 
 
 def written(file: Path, said: str, name: str = "speak") -> Path:

@@ -15,7 +15,7 @@ from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.tools import OpenTools, open_tools
 
 GOOD = (
-    "from agent import tool\n\n\n@tool\ndef greet(name: str) -> str:\n    '''Greet.'''\n    return f'{said} {name}'\n"
+    "from sayso import tool\n\n\n@tool\ndef greet(name: str) -> str:\n    '''Greet.'''\n    return f'{said} {name}'\n"
 )
 YAML = """\
 tools:

@@ -25,7 +25,7 @@ from tests.config.processes import PATIENCE, free_port, short_folder, until
 from tests.flows.system import ENVIRON
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("agent", "channels", "config", "examples", "pending", "sayso", "workers")
+PACKAGES = ("agent", "channels", "config", "examples", "pending", "sayso", "testing", "workers")
 #: Modules that a user may well have beside the bot. None of them may be taken for ours.
 USER_MODULES = (
     "agent.py", "channels.py", "config.py", "examples/__init__.py", "pending/__init__.py", "workers/__init__.py",

@@ -121,7 +121,7 @@ MISTAKES = {
     "raises": ("tools: [raises.py]\nchannels: {a: {platform: console}}\n", "raises.py, line 1: ZeroDivisionError"),
     "exits": ("tools: [exits.py]\nchannels: {a: {platform: console}}\n", "exits.py, line 1: ends the program"),
 }  # fmt: skip
-TOOL = 'from agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+TOOL = 'from sayso.agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
 
 
 @pytest.fixture

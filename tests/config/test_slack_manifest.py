@@ -97,7 +97,9 @@ def test_every_method_that_is_called_has_the_scope_it_needs():
     """platforms.md 3.5: a method that the Slack channel calls, and METHODS does not name, fails here: add it with its
     scopes.
     """
-    source = "".join(path.read_text() for path in sorted((ROOT / "channels").glob("slack*.py")))
+    modules = set((ROOT / "channels" / "slack").glob("*.py"))
+    modules.remove(ROOT / "channels" / "slack" / "app_manifest.py")  # creates apps, with another token
+    source = "".join(path.read_text() for path in sorted(modules))
     named = re.findall(r'"((?:assistant|auth|chat|conversations|files|reactions|users|views)\.[A-Za-z.]+)"', source)
     called = re.findall(r"\.here\(\)\.([a-z]+_\w+)\(", source)
     dotted = {"files_upload_v2": ("files.getUploadURLExternal", "files.completeUploadExternal")}

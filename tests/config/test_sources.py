@@ -148,7 +148,7 @@ MISTAKES = {
     ),
     "secret out of place": ("tools:\n  - openapi: a\n    confirm: ${SECRET}", "(it is what ${SECRET} says)"),
 }
-TOOL = 'from agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+TOOL = 'from sayso.agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
 SLOW = """
 import threading
 from sayso.agent import tool
@@ -158,7 +158,7 @@ def slow() -> str:
     threading.Event().wait(30)
     return ""
 """
-FACTORY = "from pending.proposals import executor_factory\n@executor_factory('wipe')\ndef rebuild(action): ...\n"
+FACTORY = "from sayso import executor_factory\n@executor_factory('wipe')\ndef rebuild(action): ...\n"
 DOCUMENT = {"openapi": "3.1.0", "servers": [{"url": "https://a.example.com"}], "paths": {"/a": {"get": {}, "post": {}}}}
 
 
@@ -208,7 +208,7 @@ def test_module_section_prefixes_and_chooses(file: Path):
 
 def test_namespace_stands_as_it_is_written_before_the_whole_name(file: Path):
     """Whatever the source is, and also before a namespace of the tool's own."""
-    code = "from agent import tool\n\n@tool(name='files-read')\ndef read() -> str:\n    'Read.'\n    return ''\n"
+    code = "from sayso.agent import tool\n\n@tool(name='files-read')\ndef read() -> str:\n    'Read.'\n    return ''\n"
     (file.parent / "own.py").write_text(code)
     document = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "servers": [{"url": "https://a.org"}],
                 "paths": {"/x": {"get": {"operationId": "look"}}}}  # fmt: skip

@@ -62,7 +62,7 @@ def test_what_somebody_has_set_up_stays():
 def test_metrics_go_where_the_environment_says():
     """With the spans to a collector; to the console or nowhere, where that is said."""
     count = "from opentelemetry import metrics; print(type(metrics.get_meter_provider()).__name__)"
-    lines = f"from config.tracing import set_up_tracing; set_up_tracing(); {count}"
+    lines = f"from sayso.config.wiring.observability import set_up_tracing; set_up_tracing(); {count}"
     for exporter, kind in (("console", "MeterProvider"), ("none", "_ProxyMeterProvider")):
         environ = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": exporter}
         ran = subprocess.run(

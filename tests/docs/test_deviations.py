@@ -294,7 +294,9 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "one-plan": makes_one_plan,
     "failure-is-failed": lambda: status_of(lambda: NotFound(entity="invoice", query="x")) == "failed",
     "commands": lambda: "sunny" not in desk("sunny").ask_channel("u", "/help").content,
-    "redis-scripts": lambda: not any("GETDEL" in each.read_text() for each in (ROOT / "pending/lua").glob("*.lua")),
+    "redis-scripts": lambda: (
+        not any("GETDEL" in each.read_text() for each in (ROOT / "pending/redis/lua").glob("*.lua"))
+    ),
     "parser-version": lambda: RegexConfirmParser().version != "regex-v1:pt-en-es",
     "tool-frozen": lambda: dataclasses.is_dataclass(Tool) and not issubclass(Tool, BaseModel),
     "namespace-copy": lambda: divide.update_namespace("math").name == "math-divide" and divide.name == "divide",

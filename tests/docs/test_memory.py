@@ -38,6 +38,6 @@ def test_every_method_has_a_line() -> None:
 @pytest.mark.parametrize("name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"])
 def test_parameters_of_stores_are_those_of_the_page(name: str) -> None:
     """With their defaults; clients and clocks are for tests and for those who have one."""
-    parameters = inspect.signature(getattr(agent.sessions, name)).parameters.values()
+    parameters = inspect.signature(getattr(agent, name)).parameters.values()
     shown = [f'{each.name}="{each.default}"' for each in parameters if isinstance(each.default, str)]
     assert f"{name}({', '.join([*shown, 'default_ttl=None'])})" in PAGE

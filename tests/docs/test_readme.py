@@ -100,7 +100,7 @@ def test_every_setting_has_a_line_in_the_docs() -> None:
 def test_every_redis_key_has_a_line_in_the_docs() -> None:
     """docs/redis.md names each kind of key that the scripts build."""
     text = (ROOT / "docs" / "redis.md").read_text()
-    scripts = [path.read_text() for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/lua/*.lua")]]
+    scripts = [path.read_text() for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/redis/lua/*.lua")]]
     kinds = {kind for script in scripts for kind in re.findall(r"shard \.\. ':([a-z]+)", script)}
     assert kinds, "the scripts build no key?"
     assert [kind for kind in sorted(kinds) if f"{{N}}:{kind}" not in text] == []

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from sayso import agent
+from sayso.agent.toolsets import embedding, selectors
 from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.tools import SelectorSettings
@@ -43,8 +43,12 @@ def test_the_entry_point_of_the_page_is_of_our_group() -> None:
 
 def test_every_selector_and_option_has_a_line() -> None:
     """What nobody documents does not exist."""
+    endings = ("Selector", "Embedder", "Of", "Open", "Roles")
     classes = [
-        name for name in agent.selectors.__all__ if name.endswith(("Selector", "Embedder", "Of", "Open", "Roles"))
+        name
+        for module in (selectors, embedding)
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and name.endswith(endings) and not name.startswith("_")
     ]
     options = [info.alias or name for name, info in SelectorSettings.model_fields.items()]
     internal = {"ToolSelector", "Embedder"}

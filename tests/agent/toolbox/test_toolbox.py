@@ -110,7 +110,7 @@ def test_a_family_can_be_named_as_a_module(family: str):
 def test_opening_imports_no_library():
     """They are slow to load, and most turns need none of them."""
     code = (
-        "import sys; from agent.toolbox import FAMILIES, open_toolbox; "
+        "import sys; from sayso.agent.toolbox import FAMILIES, open_toolbox; "
         "open_toolbox([f for f in FAMILIES if f != 'files']); "
         "print({'matplotlib', 'pint', 'reportlab', 'jmespath', 'dateutil', 'httpx'} & set(sys.modules))"
     )
