@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := sayso/*.py agent channels config examples pending testing workers tests benchmarks
 
-.PHONY: demo test check format bench model duel faults fuzz e2e kills failures mutants pictures screenshot clean
+.PHONY: demo test check format bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -46,6 +46,9 @@ bench: .venv-bench/ready  ## speed, as ratios inside one run
 	.venv-bench/bin/python -m benchmarks.agent
 	.venv-bench/bin/python -m benchmarks.replies
 	.venv-bench/bin/python -m benchmarks.slow_clients --seconds 20
+
+figures: .venv/ready-dev  ## sizes, jumps and names in the code, beside their goals
+	@$(BIN)/python -m benchmarks.figures
 
 model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule
