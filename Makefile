@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := sayso/*.py agent channels config examples pending testing workers tests benchmarks
 
-.PHONY: demo test check format bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
+.PHONY: demo test check format docs bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -35,6 +35,9 @@ check: .venv/ready-dev  ## format, lint, types, import contracts
 format: .venv/ready-dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+docs: .venv/ready-dev  ## the site of the documentation, in build/site; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: .venv-bench/ready  ## speed, as ratios inside one run
 	.venv-bench/bin/python -m benchmarks.path
@@ -68,7 +71,7 @@ e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook 
 kills: .venv/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
 
-failures: .venv/ready-dev  ## the matrix of docs/failures.md: every fault by itself, then all at once; hours on two cores
+failures: .venv/ready-dev  ## the matrix of docs/explanation/failures.md: every fault by itself, then all at once; hours on two cores
 	$(BIN)/sayso simulate --matrix --full-size --markdown
 
 mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about an hour on two cores

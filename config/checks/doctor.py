@@ -223,7 +223,7 @@ class Doctor:
         if halt_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has forgotten something, and is halted"
             yield CheckResult(
-                _named("halt", primary), "fail", says, "read docs/outages.md, then run `sayso redis resume`"
+                _named("halt", primary), "fail", says, "read docs/how-to/outages.md, then run `sayso redis resume`"
             )
         yield self._clock(primary)
         yield _workers(primary, self._settings.key_prefix)

@@ -345,7 +345,7 @@ def check_guarded(client: Redis) -> None:
             return
     raise RedisUnfit(
         f"the Redis at {host}:{port} is on another machine and needs no password: whoever reaches it reads messages. "
-        "Give it users (docs/redis.md), or write allow_open_redis: true where nobody else reaches it"
+        "Give it users (docs/reference/redis.md), or write allow_open_redis: true where nobody else reaches it"
     )
 
 

@@ -98,13 +98,13 @@ if TYPE_CHECKING:  # commands load only what they need
 @click.option("--late", default=20.0, show_default=True, metavar="SECONDS", help="How late these come at most.")
 @click.option("--flaky-platforms", is_flag=True, help="Platforms hang up, answer 429 or 503 to 45 % of sends.")
 @click.option("--everything", is_flag=True, help="Kill workers and Redis, pause, cut, redeliver and shuffle at once.")
-@click.option("--matrix", is_flag=True, help="One run for each row of docs/failures.md, and one table.")
+@click.option("--matrix", is_flag=True, help="One run for each row of docs/explanation/failures.md, and one table.")
 @click.option("--row", multiple=True, help="Only this row of the matrix; may be given again.")
 @click.option("--full-size", is_flag=True, help="Rows of the matrix as large as is promised: hours in all.")
 @click.option("--stories", type=click.Path(path_type=Path), help="A YAML file of your own stories.")
 @click.option("--config", type=click.Path(path_type=Path), help="Your own YAML file: its platforms are replaced.")
 @click.option("--data", type=click.Path(path_type=Path), help="An empty folder to keep.  [default: one that goes]")
-@click.option("--markdown", is_flag=True, help="Print the table as docs/failures.md has it.")
+@click.option("--markdown", is_flag=True, help="Print the table as docs/explanation/failures.md has it.")
 def simulate(
     data: Path | None, markdown: bool, matrix: bool, full_size: bool, row: tuple[str, ...], **options: Any
 ) -> None:

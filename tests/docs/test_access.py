@@ -1,4 +1,4 @@
-"""docs/access.md: its configuration is valid and its rules hold, and every key has a line."""
+"""docs/how-to/access.md: its configuration is valid and its rules hold, and every key has a line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.workers.access.rules import Admitted, Ignored, Stranger
 
-PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "access.md").read_text()
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")
 
 

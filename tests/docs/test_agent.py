@@ -1,4 +1,4 @@
-"""docs/agent.md: what it shows is run, and every setting, field, stop reason and method has its line."""
+"""docs/how-to/agent.md: what it shows is run, and every setting, field, stop reason and method has its line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sayso.agent import Agent, AgentConfig, AgentResult
 from sayso.agent.config import DEFAULT_SYSTEM_PROMPT
 from sayso.agent.result import StopReason
 
-PAGE = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "agent.md").read_text()
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -34,7 +34,7 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     assert len(SHOWN) == PAGE.count("```python\n") > 1
     for code, printed in SHOWN:
-        exec(compile(code, "docs/agent.md", "exec", dont_inherit=True), names)
+        exec(compile(code, "docs/how-to/agent.md", "exec", dont_inherit=True), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""docs/failures.md: what it shows is run, and what there is has a line."""
+"""docs/explanation/failures.md: what it shows is run, and what there is has a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sayso.testing.simulation.plan import ROWS
 from sayso.testing.simulation.report import COLUMNS
 from sayso.testing.simulation.users import load_stories
 
-PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "failures.md").read_text()
 
 
 def test_the_stories_of_the_page_can_be_played(tmp_path: Path) -> None:

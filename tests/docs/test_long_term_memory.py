@@ -1,4 +1,4 @@
-"""docs/long_term_memory.md: what it shows is run, and every option has a line."""
+"""docs/how-to/long_term_memory.md: what it shows is run, and every option has a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 
-PAGE = (Path(__file__).parents[2] / "docs" / "long_term_memory.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "long_term_memory.md").read_text()
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -26,7 +26,7 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     assert len(SHOWN) == 4
     for code, printed in SHOWN:
-        exec(compile(code, "docs/long_term_memory.md", "exec"), names)
+        exec(compile(code, "docs/how-to/long_term_memory.md", "exec"), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""docs/memory.md: what it shows is run, and what can be called has a line."""
+"""docs/how-to/memory.md: what it shows is run, and what can be called has a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from sayso import agent
 from sayso.agent import ConversationMemory
 
-PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "memory.md").read_text()
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -25,7 +25,7 @@ def test_the_examples_of_the_page_print_what_it_says(
     names: dict[str, Any] = {}
     assert len(SHOWN) == PAGE.count("```python") == 5
     for code, printed in SHOWN:
-        exec(compile(code, "docs/memory.md", "exec"), names)
+        exec(compile(code, "docs/how-to/memory.md", "exec"), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

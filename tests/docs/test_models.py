@@ -1,4 +1,4 @@
-"""docs/models.md: what it shows is run, and what it says is so."""
+"""docs/how-to/models.md: what it shows is run, and what it says is so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.agent.providers.pydantic_ai.errors import MAX_REASON_CHARS
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OpenAIProvider
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "models.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "models.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

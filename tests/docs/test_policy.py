@@ -1,4 +1,4 @@
-"""docs/policy.md: what it shows is run, and answers as it says."""
+"""docs/how-to/policy.md: what it shows is run, and answers as it says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from sayso.config.cli.main import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "policy.md").read_text()
 EXAMPLES = re.findall(r"^    \$ sayso (.*)\n((?:    .*\n)+?)(?=\n)", PAGE, re.MULTILINE)
 
 

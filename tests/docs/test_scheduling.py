@@ -1,4 +1,4 @@
-"""docs/scheduling.md: what it shows is run."""
+"""docs/how-to/scheduling.md: what it shows is run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from sayso.agent.tools.context import TimerBook, timer_book
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "scheduling.md").read_text()
 
 
 def test_the_tool_of_the_page_sets_its_timers() -> None:
     """Two, in the book of its turn; and words for the user where there is none."""
     names: dict[str, Any] = {}
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(block, "docs/scheduling.md", "exec"), names)
+    exec(compile(block, "docs/how-to/scheduling.md", "exec"), names)
     book = TimerBook("ana", 1000.0, "en")
     with timer_book(book):
         assert names["call_back"](about="the offer") == "I will."

@@ -1,4 +1,4 @@
-"""docs/setup.md: what it shows of a command is what the command prints."""
+"""docs/how-to/setup.md: what it shows of a command is what the command prints."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sayso.config.cli.main import main
 from sayso.testing.platforms.fake_platforms import SLACK_CONFIG_TOKEN, FakePlatforms
 from tests.config.fake_bots import ENVIRON, written
 
-PAGE = (Path(__file__).parents[2] / "docs" / "setup.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "setup.md").read_text()
 SHOWN = re.findall(r"```console\n\$ sayso (.*?)\n(.*?)```", PAGE, re.DOTALL)
-PLATFORMS = (Path(__file__).parents[2] / "docs" / "platforms.md").read_text()
+PLATFORMS = (Path(__file__).parents[2] / "docs" / "how-to" / "platforms.md").read_text()
 NAMES = {"wa": "shop-wa", "tg": "ops-tg", "sl": "desk"}
 
 
@@ -42,7 +42,7 @@ def test_every_block_is_what_its_command_prints(config: Path) -> None:
 
 
 def test_what_slack_needs_stands_where_an_app_is_made_by_hand() -> None:
-    """docs/platforms.md names each scope and each event, and no other."""
+    """docs/how-to/platforms.md names each scope and each event, and no other."""
     by_hand = PLATFORMS.partition("## Slack")[2].partition("3. Install")[0]
     told = {word for words in re.findall(r"`([a-z_:. \n]+)`", by_hand) for word in words.split()}
     needed = {*scopes(), *events("assistant")}

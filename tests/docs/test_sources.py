@@ -1,4 +1,4 @@
-"""docs/sources.md: what it shows is run."""
+"""docs/how-to/sources.md: what it shows is run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.tools import OPEN_SECONDS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "sources.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "sources.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/toolbox.md: its example runs, and its table names every tool and parameter there is."""
+"""docs/how-to/toolbox.md: its example runs, and its table names every tool and parameter there is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sayso.agent.toolbox import FAMILIES, open_toolbox
 
-PAGE = (Path(__file__).parents[2] / "docs" / "toolbox.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "toolbox.md").read_text()
 #: The rows of the table, without those that only say what they have beside others.
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count(" | ") == 4]
 
@@ -18,7 +18,7 @@ def test_the_example_prints_what_the_page_shows(capsys) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/toolbox.md", "exec"), names)
+    exec(compile(block, "docs/how-to/toolbox.md", "exec"), names)
     assert capsys.readouterr().out == printed
 
 

@@ -1,4 +1,4 @@
-"""docs/workers.md: RQ's own worker, started as the page says, works on our conversations and on nothing else."""
+"""docs/how-to/workers.md: RQ's own worker, started as the page says, works on our conversations and on nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.workers.rq.jobs import QUEUE
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "workers.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "workers.md").read_text()
 YAML = "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
 ROOM = Conversation("web", "u1")
 

@@ -16,7 +16,7 @@ KEYS = {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"}
 @pytest.mark.parametrize("page", ["models", "guards", "observability", "long_term_memory"])
 def test_the_configuration_of_a_page_is_valid(tmp_path: Path, page: str) -> None:
     """With a channel, where the page leaves that out."""
-    text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)[0]
+    text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "how-to" / f"{page}.md").read_text(), re.DOTALL)[0]
     file = tmp_path / "sayso.yaml"
     file.write_text(text if "channels:" in text else f"{text}\nchannels: {{web: {{platform: console}}}}\n")
     assert load_settings(file, KEYS).agent.model_fields_set

@@ -148,7 +148,7 @@ class Survey:
             said = {name: words[shard] for name, words in self.words.items()}
             rivals = [name for name, word in said.items() if name != home and word.startswith(("open", "closing"))]
             if rivals or said.get(home, "") in ("", "gone"):
-                raise ShardsAtOdds(f"shard {shard}: the map says {home!r}, the servers say {said}: see docs/shards.md")
+                raise ShardsAtOdds(f"shard {shard}: the map says {home!r}, the servers say {said}: see docs/explanation/shards.md")
 
     def _is_at_rest(self, shard: int) -> bool:
         home = self.homes[shard]

@@ -117,7 +117,7 @@ def test_the_time_is_told_in_the_users_own_zone():
 
 
 def test_without_a_setting_the_servers_zone_counts(monkeypatch: pytest.MonkeyPatch):
-    """As docs/configuration.md says."""
+    """As docs/reference/yaml.md says."""
     monkeypatch.delenv("SAYSO_TIMEZONE")
     assert current_time(_clock=noon).startswith(f"Sunday {noon().astimezone().isoformat(sep=' ', timespec='minutes')}")
 
