@@ -52,7 +52,7 @@ YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
-tools: [config.simulation.tools]
+tools: [sayso.testing.simulation.tools]
 workers: {{concurrency: 4}}
 limits: {{per_minute: 60000}}  # a quiet machine is faster than people
 channels:
