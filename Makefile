@@ -1,9 +1,9 @@
 # Everything runs in .venv of this checkout; each target sets up what it needs.
 PYTHON ?= python3.11
 BIN := .venv/bin
-SOURCES := sayso/*.py agent channels config examples pending testing workers tests benchmarks
+SOURCES := sayso/*.py agent channels config docs examples pending testing workers tests benchmarks
 
-.PHONY: demo test check format docs bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
+.PHONY: demo test check format docs reference bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -35,6 +35,9 @@ check: .venv/ready-dev  ## format, lint, types, import contracts
 format: .venv/ready-dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+reference: .venv/ready-dev  ## the generated pages of docs/reference
+	$(BIN)/python docs/generate.py
 
 docs: .venv/ready-dev  ## the site of the documentation, in build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
