@@ -24,7 +24,7 @@ from tests.channels.harness import CONSOLE, EVERY, MemoryMedia, Platform
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "img"
-CONSOLE_CSS = HERE.parents[1] / "channels" / "static" / "console.css"
+CONSOLE_CSS = HERE.parents[1] / "channels" / "console" / "static" / "console.css"
 
 CODE = "```python\ndef due(invoice):\n    return invoice.total_net - invoice.paid\n```"
 WIDE = """| Invoice | Customer | Due | Amount | Status |
