@@ -13,6 +13,10 @@ ChannelError
     ├── Ambiguous     the answer was lost, the message may have arrived
     └── Refused       will never be accepted as it is: give up and tell the operator
         └── AddressClosed  nothing will be accepted at this address until its person writes again
+
+NotStored               what came in was not stored: answer 503, so that the platform sends it again
+├── Overloaded          too many turns are waiting
+└── StorageDown         the storage cannot be used
 """
 
 from __future__ import annotations
@@ -78,6 +82,18 @@ class Refused(SendError):
 
 class AddressClosed(Refused):
     """Raised when the platform takes nothing for this address: blocked, gone, or its window is closed."""
+
+
+class NotStored(Exception):
+    """Raised when a turn was not stored. The platform must send it again."""
+
+
+class Overloaded(NotStored):
+    """Raised when a turn was refused because too many are waiting."""
+
+
+class StorageDown(NotStored):
+    """Raised when the storage of turns, sessions or files cannot be used. The message is for the log only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +199,14 @@ __all__ = [
     "Forbidden",
     "MediaSource",
     "MediaStore",
+    "NotStored",
+    "Overloaded",
     "RateLimit",
     "RateLimited",
     "Refused",
     "SendError",
     "SharedCache",
+    "StorageDown",
     "Unreachable",
     "WebhookConflict",
     "WindowClosed",

@@ -160,6 +160,15 @@ class Turn:
         """Whether its words may be a yes or a no: those of a caption, a transcript or an edit are neither."""
         return self.kind == "message" and not (self.media or self.notes)
 
+    @property
+    def is_stop(self) -> bool:
+        """Whether the turn is the command /stop, the only one that is obeyed while another turn is being answered.
+
+        It must be typed and addressed to this bot: adapters remove the bot's own name, so `/stop@other` belongs to
+        another bot. Words after the command are ignored.
+        """
+        return self.decides and self.tap is None and self.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
+
     def to_json(self) -> str:
         """The turn as JSON, for the mailbox. Raises ValueError when a field is not of its type."""
         return _TURN.dump_json(self, exclude_defaults=True, warnings="error").decode()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sayso.channels.http import PooledSessions, tls
-from sayso.channels.i18n.texts import texts_for
+from sayso.channels.i18n.texts import LANGUAGES, texts_for
 from sayso.channels.setup import (
     MAX_CONNECTIONS,
     NO_WAY,
@@ -28,7 +28,6 @@ from sayso.channels.telegram.adapter import new_bot
 from sayso.channels.telegram.updates import ALLOWED_UPDATES
 from sayso.channels.types import Signed
 from sayso.config.settings.channels import TelegramSettings
-from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 
 if TYPE_CHECKING:
     from telegram import WebhookInfo
@@ -140,7 +139,7 @@ class TelegramSetup:
 
         Also of those that this channel does not speak: what an earlier configuration said to them would stay.
         """
-        for language in (*SHIPPED_LANGUAGES, None):
+        for language in (*LANGUAGES, None):
             words = texts_for(language if language in self._settings.languages else self._settings.speaks)
             yield language, [(command, words.command(command)) for command in self._commands]
 

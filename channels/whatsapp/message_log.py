@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from sayso.channels.base import RateLimited, SharedCache
@@ -21,11 +21,25 @@ from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client
 from sayso.channels.whatsapp.setup import status_of, why
 from sayso.channels.whatsapp.webhook import TwilioForm, turn_of
 from sayso.config.settings.channels import WhatsAppSettings
-from sayso.workers.access.gate import AccessControl
-from sayso.workers.access.rules import AccessRules, Ignored, Stranger
-from sayso.workers.mailbox import SEEN_MS
 
 T = TypeVar("T")
+
+
+class RecoveryInbox(Protocol):
+    """Takes turns that no webhook brought, and tells how far each turn has come. All methods raise redis.RedisError."""
+
+    @property
+    def remembered_seconds(self) -> float:
+        """How long after its arrival a turn that was worked on is still known."""
+
+    def stage(self, turn: Turn) -> str:
+        """Return "waits" or "done", or "unknown" for a turn that never came in or is forgotten."""
+
+    def why_not(self, turn: Turn) -> str:
+        """Return why the channel's access rules do not let the sender in, "" if they do."""
+
+    def accept(self, turn: Turn, *, waited_seconds: float) -> str:
+        """Store a turn that was written so many seconds ago. Return "new", "duplicate" or why it was refused."""
 
 
 #: Messages that one answer of Twilio's holds.
@@ -175,9 +189,9 @@ class MediaDeletion:
     """One channel's forgetting. Lives as long as one command, and its event loop. It may be repeated at any time."""
 
     def __init__(
-        self, channel: str, messages: TwilioMessageLog, gate: AccessControl, *, clock: Callable[[], float] = time.time
+        self, channel: str, messages: TwilioMessageLog, inbox: RecoveryInbox, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._channel, self._messages, self._gate, self._clock = channel, messages, gate, clock
+        self._channel, self._messages, self._inbox, self._clock = channel, messages, inbox, clock
 
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[Slice]:
         """Delete what is older than so many seconds, from so many before on, day by day. Without `delete` only count.
@@ -216,14 +230,14 @@ class MediaDeletion:
 
     def _needed(self, message: Listed) -> str:
         """Whether its turn waits, or `sayso webhook recover` may still take it; "" where nobody needs its files."""
-        stage = self._gate.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
-        if stage == "unknown" and self._clock() - message.sent_at <= SEEN_MS / 1000:
+        stage = self._inbox.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
+        if stage == "unknown" and self._clock() - message.sent_at <= self._inbox.remembered_seconds:
             return "missed"
         return "waits" if stage == "waits" else ""
 
 
-#: Seconds back of which every message that was taken is still remembered, less an hour: two clocks measure them.
-MAX_RECOVERY_SECONDS = SEEN_MS // 1000 - 3600
+#: Twilio's clock and ours may differ by this many seconds: recovery looks back this much less than turns are known.
+CLOCK_SECONDS = 3600
 
 
 #: Seconds in which a webhook may still be tried again.
@@ -262,23 +276,26 @@ class MissedMessages:
         self,
         channel: str,
         messages: TwilioMessageLog,
-        gate: AccessControl,
+        inbox: RecoveryInbox,
         notebook: SharedCache,
-        rules: AccessRules,
         *,
+        per_minute: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._channel, self._messages = channel, messages
-        self._gate, self._names = gate, SenderNames(notebook)
-        self._rules, self._clock = rules, clock
+        self._inbox, self._names = inbox, SenderNames(notebook)
+        self._per_minute, self._clock = per_minute, clock
 
     async def run(self, seconds: float, *, take: bool, newest: int = 0) -> AsyncIterator[FoundMessage]:
         """What came in within so many seconds, oldest first; with `take` what was missed is taken, one by one.
 
         `newest` looks at no more than so many, where 0 is all of them. Raises SetupError, redis.RedisError.
         """
-        _check(seconds)
-        since, paces = self._clock() - seconds, _Paces(self._rules.per_minute or 0)
+        remembered = self._inbox.remembered_seconds
+        if seconds > remembered - CLOCK_SECONDS:
+            says = f"what was taken is remembered for {remembered // 3600:.0f} h: what is older might run twice"
+            raise SetupError(says, f"look back {(remembered - CLOCK_SECONDS) // 3600:.0f} h at most")
+        since, paces = self._clock() - seconds, _Paces(self._per_minute)
         for message in await self._listed(since, newest):
             told = await self._found(message, paces, take=take and message.sent_at >= since)
             if message.sent_at >= since:
@@ -300,10 +317,10 @@ class MissedMessages:
         there = Conversation(self._channel, message.sender)
         found = FoundMessage(message.sid, message.sent_at, there.id, "before")
         bare = Turn(message.sid, there, self._names.of(there) or message.sender, aliases=(message.sender,))
-        if self._gate.stage(bare) != "unknown":
+        if self._inbox.stage(bare) != "unknown":
             paces.count(message)
             return found
-        if why := self._why_not(bare) or paces.why_not(message):
+        if why := self._inbox.why_not(bare) or paces.why_not(message):
             return replace(found, state="left", why=why)
         turn = _turn(self._channel, message, bare.user_id, await self._files(message))
         if turn is None:
@@ -313,23 +330,14 @@ class MissedMessages:
         paces.count(message)
         return self._taken(found, turn) if take else replace(found, state="missed")
 
-    def _why_not(self, turn: Turn) -> str:
-        """Why the door would not let it in, "" where it would."""
-        match self._gate.judge(turn):
-            case Ignored(reason):
-                return reason
-            case Stranger():
-                return "on no list of who may talk"
-        return ""
-
     def _taken(self, found: FoundMessage, turn: Turn) -> FoundMessage:
         waited = max(self._clock() - found.sent_at, 1.0)
-        accepted = self._gate.accept(turn, waited_seconds=waited)
-        if accepted.outcome == "duplicate":  # its webhook came meanwhile
+        outcome = self._inbox.accept(turn, waited_seconds=waited)
+        if outcome == "duplicate":  # its webhook came meanwhile
             return found
-        if accepted.outcome == "new":
+        if outcome == "new":
             return replace(found, state="taken")
-        return replace(found, state="refused", why=accepted.outcome)
+        return replace(found, state="refused", why=outcome)
 
     async def _files(self, message: Listed) -> list[ListedFile]:
         return await self._messages.files(message.sid) if message.files else []
@@ -353,12 +361,6 @@ class _Paces:
             times.popleft()
         is_over = 0 < self._per_minute <= len(times)
         return f"over {self._per_minute} turns a minute when it was sent" if is_over else ""
-
-
-def _check(seconds: float) -> None:
-    if seconds > MAX_RECOVERY_SECONDS:
-        says = f"what was taken is remembered for {SEEN_MS // 3_600_000} h: what is older might run twice"
-        raise SetupError(says, f"look back {MAX_RECOVERY_SECONDS // 3600} h at most")
 
 
 def _turn(channel: str, message: Listed, user_id: str, files: list[ListedFile]) -> Turn | None:

@@ -17,7 +17,6 @@ from redis.exceptions import RedisError, ResponseError
 from sayso.channels.media import MediaRoom
 from sayso.channels.setup import CheckResult, PlatformSetup, SetupError, hook_url, is_local, not_told, shown
 from sayso.channels.slack.events import slack_hook
-from sayso.channels.telegram.poller import baton_of
 from sayso.channels.telegram.setup import telegram_hook
 from sayso.channels.types import Signed
 from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages, TwilioMessageLog
@@ -35,10 +34,12 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_door
+from sayso.config.wiring.ingress import Recovery, poll_lock
 from sayso.config.wiring.redis import find_redis, open_primaries, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.data_loss import halt_of
+from sayso.workers.redis.leader_lock import LeaderLock
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.sharding.founding import check_alone
 from sayso.workers.sharding.shards import Primary
@@ -287,7 +288,7 @@ class Doctor:
     def _poller(self, name: str, channel: TelegramSettings) -> CheckResult:
         try:
             client = connect(find_redis(self._settings, self._data))
-            asks = baton_of(client, channel.bot_id, self._settings.key_prefix).is_held()
+            asks = LeaderLock(client, poll_lock(channel.bot_id), prefix=self._settings.key_prefix).is_held()
         except (ConfigError, ValueError, RedisError):
             asks = False  # whose Redis is away was told
         if asks:
@@ -299,7 +300,8 @@ class Doctor:
         self._desks.append(listed := TwilioMessageLog(channel))
         try:
             gate, notebook = open_door(self._settings, self._data)
-            recovery = MissedMessages(name, listed, gate, notebook, rules_of(channel), clock=self._own)
+            per_minute = rules_of(channel).per_minute or 0
+            recovery = MissedMessages(name, listed, Recovery(gate), notebook, per_minute=per_minute, clock=self._own)
             found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield not_told("messages", name, exc)

@@ -127,8 +127,10 @@ def recover(channel: str, config: Path | None, data: Path, since: float, *, dry_
     with _opened(channel, config, data) as (settings, listed, gate, notebook):
         from sayso.channels.whatsapp.message_log import MissedMessages
         from sayso.config.wiring.access import rules_of
+        from sayso.config.wiring.ingress import Recovery
 
-        recovery = MissedMessages(channel, listed, gate, notebook, rules_of(settings.channels[channel]))
+        per_minute = rules_of(settings.channels[channel]).per_minute or 0
+        recovery = MissedMessages(channel, listed, Recovery(gate), notebook, per_minute=per_minute)
         states = asyncio.run(_recover(recovery, since, dry_run=dry_run))
     if states["refused"]:
         sys.exit(1)
@@ -150,8 +152,9 @@ def forget_media(
     """
     with _opened(channel, config, data) as (_, listed, gate, _):
         from sayso.channels.whatsapp.message_log import MediaDeletion
+        from sayso.config.wiring.ingress import Recovery
 
-        asyncio.run(_forget(MediaDeletion(channel, listed, gate), older, back, dry_run=dry_run))
+        asyncio.run(_forget(MediaDeletion(channel, listed, Recovery(gate)), older, back, dry_run=dry_run))
 
 
 async def _recover(recovery: MissedMessages, since: float, *, dry_run: bool) -> Counter[MessageState]:

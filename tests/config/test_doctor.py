@@ -16,15 +16,16 @@ from flask.testing import FlaskClient
 from redis import Redis
 
 from sayso.channels.setup import CheckResult
-from sayso.channels.telegram.poller import baton_of
 from sayso.config.checks.desks import desk_of
 from sayso.config.checks.doctor import FORGED, Doctor, model_findings
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.ingress import poll_lock
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.client import keys_of
+from sayso.workers.redis.leader_lock import LeaderLock
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 from tests.web import services
@@ -226,7 +227,7 @@ def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, r
     clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
     assert clinic.wrong().keys() == {"tg polling", "tg poller"}
     asyncio.run(desk_of(load_settings(clinic.config), "tg", PUBLIC_URL).leave())
-    baton_of(redis_client, fakes.TELEGRAM_TOKEN.partition(":")[0], PREFIX).take()
+    LeaderLock(redis_client, poll_lock(fakes.TELEGRAM_TOKEN.partition(":")[0]), prefix=PREFIX).take()
     assert clinic.wrong() == {}
     assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.findings()}
 

@@ -12,9 +12,9 @@ from sayso.channels.base import Channel
 from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.logins import MemoryLogins
 from sayso.channels.types import Conversation, Received, Turn, WebhookRequest
-from sayso.channels.web.app import create_app
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.platforms import AdapterDeps, open_channel
+from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.access.gate import AccessControl
@@ -106,10 +106,11 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "spool": None,
         "tides": (),
         "alerts": MemoryAlerts(),
+        "deliveries": FakeDeliveries(),
         **parts,
     }
     mailbox = mailbox or FakeMailbox()
     parts = {"gate": AccessControl(mailbox, voice), **parts}
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
-    return create_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts)).test_client()
+    return build_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts)).test_client()
