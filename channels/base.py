@@ -21,11 +21,14 @@ NotStored               what came in was not stored: answer 503, so that the pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 
 class ChannelError(Exception):
@@ -188,7 +191,25 @@ class SharedCache(Protocol):
         """Note a value for later, for all processes."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterDeps:
+    """What an adapter may use besides its own settings.
+
+    `keys` sign cookies and links. Redis keys of the bot begin with `key_prefix`. `connect` opens a Redis client whose
+    answers may take that many seconds, for reads that block.
+    """
+
+    cache: SharedCache
+    media: MediaStore
+    keys: Sequence[str]
+    public_url: str
+    redis: Redis
+    connect: Callable[[float], Redis]
+    key_prefix: str
+
+
 __all__ = [
+    "AdapterDeps",
     "AddressClosed",
     "BadHook",
     "Channel",

@@ -1,4 +1,4 @@
-"""PlatformSetup protocol, Finding: what a platform knows of a channel."""
+"""PlatformSetup: tells a platform where webhooks go and asks it what it knows of a channel."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
 from sayso.channels.redaction import redact
+from sayso.channels.types import Signed
 
 CheckState = Literal["ok", "warn", "fail"]
 
@@ -62,6 +63,10 @@ ASK_SECONDS = 10.0
 MAX_CONNECTIONS = 40
 
 
+#: A webhook signed with this secret is a forgery: no channel's secret is so short.
+FORGED = "forged"
+
+
 #: Where to look when a platform cannot be reached.
 NO_WAY = "check that this machine may open https connections to the outside, or try again"
 
@@ -74,17 +79,72 @@ class SetupError(Exception):
         self.says, self.cure = says, cure
 
 
+@dataclass(frozen=True, slots=True)
+class SetupOptions:
+    """What an operator may ask for when a webhook is set or deleted.
+
+    `max_connections`: how many updates the platform may send at once. `drop_pending`: have it drop the updates that
+    wait there. Platforms that cannot do either ignore it.
+    """
+
+    max_connections: int = MAX_CONNECTIONS
+    drop_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """One message in a platform's log. `sent_at` is in Unix seconds, `files` is the number of its files."""
+
+    sid: str
+    sender: str
+    to: str
+    body: str
+    files: int
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """One file of a message, under the address that a webhook would name."""
+
+    sid: str
+    url: str
+    mime_type: str
+
+
+class MessageLog(Protocol):
+    """The messages and files of a channel that its platform keeps. Lives as long as one command and its event loop."""
+
+    def messages(self, after: float, before: float) -> AsyncIterator[ListedMessage]:
+        """Yield what people sent between two moments in Unix seconds, the newest first. Raises SetupError."""
+
+    async def files(self, sid: str) -> list[ListedFile]:
+        """Return the files of a message that the platform still has. Raises SetupError."""
+
+    async def delete(self, sid: str, file: ListedFile) -> None:
+        """Delete a file for good. Raises SetupError."""
+
+
 class PlatformSetup(Protocol):
-    """One channel's desk. Lives as long as one command, and its event loop: that closes the connections."""
+    """One channel at its platform. Lives as long as one command and its event loop, which closes its connections."""
 
-    async def point(self) -> list[str]:
-        """Tell the platform where this channel's webhooks go. Returns what was done. Raises SetupError."""
+    async def set_webhook(self) -> list[str]:
+        """Tell the platform where this channel's webhooks go. Return what was done. Raises SetupError."""
 
-    async def look(self) -> list[CheckResult]:
-        """What the platform says of the channel. What it would not tell is a finding too."""
+    async def check(self) -> list[CheckResult]:
+        """Return what the platform says of the channel. What it would not tell is a failed check."""
 
-    async def leave(self) -> list[str]:
-        """Have the platform send nothing any more. Returns what was done. Raises SetupError."""
+    async def delete_webhook(self) -> list[str]:
+        """Have the platform send no webhooks any more. Return what was done. Raises SetupError."""
+
+    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
+        """Return a harmless webhook, signed by the channel's secret or by a wrong one; None if it takes no webhooks.
+
+        `now` is in Unix seconds.
+        """
+
+    def message_log(self) -> MessageLog:
+        """Return the platform's log of messages. Raises SetupError for a platform that gives bots none."""
 
 
 def hook_url(public_url: str, channel: str) -> str:

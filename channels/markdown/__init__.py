@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from html import unescape
 
 from markdown_it.token import Token
 
@@ -66,7 +66,7 @@ def utf16_len(text: str) -> int:
 def telegram_length(md: str) -> int:
     """What Telegram counts against its limits, and its plain-text fallback, whichever is longer."""
     made, words = _renderings(md, HTML, PLAIN)
-    seen = words if made is words else html.unescape(re.sub(r"<[^>]*>", "", made))
+    seen = words if made is words else unescape(re.sub(r"<[^>]*>", "", made))
     return max(utf16_len(seen), utf16_len(words))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sayso.channels.base import AddressClosed, Forbidden, MediaSource, RateLimit, Refused, Unreachable
+from sayso.channels.base import AdapterDeps, AddressClosed, Forbidden, MediaSource, RateLimit, Refused, Unreachable
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.markdown.split import fits, head, split
@@ -18,6 +18,7 @@ from sayso.channels.slack import files as slack_files
 from sayso.channels.slack.blocks import BUTTON_LIMIT, SECTION_LIMIT, blocks_of, is_user, listed
 from sayso.channels.slack.errors import SlackAnswer, code_of, harmless, reaction_to, told
 from sayso.channels.slack.events import SlackRequests, slack_signed
+from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:
@@ -288,3 +289,14 @@ def _message(texts: Sequence[str], reply: Reply, chat: str, conversation: Conver
     """Blocks, and their words for notifications. Without `parse` an edit would turn bare names into mentions."""
     blocks = blocks_of(texts, reply.buttons, conversation)
     return {"channel": chat, "text": "\n".join(texts), "blocks": blocks, "parse": "none", "link_names": False}
+
+
+def open_channel(name: str, settings: SlackSettings, deps: AdapterDeps) -> SlackChannel:
+    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    return SlackChannel(
+        name,
+        bot_token=settings.bot_token.get_secret_value(),
+        signing_secret=settings.signing_secret.get_secret_value(),
+        media=deps.media,
+        api_url=settings.api_url,
+    )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sayso.channels.http import PooledSessions
 from sayso.channels.setup import (
+    FORGED,
     NO_WAY,
     CheckResult,
+    MessageLog,
     SetupError,
+    SetupOptions,
     asking,
     check_https,
     check_outside,
@@ -18,8 +22,10 @@ from sayso.channels.setup import (
     not_told,
     shown,
 )
+from sayso.channels.slack.events import slack_hook
 from sayso.channels.slack.scopes import events, scopes
-from sayso.config.settings.channels import SlackSettings
+from sayso.channels.slack.settings import SlackSettings
+from sayso.channels.types import Signed
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -35,13 +41,13 @@ DEAD = (
 class SlackSetup:
     """One app's desk."""
 
-    def __init__(self, name: str, settings: SlackSettings, public_url: str) -> None:
+    def __init__(self, name: str, settings: SlackSettings, public_url: str, options: SetupOptions) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
         token = settings.bot_token.get_secret_value().strip()
         self._web = PooledSessions(partial(new_client, token, settings.api_url))
 
-    async def point(self) -> list[str]:
+    async def set_webhook(self) -> list[str]:
         """What to click. Raises SetupError for an address that Slack could not reach."""
         if not self._settings.api_url:
             check_outside(self._url)
@@ -58,7 +64,7 @@ class SlackSetup:
             f"Or paste what `sayso slack manifest {self._name}` prints under App Manifest: it says all of this.",
         ]
 
-    async def look(self) -> list[CheckResult]:
+    async def check(self) -> list[CheckResult]:
         """The token and its scopes, and what Slack does not tell."""
         try:
             async with asking("Slack", _why):
@@ -74,7 +80,7 @@ class SlackSetup:
             self._found("messages tab", "Slack does not tell: App Home, Messages Tab must be on for direct messages"),
         ]
 
-    async def leave(self) -> list[str]:
+    async def delete_webhook(self) -> list[str]:
         """What to click."""
         return [
             "Slack lets nobody unset this with a bot's token. At https://api.slack.com/apps, in your app:",
@@ -82,6 +88,19 @@ class SlackSetup:
             "  Interactivity         off",
             "  Slash Commands        delete each",
         ]
+
+    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
+        """Return Slack's own question whether an address is ours."""
+        secret = FORGED if forged else self._settings.signing_secret.get_secret_value().strip()
+        body = json.dumps({"type": "url_verification", "challenge": "sayso-doctor"}).encode()
+        return slack_hook(secret, body, now)
+
+    def message_log(self) -> MessageLog:
+        """Raise SetupError: Slack gives bots no log."""
+        raise SetupError(
+            "Slack keeps no list of events: what we did not take it sends again three times, within 5 minutes",
+            'turn on "Delayed Events" in the app for a try an hour more; files there are the workspace\'s to delete',
+        )
 
     def _scopes(self, header: str) -> CheckResult:
         given = {scope.strip() for scope in header.split(",") if scope.strip()}

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from sayso.channels.base import (
+    AdapterDeps,
     BadHook,
     FetchError,
     Forbidden,
@@ -30,6 +31,7 @@ from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.telegram.errors import reaction, send_error
 from sayso.channels.telegram.outgoing import CAPTION_LIMIT, TEXT_LIMIT, BotApiCall, anew, beginning, instead
+from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.telegram.updates import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
@@ -341,3 +343,16 @@ def _draft_id(turn: Turn) -> int:
 def _labels(buttons: Sequence[Button]) -> str:
     """Telegram refuses buttons without words, so the buttons' own labels stand in."""
     return " / ".join(button.label for button in buttons)
+
+
+def open_channel(name: str, settings: TelegramSettings, deps: AdapterDeps) -> TelegramChannel:
+    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    return TelegramChannel(
+        name,
+        token=settings.token.get_secret_value(),
+        secret_token=settings.webhook_secret,
+        media=deps.media,
+        notebook=deps.cache,
+        username=settings.username,
+        api_url=settings.api_url,
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -208,18 +207,3 @@ class Poller:
 
 def _has_id(update: Any) -> bool:
     return isinstance(update, dict) and isinstance(update.get("update_id"), int)
-
-
-async def run_pollers(pollers: Sequence[Poller]) -> None:
-    """Poll for all bots until SIGTERM or SIGINT. A bot that is down does not stop the others.
-
-    A poller that fails with a defect ends all of them, so that the process is started anew.
-    """
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(poller.run()) for poller in pollers]
-        await stopping.wait()
-        for task in tasks:
-            task.cancel()

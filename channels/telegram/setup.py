@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 from sayso.channels.http import PooledSessions, tls
 from sayso.channels.i18n.texts import LANGUAGES, texts_for
 from sayso.channels.setup import (
-    MAX_CONNECTIONS,
+    FORGED,
     NO_WAY,
     CheckResult,
+    MessageLog,
     SetupError,
+    SetupOptions,
     asking,
     check_https,
     check_outside,
@@ -25,9 +27,9 @@ from sayso.channels.setup import (
     shown,
 )
 from sayso.channels.telegram.adapter import new_bot
+from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.telegram.updates import ALLOWED_UPDATES
 from sayso.channels.types import Signed
-from sayso.config.settings.channels import TelegramSettings
 
 if TYPE_CHECKING:
     from telegram import WebhookInfo
@@ -60,19 +62,18 @@ class TelegramSetup:
         name: str,
         settings: TelegramSettings,
         public_url: str,
+        options: SetupOptions,
         *,
-        max_connections: int = MAX_CONNECTIONS,
-        drop_pending: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
-        self._max_connections, self._drop_pending, self._now = max_connections, drop_pending, now
+        self._max_connections, self._drop_pending, self._now = options.max_connections, options.drop_pending, now
         api_url = settings.api_url or _API
         self._theirs = urlsplit(api_url).hostname == urlsplit(_API).hostname
         self._bots = PooledSessions(partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls)
 
-    async def point(self) -> list[str]:
+    async def set_webhook(self) -> list[str]:
         """Set webhook and commands; the secret goes along. Raises SetupError."""
         secret = self._settings.webhook_secret
         if secret is None:
@@ -100,7 +101,7 @@ class TelegramSetup:
             f"commands listed: {' '.join(f'/{command}' for command in self._commands)}",
         ]
 
-    async def look(self) -> list[CheckResult]:
+    async def check(self) -> list[CheckResult]:
         """The bot, what it hears in groups, and its webhook with what went wrong there lately."""
         try:
             async with self._asking():
@@ -117,7 +118,7 @@ class TelegramSetup:
             return [*bot_itself, self._no_address(info), self._pending(info)]
         return [*bot_itself, self._address(info), self._updates(info), self._pending(info), self._last_error(info)]
 
-    async def leave(self) -> list[str]:
+    async def delete_webhook(self) -> list[str]:
         """Delete the webhook. Raises SetupError."""
         async with self._asking():
             bot = self._bots.here()
@@ -128,6 +129,21 @@ class TelegramSetup:
             return [done]
         kept = "dropped" if self._drop_pending else "kept for a day, for the next webhook or for `sayso poll`"
         return [done, f"{before.pending_update_count} waiting updates {kept}"]
+
+    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
+        """Return an update of no kind that we know; None for a bot that polls."""
+        secret = FORGED if forged else self._settings.webhook_secret
+        if self._settings.webhook_secret is None or secret is None:
+            return None
+        return telegram_hook(secret, {"update_id": 0, "sayso_doctor": {}})
+
+    def message_log(self) -> MessageLog:
+        """Raise SetupError: Telegram gives bots no log."""
+        raise SetupError(
+            "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself",
+            f"see with `sayso webhook status {self._name}` how many updates wait; "
+            "files there are not a bot's to delete",
+        )
 
     @property
     def _commands(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from sayso.channels.base import (
+    AdapterDeps,
     AddressClosed,
     ChannelDown,
     FetchError,
@@ -38,6 +39,7 @@ from sayso.channels.types import (
 from sayso.channels.whatsapp.client import ORIGINS, SANDBOX, SenderNames, basic, new_client
 from sayso.channels.whatsapp.errors import ContentLost, ContentRefused, reaction_to, translated
 from sayso.channels.whatsapp.outgoing import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
+from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.channels.whatsapp.templates import Content, ContentTemplates, content_of, template_content
 from sayso.channels.whatsapp.webhook import RECEIVED, TWILIO_SETTINGS, TwilioForm, status_of, turn_of, twilio_signed
 
@@ -291,3 +293,21 @@ def _is_question(reply: Reply) -> bool:
 def _in_one_line(md: str) -> str:
     """As WhatsApp takes words in a template: without line ends and wide gaps."""
     return " ".join(whatsapp_text(md).split())
+
+
+def open_channel(name: str, settings: WhatsAppSettings, deps: AdapterDeps) -> WhatsAppChannel:
+    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    return WhatsAppChannel(
+        name,
+        account_sid=settings.account_sid,
+        auth_token=settings.auth_token.get_secret_value(),
+        from_=settings.from_ or "",
+        media=deps.media,
+        notebook=deps.cache,
+        api_url=settings.api_url,
+        messaging_service_sid=settings.messaging_service_sid,
+        shared_key=settings.shared_key.get_secret_value() if settings.shared_key else "",
+        template=settings.template,
+        confirm_template=settings.confirm_template,
+        status_callback=f"{deps.public_url}/hooks/{name}/status",
+    )

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from sayso.channels.base import RateLimited, SharedCache
 from sayso.channels.types import Conversation, Turn
+from sayso.channels.whatsapp.settings import sender_key
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -114,18 +115,14 @@ class SenderNames:
 
     def of(self, conversation: Conversation) -> str:
         """The id of who writes there, "" where nobody noted another one than the address. Raises redis.RedisError."""
-        return self._notebook.get(_key(conversation)) or ""
+        return self._notebook.get(sender_key(conversation)) or ""
 
     async def note(self, turn: Turn) -> None:
         """Note who wrote, once for a process."""
-        key, user = _key(turn.conversation), turn.user_id
+        key, user = sender_key(turn.conversation), turn.user_id
         if self._noted.get(key, turn.conversation.chat) == user:
             return
         await asyncio.to_thread(self._notebook.put, key, user)
         if len(self._noted) >= MAX_NAMES:
             self._noted = {}
         self._noted[key] = user
-
-
-def _key(conversation: Conversation) -> str:
-    return f"person:{conversation.id}"

@@ -15,12 +15,12 @@ from urllib.parse import urlencode
 
 from sayso.channels.base import RateLimited, SharedCache
 from sayso.channels.http import PooledSessions
-from sayso.channels.setup import SetupError, asking
+from sayso.channels.setup import ListedFile, ListedMessage, MessageLog, SetupError, asking
 from sayso.channels.types import Conversation, Turn, storable
 from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client
-from sayso.channels.whatsapp.setup import status_of, why
+from sayso.channels.whatsapp.errors import setup_problem, status_of
+from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.channels.whatsapp.webhook import TwilioForm, turn_of
-from sayso.config.settings.channels import WhatsAppSettings
 
 T = TypeVar("T")
 
@@ -56,27 +56,6 @@ _SID = re.compile(r"(?:SM|MM)[0-9a-fA-F]{32}")
 _DAY = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One message as the list has it. `sent_at` is in Unix seconds, `files` how many came with it."""
-
-    sid: str
-    sender: str
-    to: str
-    body: str
-    files: int
-    sent_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """One file of a message, under the address that a webhook would name."""
-
-    sid: str
-    url: str
-    mime_type: str
-
-
 class TwilioMessageLog:
     """One channel's list. Lives as long as one command, and its event loop: that closes the connections."""
 
@@ -91,7 +70,7 @@ class TwilioMessageLog:
         self._client = PooledSessions(partial(new_client, settings.account_sid, token, url))
         self._sleep = sleep
 
-    async def messages(self, after: float, before: float) -> AsyncIterator[Listed]:
+    async def messages(self, after: float, before: float) -> AsyncIterator[ListedMessage]:
         """What people sent between two moments, the newest first. Raises SetupError.
 
         Twilio counts in whole days, so it is asked for one more at both ends.
@@ -100,7 +79,7 @@ class TwilioMessageLog:
         to = {} if self._service else {"to": self._sender}
         page = await self._asked(lambda: self._client.here().messages.page_async(**to, **days, page_size=PAGE))
         while page is not None:
-            async with asking("Twilio", why):
+            async with asking("Twilio", setup_problem):
                 found = [message for each in page if (message := self._read(each))]
             for message in found:
                 if after <= message.sent_at < before:
@@ -125,7 +104,7 @@ class TwilioMessageLog:
         from twilio.base.exceptions import TwilioException  # type: ignore[import-untyped]  # twilio ships no types
 
         for _ in range(TRIES):
-            async with asking("Twilio", why):
+            async with asking("Twilio", setup_problem):
                 try:
                     return await call()
                 except RateLimited as exc:
@@ -137,7 +116,7 @@ class TwilioMessageLog:
             await self._sleep(pause)
         raise SetupError("Twilio was asked too often", "wait a minute, then run it again: what was done stays done")
 
-    def _read(self, message: Any) -> Listed | None:
+    def _read(self, message: Any) -> ListedMessage | None:
         """A message to this channel; None for any other, such as our own or an SMS."""
         sid, sender, sent = str(message.sid), str(message.from_ or ""), message.date_sent or message.date_created
         ours = message.to == self._sender or (self._service and message.messaging_service_sid == self._service)
@@ -145,7 +124,7 @@ class TwilioMessageLog:
         if not (ours and whatsapp and sent and _SID.fullmatch(sid)):
             return None
         files = int(message.num_media or 0)
-        return Listed(sid, sender, str(message.to), storable(str(message.body or "")), files, sent.timestamp())
+        return ListedMessage(sid, sender, str(message.to), storable(str(message.body or "")), files, sent.timestamp())
 
     def _url(self, sid: str, file_sid: str) -> str:
         return f"{ORIGINS[0]}/2010-04-01/Accounts/{self._account_sid}/Messages/{sid}/Media/{file_sid}"
@@ -189,7 +168,7 @@ class MediaDeletion:
     """One channel's forgetting. Lives as long as one command, and its event loop. It may be repeated at any time."""
 
     def __init__(
-        self, channel: str, messages: TwilioMessageLog, inbox: RecoveryInbox, *, clock: Callable[[], float] = time.time
+        self, channel: str, messages: MessageLog, inbox: RecoveryInbox, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._channel, self._messages, self._inbox, self._clock = channel, messages, inbox, clock
 
@@ -217,7 +196,7 @@ class MediaDeletion:
                 told = await self._forget(message, told, delete=delete)
         return told
 
-    async def _forget(self, message: Listed, told: Slice, *, delete: bool) -> Slice:
+    async def _forget(self, message: ListedMessage, told: Slice, *, delete: bool) -> Slice:
         files = await self._messages.files(message.sid)
         match self._needed(message):
             case "waits":
@@ -228,7 +207,7 @@ class MediaDeletion:
             await self._messages.delete(message.sid, file)
         return replace(told, deleted=told.deleted + len(files))
 
-    def _needed(self, message: Listed) -> str:
+    def _needed(self, message: ListedMessage) -> str:
         """Whether its turn waits, or `sayso webhook recover` may still take it; "" where nobody needs its files."""
         stage = self._inbox.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
         if stage == "unknown" and self._clock() - message.sent_at <= self._inbox.remembered_seconds:
@@ -275,7 +254,7 @@ class MissedMessages:
     def __init__(
         self,
         channel: str,
-        messages: TwilioMessageLog,
+        messages: MessageLog,
         inbox: RecoveryInbox,
         notebook: SharedCache,
         *,
@@ -301,9 +280,9 @@ class MissedMessages:
             if message.sent_at >= since:
                 yield told
 
-    async def _listed(self, since: float, newest: int) -> list[Listed]:
+    async def _listed(self, since: float, newest: int) -> list[ListedMessage]:
         """Oldest first, with those of the minute before, which count for how fast somebody was."""
-        found: list[Listed] = []
+        found: list[ListedMessage] = []
         async for message in self._messages.messages(since - _MINUTE, self._clock() - YOUNG_SECONDS):
             found.append(message)
             if len(found) == newest:
@@ -313,7 +292,7 @@ class MissedMessages:
         found.reverse()
         return sorted(found, key=lambda message: message.sent_at)
 
-    async def _found(self, message: Listed, paces: _Paces, *, take: bool) -> FoundMessage:
+    async def _found(self, message: ListedMessage, paces: _Paces, *, take: bool) -> FoundMessage:
         there = Conversation(self._channel, message.sender)
         found = FoundMessage(message.sid, message.sent_at, there.id, "before")
         bare = Turn(message.sid, there, self._names.of(there) or message.sender, aliases=(message.sender,))
@@ -339,7 +318,7 @@ class MissedMessages:
             return replace(found, state="taken")
         return replace(found, state="refused", why=outcome)
 
-    async def _files(self, message: Listed) -> list[ListedFile]:
+    async def _files(self, message: ListedMessage) -> list[ListedFile]:
         return await self._messages.files(message.sid) if message.files else []
 
 
@@ -350,11 +329,11 @@ class _Paces:
         self._per_minute = per_minute
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)
 
-    def count(self, message: Listed) -> None:
+    def count(self, message: ListedMessage) -> None:
         """It was taken."""
         self._times[message.sender].append(message.sent_at)
 
-    def why_not(self, message: Listed) -> str:
+    def why_not(self, message: ListedMessage) -> str:
         """Why it would have been refused, "" where it would not."""
         times = self._times[message.sender]
         while times and times[0] <= message.sent_at - _MINUTE:
@@ -363,7 +342,7 @@ class _Paces:
         return f"over {self._per_minute} turns a minute when it was sent" if is_over else ""
 
 
-def _turn(channel: str, message: Listed, user_id: str, files: list[ListedFile]) -> Turn | None:
+def _turn(channel: str, message: ListedMessage, user_id: str, files: list[ListedFile]) -> Turn | None:
     """The turn that its webhook would have been, as far as the list tells.
 
     A tap looks there like its label, typed; and hours have passed. So it has a note, and decides nothing.

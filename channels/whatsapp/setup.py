@@ -7,24 +7,39 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from sayso.channels.base import RateLimited
 from sayso.channels.http import PooledSessions
-from sayso.channels.setup import NO_WAY, CheckResult, SetupError, asking, check_outside, hook_url, not_told, shown
+from sayso.channels.setup import (
+    FORGED,
+    CheckResult,
+    MessageLog,
+    SetupError,
+    SetupOptions,
+    asking,
+    check_outside,
+    hook_url,
+    not_told,
+    shown,
+)
+from sayso.channels.types import Signed
 from sayso.channels.whatsapp.client import SANDBOX, new_client
-from sayso.config.settings.channels import WhatsAppSettings
+from sayso.channels.whatsapp.errors import setup_problem
+from sayso.channels.whatsapp.message_log import TwilioMessageLog
+from sayso.channels.whatsapp.settings import WhatsAppSettings
+from sayso.channels.whatsapp.webhook import whatsapp_hook
 
 #: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
 #: It would try again once, and only where no connection stood. A fragment is never sent and never signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
 
-_KEYS = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
 _SEARCHED = 1000
+#: The id of no message.
+_NO_MESSAGE = "SM" + "0" * 32
 
 
 class TwilioSetup:
     """One sender's desk."""
 
-    def __init__(self, name: str, settings: WhatsAppSettings, public_url: str) -> None:
+    def __init__(self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
         self._service = settings.messaging_service_sid or ""
@@ -33,7 +48,7 @@ class TwilioSetup:
         )
         self._client = PooledSessions(make)
 
-    async def point(self) -> list[str]:
+    async def set_webhook(self) -> list[str]:
         """Set the addresses of the messaging service, or of the sender. Raises SetupError.
 
         The fallback is the same address once more: a webhook that Twilio gave up is lost otherwise.
@@ -48,7 +63,7 @@ class TwilioSetup:
             f"status callback set to {shown(self._url)}/status",
         ]
 
-    async def look(self) -> list[CheckResult]:
+    async def check(self) -> list[CheckResult]:
         """The account, where its webhooks go, whether its sender is online, and its templates."""
         try:
             async with self._asking():
@@ -57,7 +72,7 @@ class TwilioSetup:
             return [not_told("account", self._name, exc)]
         return [self._account(account), *await self._address(), *await self._templates()]
 
-    async def leave(self) -> list[str]:
+    async def delete_webhook(self) -> list[str]:
         """Take the addresses away. Raises SetupError."""
         if self._is_sandbox:
             return [f"the Sandbox has no API: empty its addresses in the Console ({_PLACE})"]
@@ -65,6 +80,16 @@ class TwilioSetup:
         return [
             f"{self._where}: webhook, fallback and status callback deleted; messages to it are lost until one is set"
         ]
+
+    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
+        """Return the delivery status of a message that nobody sent: it is logged, and that is all."""
+        secret = FORGED if forged else self._settings.auth_token.get_secret_value()
+        form = {"AccountSid": self._settings.account_sid, "MessageSid": _NO_MESSAGE, "MessageStatus": "sent"}
+        return whatsapp_hook(self._url, secret, form)
+
+    def message_log(self) -> MessageLog:
+        """Return Twilio's log of messages."""
+        return TwilioMessageLog(self._settings)
 
     @property
     def _is_sandbox(self) -> bool:
@@ -193,34 +218,10 @@ class TwilioSetup:
         return CheckResult(check, "fail", says, cure, self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
-        return asking("Twilio", why)
+        return asking("Twilio", setup_problem)
 
 
 _PLACE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
-
-
-def why(exc: Exception) -> tuple[str, str]:
-    """What an error of Twilio's client means, and the cure."""
-    from aiohttp import ClientConnectionError
-
-    status, code = status_of(exc), getattr(exc, "code", None)
-    if status == 401 or code == 20003:
-        return "Twilio does not take account_sid and auth_token", _KEYS
-    if isinstance(exc, RateLimited) or code == 20429:
-        return "Twilio was asked too often", "wait a minute, then run it again"
-    if status == 404 or code == 20404:
-        return "Twilio knows no such thing", "see that the ids in the configuration are of this account"
-    if isinstance(exc, (ClientConnectionError, OSError)):
-        return "no connection to Twilio", NO_WAY
-    if status or code:
-        return f"Twilio refuses with error {code or status}", f"see https://www.twilio.com/docs/api/errors/{code or ''}"
-    return f"Twilio's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"
-
-
-def status_of(exc: Exception) -> int:
-    """The HTTP status of a refusal, else 0. Of a list that was refused the SDK tells only the answer itself."""
-    answer = exc.args[-1] if exc.args else None
-    return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))
 
 
 def _words(reason: Any) -> str:

@@ -197,7 +197,7 @@ def poll(config: Path | None, data: Path) -> None:
     settings = load(config)
     with clear_errors():
         services = bootstrap(settings, data=data)
-        if not ingress.polled_channels(services):
+        if not ingress.polled_channels(settings):
             fail("no channel polls: write `polling: true` into a Telegram channel")
         (ingress.check_redis_if_reachable if services.spool else check_redis)(services)
     ingress.poll(services)

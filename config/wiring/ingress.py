@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+from collections.abc import Sequence
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from sayso.channels.base import Forbidden, Overloaded
-from sayso.channels.telegram.adapter import TelegramChannel
-from sayso.channels.telegram.poller import Poller, run_pollers
+from sayso.channels.registry import load, platform_of
 from sayso.channels.types import Turn
 from sayso.channels.web.ingress import Ingress
+from sayso.config.settings.channels import AnyChannel
+from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis
 from sayso.pending.signing import split_button
 from sayso.workers.access.gate import AccessControl, memory_quota
@@ -76,25 +80,51 @@ class UploadCheck:
         self._quota.book(*sender)
 
 
-def polled_channels(services: Services) -> list[TelegramChannel]:
-    """Return the channels whose platform is polled."""
-    return [channel for channel in services.channels.values() if isinstance(channel, TelegramChannel) and channel.polls]
+def polled_channels(settings: Settings) -> list[str]:
+    """Return the names of the channels whose platform is polled."""
+    return [name for name, channel in settings.channels.items() if channel.polls]
 
 
 def poll(services: Services) -> None:
     """Poll for all channels that are polled, until SIGTERM or SIGINT."""
     start_watching(services)
-    ingress, prefix = ingress_of(services), services.settings.key_prefix
-    pollers = [
-        Poller(channel, ingress, LeaderLock(services.redis, poll_lock(channel.bot_id), prefix=prefix))
-        for channel in polled_channels(services)
-    ]
+    ingress, settings = ingress_of(services), services.settings
+    pollers = []
+    for name in polled_channels(settings):
+        channel = settings.channels[name]
+        factory = platform_of(channel).poller
+        if factory is None:
+            raise LookupError(f"platform {channel.platform!r} has no poller: its settings must not say that it polls")
+        lock = LeaderLock(services.redis, poll_lock(channel), prefix=settings.key_prefix)
+        pollers.append(load(factory)(services.channels[name], ingress, lock))
     asyncio.run(run_pollers(pollers))
 
 
-def poll_lock(bot_id: str) -> str:
-    """Return the name of the leader lock of a polled bot."""
-    return f"poll:{bot_id}"
+def poll_lock(channel: AnyChannel) -> str:
+    """Return the name of the leader lock of a polled account."""
+    return f"poll:{channel.account_id}"
+
+
+class RunsForever(Protocol):
+    """Polls a platform for one channel."""
+
+    async def run(self) -> None:
+        """Poll until cancelled, or until the platform does not know the account any more."""
+
+
+async def run_pollers(pollers: Sequence[RunsForever]) -> None:
+    """Run all pollers until SIGTERM or SIGINT. One that ends does not stop the others.
+
+    One that fails with a defect stops all of them, so that the process is started anew.
+    """
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(poller.run()) for poller in pollers]
+        await stopping.wait()
+        for task in tasks:
+            task.cancel()
 
 
 class Recovery:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from flask import Flask
+from flask import Blueprint, Flask
 
-from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.views import console_pages
+from sayso.channels.base import Channel
+from sayso.channels.registry import find_platform, load
 from sayso.channels.web.app import create_app
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
 from sayso.config.wiring import health
@@ -43,18 +45,6 @@ def app() -> Flask:
 
 def build_app(services: Services) -> Flask:
     """Return the WSGI app of one wired process."""
-    consoles = [channel for channel in services.channels.values() if isinstance(channel, ConsoleChannel)]
-    pages = (
-        console_pages(
-            *consoles,
-            public_url=services.public_url,
-            admit=UploadCheck(services.gate, services.settings.limits.per_minute),
-            stage=services.gate.stage,
-            why_waiting=partial(health.why_waiting, services),
-        )
-        if consoles
-        else None
-    )
     return create_app(
         services.channels,
         ingress_of(services),
@@ -62,5 +52,22 @@ def build_app(services: Services) -> Flask:
         readiness=partial(health.readiness, services),
         health=partial(health.full, services),
         public_url=services.public_url,
-        pages=[pages] if pages else [],
+        pages=_pages(services),
     )
+
+
+def _pages(services: Services) -> Iterator[Blueprint]:
+    """Yield the web pages of the platforms that have some, each with all channels of its platform."""
+    by_platform: defaultdict[str, list[Channel]] = defaultdict(list)
+    for name, channel in services.channels.items():
+        by_platform[services.settings.channels[name].platform].append(channel)
+    for name, channels in by_platform.items():
+        platform = find_platform(name)
+        if platform and platform.pages:
+            yield load(platform.pages)(
+                *channels,
+                public_url=services.public_url,
+                admit=UploadCheck(services.gate, services.settings.limits.per_minute),
+                stage=services.gate.stage,
+                why_waiting=partial(health.why_waiting, services),
+            )

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Refused
+from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.config.settings.channels import TelegramSettings
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook

@@ -17,9 +17,9 @@ from sayso.channels.telegram.poller import (
     RETRY_SECONDS,
     WINDOW,
     Poller,
-    run_pollers,
 )
 from sayso.channels.web.ingress import Ingress
+from sayso.config.wiring.ingress import run_pollers
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
