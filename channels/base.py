@@ -124,16 +124,16 @@ class Channel(Protocol):
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify a webhook, then read it. No I/O. Raises Forbidden or BadHook."""
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """How fast the platform takes messages, and into this conversation."""
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """Split a reply into platform messages, in order, each within the platform's limits. Loses no character.
 
         Of one that `edits` the first piece does; an optional one that a platform cannot show has no pieces.
         """
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Show that work on the turn goes on: typing, a tap acknowledged. Best effort, never raises.
 
         Returns after how many seconds it must be shown again, 0 for never.

@@ -143,11 +143,11 @@ class ConsoleChannel:
             return []
         return [] if self.logins.is_ended(session) else [session, user_id]
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
         return RateLimit(draft_gap=DRAFT_GAP)
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
         # The page shows the outcome right below: there the message that asked does not repeat it.
         texts = (
@@ -159,7 +159,7 @@ class ConsoleChannel:
             bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
         return tuple(bubbles)
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
         conversation_id = turn.conversation.id
         try:

@@ -98,16 +98,16 @@ class TerminalChannel:
         number = int(text) if text.isascii() and text.isdecimal() and len(text) < 3 else 0
         return self._buttons[number - 1] if 1 <= number <= len(self._buttons) else None
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes."""
         return RateLimit()
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """One, however long. What was printed stays as it is: an edit is left out, or printed as a new message."""
         is_empty = not (reply.text.strip() or reply.buttons or reply.media)
         return () if is_empty or (reply.edits and reply.optional) else (reply,)
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Nothing: who types sees that it works."""
         return 0.0
 
@@ -187,7 +187,7 @@ class Terminal:
                 say(f"[{exc}]\n")
 
     def _pieces(self, replies: Sequence[Reply]) -> Iterator[Reply]:
-        return (piece for reply in replies for piece in self._channel.pieces(reply))
+        return (piece for reply in replies for piece in self._channel.split(reply))
 
 
 def new_secret() -> str:

@@ -93,11 +93,11 @@ class SlackChannel:
         if not valid:
             raise Forbidden("the signature is wrong or too old")
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Each thread by itself; where several of one Slack channel are busy, Slack asks to wait."""
         return PACE
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """A message for each section of words, the first of which edits; a file carries at most one of them, and none
         with links or names: only of a message may Slack be told not to look them up.
 
@@ -107,7 +107,7 @@ class SlackChannel:
             return (reply,)
         if len(reply.buttons) > BUTTON_LIMIT:
             words = "\n\n".join(part for part in (reply.text, listed(reply.buttons)) if part)
-            return self.pieces(replace(reply, text=words, buttons=()))
+            return self.split(replace(reply, text=words, buttons=()))
         texts = [Reply(text) for text in split(reply.text, SECTION_LIMIT, _length) if text.strip()]
         if reply.buttons and not texts:
             texts = [Reply(" / ".join(button.label for button in reply.buttons))]
@@ -120,7 +120,7 @@ class SlackChannel:
         file = Reply(media=reply.media)
         return (*texts, file) if reply.edits else (file, *texts)
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Show "is thinking" in an assistant's thread, for 2 minutes. Slack has no such sign anywhere else."""
         chat, thread = turn.conversation.chat, turn.conversation.thread
         if not (chat.startswith("D") and thread):

@@ -148,11 +148,11 @@ class TelegramChannel:
             raise WebhookConflict(_taken(str(exc.__cause__), self._name)) from exc
         return found if isinstance(found, list) else []
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Groups are slower: their ids are negative."""
         return CHAT_PACE if _is_private(conversation) else GROUP_PACE
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """Captions up to 1024 units stay on their file; longer words follow it. Buttons sit on the last piece.
 
         What an edit cannot change, which is a file, follows the words.
@@ -169,7 +169,7 @@ class TelegramChannel:
         parts[0] = replace(parts[0], edits=reply.edits, optional=reply.optional)
         return (*parts[:-1], replace(parts[-1], buttons=reply.buttons))
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Stop the tapped button's spinner, once, and show "typing", which Telegram does for 5 seconds."""
         with contextlib.suppress(Exception):
             bot, chat = self._bots.here(), await self._moved_to(turn.conversation.chat)

@@ -165,16 +165,16 @@ class WhatsAppChannel:
         found = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
         return f"{self._name}:{found[1]}#{found[2]}" if found else ""
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """The sender's; chats have no limit of their own. Only Twilio's own Sandbox is slow."""
         sandbox = self._from == SANDBOX and not (self._service or self._api_url)
         return SANDBOX_PACE if sandbox else PACE
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """Words of at most 1,600 characters, 1,024 beside buttons or as a caption; a file is a message of its own."""
         return pieces_of(reply)
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Mark the message read and show "typing" until the reply, for 25 seconds at most."""
         with contextlib.suppress(Exception):
             await self._names.note(turn)

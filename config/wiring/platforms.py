@@ -83,10 +83,10 @@ def _rate_limit(channel: Channel, per_second: float | None, primaries: int) -> C
     if per_second == 0:
         return lambda _: RateLimit()
     if per_second is None and primaries == 1:
-        return channel.pace
+        return channel.rate_limit
 
     def rate_limit(conversation: Conversation) -> RateLimit:
-        limit = channel.pace(conversation)
+        limit = channel.rate_limit(conversation)
         return replace(limit, per_second=(limit.per_second if per_second is None else per_second) / primaries)
 
     return rate_limit

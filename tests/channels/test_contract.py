@@ -78,7 +78,7 @@ def send(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
 
 def deliver(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
     """Send a whole reply. Returns the receipt of its first piece, "" where it has none."""
-    receipts = [send(channel, platform, piece) for piece in channel.pieces(reply)]
+    receipts = [send(channel, platform, piece) for piece in channel.split(reply)]
     return receipts[0] if receipts else Receipt("")
 
 
@@ -148,7 +148,7 @@ def test_text_becomes_a_turn(platform: Platform, channel: Channel):
 
 def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
     """A long reply arrives whole, in messages the platform accepts, its buttons on the last."""
-    pieces = channel.pieces(Reply(LONG, buttons=YES_NO))
+    pieces = channel.split(Reply(LONG, buttons=YES_NO))
     assert "".join(piece.text for piece in pieces) == LONG
     assert all(platform.measure(piece.text) <= platform.limit for piece in pieces)
     assert platform.measure(pieces[-1].text) <= platform.button_limit
@@ -158,7 +158,7 @@ def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
 def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """The limits we keep are those the platform checks, also when all characters must be escaped."""
     replies = (Reply(LONG, YES_NO, IMAGE), Reply("&<>" * 3000, YES_NO), Reply("👍🏽" * 5000))
-    pieces = [piece for reply in replies for piece in channel.pieces(reply)]
+    pieces = [piece for reply in replies for piece in channel.split(reply)]
     for piece in pieces:
         send(channel, platform, piece)
     assert len(seen()) == len(pieces)
@@ -166,8 +166,8 @@ def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Ch
 
 def test_short_reply_is_one_piece(platform: Platform, channel: Channel):
     """What fits is not cut, and nothing is not sent."""
-    assert channel.pieces(Reply("Hello")) == (Reply("Hello"),)
-    assert channel.pieces(Reply("")) == ()
+    assert channel.split(Reply("Hello")) == (Reply("Hello"),)
+    assert channel.split(Reply("")) == ()
 
 
 def test_text_arrives(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
@@ -187,7 +187,7 @@ def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, se
 @pytest.mark.parametrize("file", [IMAGE, PDF], ids=["image", "document"])
 def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Callable[[], Seen], file):
     """pains.md 13: the bytes and the name at the other end are the ones in the store, with the words beside them."""
-    for piece in channel.pieces(Reply("Here it is", media=file)):
+    for piece in channel.split(Reply("Here it is", media=file)):
         send(channel, platform, piece)
     stored = next(entry["media"] for entry in seen() if entry["media"])
     assert (stored["sha256"], stored["filename"]) == (sha256(FILES[file.ref]), file.filename)
@@ -269,7 +269,7 @@ def test_attend_never_raises(platform: Platform, media: MemoryMedia):
     """platforms.md 2.4: a sign of life is worth nothing to anybody if it can break the turn."""
     channel = platform.build(media, "http://127.0.0.1:1")
     for hook in (platform.text(1, "hello"), platform.tap(2, "a:1:yes")):
-        asyncio.run(channel.attend(channel.receive(hook).turns[0]))
+        asyncio.run(channel.show_typing(channel.receive(hook).turns[0]))
 
 
 def test_signed_nonsense_is_a_bad_hook_or_ignored(platform: Platform, channel: Channel):
@@ -349,7 +349,7 @@ def test_any_other_edit_of_what_is_gone_is_said_anew(platform: Platform, channel
 def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """The others follow as messages of their own, as all do where nothing can be changed."""
     draft = send(channel, platform, Reply("Paragraph 0"))
-    first, *others = channel.pieces(Reply(LONG, edits=draft.message_id))
+    first, *others = channel.split(Reply(LONG, edits=draft.message_id))
     assert first.edits == draft.message_id or not platform.edits
     assert not any(piece.edits for piece in others)
 
@@ -357,7 +357,7 @@ def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel:
 def test_a_draft_makes_room_for_its_answer(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """It grows in one place, as often as the pace says, and at the end there is the answer alone."""
     turn, shown = channel.receive(platform.text(1, "tell me")).turns[0], ""
-    shows_drafts = channel.pace(platform.conversation).draft_gap > 0
+    shows_drafts = channel.rate_limit(platform.conversation).draft_gap > 0
     for text in ("The", "The answer", "The answer gro"):
         shown = asyncio.run(channel.draft(turn, text, shown))
         assert bool(shown) <= shows_drafts

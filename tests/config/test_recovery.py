@@ -131,7 +131,7 @@ def test_person_is_known_by_the_id_that_webhooks_told(bench: Bench):
         "wa", account_sid="AC", auth_token="t", from_="+1", media=None, notebook=bench.notes,  # type: ignore[arg-type]
         api_url="http://127.0.0.1:9",
     )  # fmt: skip
-    asyncio.run(channel.attend(Turn("SM1", Conversation("wa", ANA), HIDDEN, "hi", message_id="SM1")))
+    asyncio.run(channel.show_typing(Turn("SM1", Conversation("wa", ANA), HIDDEN, "hi", message_id="SM1")))
     bench.arrive(ANA, "hello", ago=600)
     bench.run()
     (turn,) = bench.waiting()
