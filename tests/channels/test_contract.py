@@ -29,6 +29,7 @@ from tests.channels.harness import (
     EVERY,
     FILES,
     IMAGE,
+    JSON_WEBHOOK,
     PDF,
     SLACK,
     TELEGRAM,
@@ -45,15 +46,16 @@ from tests.channels.harness import (
     terminal_hook,
     whatsapp_hook,
 )
+from tests.channels.json_webhook import signed_hook
 
 LONG = "\n\n".join(f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400))
 
 
 #: For promises of those behind an API; all others are everybody's.
-over_http = pytest.mark.parametrize("platform", ALL, ids=repr)
+over_http = pytest.mark.parametrize("platform", [*ALL, JSON_WEBHOOK], ids=repr)
 
 
-@pytest.fixture(params=EVERY, ids=repr)
+@pytest.fixture(params=[*EVERY, JSON_WEBHOOK], ids=repr)
 def platform(request: pytest.FixtureRequest) -> Platform:
     """Each platform in turn."""
     return request.param
@@ -213,8 +215,13 @@ def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platform
 @over_http
 def test_closed_address_is_told_from_refused_words(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """Nothing will arrive there; other words might not be the cure."""
-    closed = {"whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived"}
-    words = {"whatsapp": "21617", "telegram": "Bad Request: message is too long", "slack": "invalid_arguments"}
+    closed = {
+        "whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived", "json_webhook": "410"
+    }  # fmt: skip
+    words = {
+        "whatsapp": "21617", "telegram": "Bad Request: message is too long", "slack": "invalid_arguments",
+        "json_webhook": "422",
+    }  # fmt: skip
     kinds = []
     for errors in (closed, words):
         platforms.script(platform.fake, errors[platform.name])
@@ -257,7 +264,10 @@ def test_no_secret_in_errors_or_logs(
 ):
     """pains.md 15: neither message nor traceback nor DEBUG log holds a token, an address or the words."""
     caplog.set_level(logging.DEBUG)
-    refusal = {"whatsapp": "21211", "telegram": "Bad Request: chat not found", "slack": "channel_not_found"}
+    refusal = {
+        "whatsapp": "21211", "telegram": "Bad Request: chat not found", "slack": "channel_not_found",
+        "json_webhook": "410",
+    }  # fmt: skip
     platforms.script(platform.fake, refusal[platform.name] if error == "refuse" else error)
     raised = failure(channel, platform, Reply("the-secret-words"))
     told = "".join(traceback.format_exception(raised)) + repr(raised) + repr(channel) + caplog.text
@@ -293,6 +303,9 @@ def nonsense(platform: Platform) -> list[WebhookRequest]:
         case "console":
             bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1"}', b'{"id":1,"text":"x"}', b'{"id":"e1","tap":[]}')
             return [console_hook(body) for body in bodies]
+        case "json_webhook":
+            bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1","chat":"c","user":"u"}', b'{"id":1,"text":"x"}')
+            return [signed_hook(body) for body in bodies]
         case "terminal":
             unnumbered = replace(terminal_hook(1, "x"), headers={"x-sayso-terminal": "terminal-test-secret-1"})
             return [unnumbered, *(terminal_hook(1, line) for line in (b"", b"\n", b" \t\r\n", "\u2003"))]
