@@ -150,7 +150,7 @@ class Channel(Protocol):
         """Download an inbound file into an open file. Raises FetchError."""
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece. Text that the platform refuses to format is sent once more as plain text. Raises SendError."""
+        """Send one piece. Text that the platform refuses to format is sent again as plain text. Raises SendError."""
 
 
 class MediaSource(Protocol):

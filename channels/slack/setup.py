@@ -1,4 +1,4 @@
-"""SlackDesk: a Slack app, of which Slack's API tells the token and its scopes; its addresses are for hands to click."""
+"""SlackSetup: checks a Slack app's token and scopes. Its URLs can be set only on Slack's web page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
     from slack_sdk.web.async_client import AsyncWebClient
 
-#: Slack's codes for a token that is not taken.
+#: Slack's error codes for a token that it does not accept.
 DEAD = (
     "account_inactive", "invalid_auth", "not_authed", "not_allowed_token_type", "org_login_required", "token_expired",
     "token_revoked",
@@ -39,7 +39,7 @@ DEAD = (
 
 
 class SlackSetup:
-    """One app's desk."""
+    """One app at Slack. A PlatformSetup."""
 
     def __init__(self, name: str, settings: SlackSettings, public_url: str, options: SetupOptions) -> None:
         self._name, self._settings = name, settings
@@ -48,7 +48,7 @@ class SlackSetup:
         self._web = PooledSessions(partial(new_client, token, settings.api_url))
 
     async def set_webhook(self) -> list[str]:
-        """What to click. Raises SetupError for an address that Slack could not reach."""
+        """Return what to click. Raises SetupError for a URL that Slack cannot reach."""
         if not self._settings.api_url:
             check_outside(self._url)
             check_https("Slack", self._url)
@@ -65,7 +65,7 @@ class SlackSetup:
         ]
 
     async def check(self) -> list[CheckResult]:
-        """The token and its scopes, and what Slack does not tell."""
+        """Check the token and its scopes, and list what Slack does not tell."""
         try:
             async with asking("Slack", _why):
                 answer = await self._web.here().auth_test()
@@ -74,14 +74,14 @@ class SlackSetup:
         told = {name.lower(): value for name, value in answer.headers.items()}
         who = f"@{answer.get('user') or answer.get('user_id')} in {answer.get('team') or answer.get('team_id')}"
         return [
-            self._found("token", f"bot {who}"),
+            self._ok("token", f"bot {who}"),
             self._scopes(str(told.get("x-oauth-scopes", ""))),
-            self._found("webhook", f"Slack does not tell where it sends to: it must be {shown(self._url)}"),
-            self._found("messages tab", "Slack does not tell: App Home, Messages Tab must be on for direct messages"),
+            self._ok("webhook", f"Slack does not tell where it sends to: it must be {shown(self._url)}"),
+            self._ok("messages tab", "Slack does not tell: App Home, Messages Tab must be on for direct messages"),
         ]
 
     async def delete_webhook(self) -> list[str]:
-        """What to click."""
+        """Return what to click."""
         return [
             "Slack lets nobody unset this with a bot's token. At https://api.slack.com/apps, in your app:",
             "  Event Subscriptions   off",
@@ -106,16 +106,16 @@ class SlackSetup:
         given = {scope.strip() for scope in header.split(",") if scope.strip()}
         missing = [f"{scope} (for {', '.join(what)})" for scope, what in scopes().items() if scope not in given]
         if not missing:
-            return self._found("scopes", f"all {len(scopes())} that it needs")
+            return self._ok("scopes", f"all {len(scopes())} that it needs")
         cure = f"add them under OAuth & Permissions and install again; `sayso slack manifest {self._name}` has them all"
         return CheckResult("scopes", "fail", f"missing: {'; '.join(missing)}", cure, self._name)
 
-    def _found(self, check: str, says: str) -> CheckResult:
+    def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._name)
 
 
 def new_client(token: str, api_url: str | None, session: ClientSession) -> AsyncWebClient:
-    """Slack's Web API for whoever has the token."""
+    """Return a client of Slack's Web API with this token."""
     from slack_sdk.web.async_client import AsyncWebClient
 
     logger = logging.getLogger("sayso.channels.slack.adapter.sdk")
@@ -132,13 +132,13 @@ def _why(exc: Exception) -> tuple[str, str]:
 
 
 def code_of(exc: Exception) -> str:
-    """Slack's code for an error, "" for one of another kind."""
+    """Return Slack's code of an error, "" for an error of another kind."""
     data = getattr(getattr(exc, "response", None), "data", None)
     return str(data.get("error") or "") if isinstance(data, dict) else ""
 
 
 def why(exc: Exception, code: str) -> tuple[str, str]:
-    """What an error means that is not about a token, and the cure."""
+    """Return the meaning of an error that does not concern the token, and the cure."""
     from aiohttp import ClientConnectionError
 
     if isinstance(exc, (ClientConnectionError, OSError)):

@@ -1,4 +1,4 @@
-"""TwilioDesk: a WhatsApp sender's webhook, as Twilio keeps it with the sender or with its messaging service."""
+"""TwilioSetup: sets, checks and deletes the webhook of a WhatsApp sender or messaging service at Twilio."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.channels.whatsapp.webhook import whatsapp_hook
 
-#: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
-#: It would try again once, and only where no connection stood. A fragment is never sent and never signed.
+#: Tells Twilio to retry a failed webhook up to three times, also after a 5xx or a timeout. By default it retries once,
+#: and only after a failed connection. A fragment is neither sent nor signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
 
 _SEARCHED = 1000
@@ -37,7 +37,7 @@ _NO_MESSAGE = "SM" + "0" * 32
 
 
 class TwilioSetup:
-    """One sender's desk."""
+    """One sender at Twilio. A PlatformSetup."""
 
     def __init__(self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions) -> None:
         self._name, self._settings = name, settings
@@ -49,9 +49,9 @@ class TwilioSetup:
         self._client = PooledSessions(make)
 
     async def set_webhook(self) -> list[str]:
-        """Set the addresses of the messaging service, or of the sender. Raises SetupError.
+        """Set the URLs of the messaging service, or of the sender. Raises SetupError.
 
-        The fallback is the same address once more: a webhook that Twilio gave up is lost otherwise.
+        The fallback is the same URL again: without one, a webhook that Twilio gave up is lost.
         """
         if not self._settings.api_url:
             check_outside(self._url)
@@ -64,7 +64,7 @@ class TwilioSetup:
         ]
 
     async def check(self) -> list[CheckResult]:
-        """The account, where its webhooks go, whether its sender is online, and its templates."""
+        """Check the account, where its webhooks go, whether its sender is online, and its templates."""
         try:
             async with self._asking():
                 account = await self._client.here().api.v2010.accounts(self._settings.account_sid).fetch_async()
@@ -73,7 +73,7 @@ class TwilioSetup:
         return [self._account(account), *await self._address(), *await self._templates()]
 
     async def delete_webhook(self) -> list[str]:
-        """Take the addresses away. Raises SetupError."""
+        """Delete the URLs. Raises SetupError."""
         if self._is_sandbox:
             return [f"the Sandbox has no API: empty its addresses in the Console ({_PLACE})"]
         await self._set("", "", "")
@@ -130,7 +130,7 @@ class TwilioSetup:
         await self._client.here().messaging.v2.channels_senders(sid).update_async(changed)
 
     async def _sender(self) -> Any:
-        """The sender of the configured number. Raises SetupError."""
+        """Return the sender of the configured number. Raises SetupError."""
         senders = await self._client.here().messaging.v2.channels_senders.list_async("whatsapp", limit=_SEARCHED)
         found = next((sender for sender in senders if sender.sender_id == self._settings.from_), None)
         if found is None:
@@ -141,14 +141,14 @@ class TwilioSetup:
     def _account(self, account: Any) -> CheckResult:
         says = f"{account.friendly_name or 'account'}: {account.status}, {account.type}"
         if account.status != "active":
-            return self._lacks("account", says, "see the Twilio Console for what it waits for")
+            return self._fail("account", says, "see the Twilio Console for what it waits for")
         if account.type == "Trial":
             return CheckResult("account", "warn", says, "upgrade it: a trial has few messages a day", self._name)
-        return self._found("account", says)
+        return self._ok("account", says)
 
     async def _address(self) -> list[CheckResult]:
         if self._is_sandbox:
-            return [self._found("webhook", f"the Sandbox has no API; it must be {shown(self._url)} ({_PLACE})")]
+            return [self._ok("webhook", f"the Sandbox has no API; it must be {shown(self._url)} ({_PLACE})")]
         try:
             async with self._asking():
                 return [*(await (self._of_service() if self._service else self._of_sender()))]
@@ -159,7 +159,7 @@ class TwilioSetup:
         service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         if service.use_inbound_webhook_on_number:
             says = f"{self._where} leaves webhooks to its numbers"
-            return [self._lacks("webhook", says, f"run `sayso webhook set {self._name}`")]
+            return [self._fail("webhook", says, f"run `sayso webhook set {self._name}`")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
 
     async def _of_sender(self) -> list[CheckResult]:
@@ -170,21 +170,21 @@ class TwilioSetup:
 
     def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):
-            return self._found("sender", f"{sender.sender_id} is {sender.status}")
-        reasons = "; ".join(_words(reason) for reason in sender.offline_reasons or ())
+            return self._ok("sender", f"{sender.sender_id} is {sender.status}")
+        reasons = "; ".join(_reason_text(reason) for reason in sender.offline_reasons or ())
         says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
-        return self._lacks("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
+        return self._fail("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
 
     def _compared(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
         cure = f"run `sayso webhook set {self._name}`"
         if (url or "").partition("#")[0] != self._url:
             says = f"Twilio sends to {shown(url)}, not to {shown(self._url)}" if url else "no webhook is set"
-            return self._lacks("webhook", says, cure)
+            return self._fail("webhook", says, cure)
         if method and method != "POST":
-            return self._lacks("webhook", f"Twilio sends by {method}, which is refused", cure)
+            return self._fail("webhook", f"Twilio sends by {method}, which is refused", cure)
         if not fallback:
             return CheckResult("webhook", "warn", "no fallback: what fails is lost", cure, self._name)
-        return self._found("webhook", f"{shown(self._url)}, which is ours, with a fallback")
+        return self._ok("webhook", f"{shown(self._url)}, which is ours, with a fallback")
 
     async def _templates(self) -> list[CheckResult]:
         return [await self._template(kind, sid) for kind, sid in self._named_templates()]
@@ -200,21 +200,21 @@ class TwilioSetup:
                 name = (await content.fetch_async()).friendly_name
                 approval = (await content.approval_fetch().fetch_async()).whatsapp or {}
         except SetupError as exc:
-            return self._lacks(kind, f"{exc.says}: {sid}", exc.cure)
+            return self._fail(kind, f"{exc.says}: {sid}", exc.cure)
         status = str(approval.get("status") or "unsubmitted")
         says = f"{name or sid} is {status}"
         if status == "approved":
-            return self._found(kind, says)
+            return self._ok(kind, says)
         reason = str(approval.get("rejection_reason") or "")
         cure = (
             "have it approved in the Twilio Console, Content Template Builder; without that it reaches nobody outside"
         )
-        return self._lacks(kind, f"{says}: {reason}" if reason else says, cure)
+        return self._fail(kind, f"{says}: {reason}" if reason else says, cure)
 
-    def _found(self, check: str, says: str) -> CheckResult:
+    def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._name)
 
-    def _lacks(self, check: str, says: str, cure: str) -> CheckResult:
+    def _fail(self, check: str, says: str, cure: str) -> CheckResult:
         return CheckResult(check, "fail", says, cure, self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
@@ -224,6 +224,6 @@ class TwilioSetup:
 _PLACE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
-def _words(reason: Any) -> str:
-    """A reason is a text, or an object with one in it."""
+def _reason_text(reason: Any) -> str:
+    """Return a reason, which is a text or an object that holds one."""
     return str(reason.get("message") or reason.get("code") or reason) if isinstance(reason, dict) else str(reason)

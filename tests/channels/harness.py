@@ -176,7 +176,7 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
         "account_sid": fakes.TWILIO_ACCOUNT_SID,
         "auth_token": fakes.TWILIO_AUTH_TOKEN,
         "from_": "whatsapp:+14155238886",
-        "notebook": MemoryNotebook(),
+        "cache": MemoryNotebook(),
     }
     return WhatsAppChannel("wa", media=media, api_url=api_url, **{**settings, **extra})
 
@@ -186,7 +186,7 @@ def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramC
     settings: dict[str, Any] = {
         "token": fakes.TELEGRAM_TOKEN,
         "secret_token": fakes.TELEGRAM_SECRET,
-        "notebook": MemoryNotebook(),
+        "cache": MemoryNotebook(),
     }
     return TelegramChannel("tg", media=media, api_url=api_url, **{**settings, **extra})
 

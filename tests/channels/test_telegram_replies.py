@@ -258,10 +258,10 @@ def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, 
     """platforms.md 2.4: migrate_to_chat_id, resent once; every process goes straight there from then on."""
     notebook = MemoryNotebook()
     platforms.ledger.kept[MOVED] = {BASIC: SUPER}
-    send(telegram(media, platforms.telegram_url, notebook=notebook), Reply("hello"), Conversation("tg", BASIC))
+    send(telegram(media, platforms.telegram_url, cache=notebook), Reply("hello"), Conversation("tg", BASIC))
     assert notebook.notes == {f"telegram:moved:7000000001:{BASIC}": SUPER}
     platforms.ledger.kept.clear()
-    send(telegram(media, platforms.telegram_url, notebook=notebook), Reply("again"), Conversation("tg", BASIC))
+    send(telegram(media, platforms.telegram_url, cache=notebook), Reply("again"), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(SUPER, "hello"), (SUPER, "again")]
 
 

@@ -157,7 +157,7 @@ def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePl
     """platforms.md 1.3: Contents are permanent: the second question reuses the first one's, also in another process."""
     notebook = MemoryNotebook()
     for text in ("Delete a?", "Delete *b*\nand c?"):
-        send(whatsapp(media, platforms.twilio_url, notebook=notebook), Reply(text, YES_NO))
+        send(whatsapp(media, platforms.twilio_url, cache=notebook), Reply(text, YES_NO))
     assert [call["method"] for call in platforms.calls] == ["content"]
     assert [entry["text"] for entry in platforms.sent] == ["Delete a?", "Delete _b_\nand c?"]
     assert TWILIO_AUTH_TOKEN not in str(notebook.notes)

@@ -55,7 +55,7 @@ def test_one_content_serves_every_list_of_its_length(media: MemoryMedia, platfor
     """platforms.md 1.3: a Content is permanent, so titles, descriptions and ids are variables."""
     notebook = MemoryNotebook()
     for label in ("Choice {}", "Other {}", "{} is more than 24 letters long", "{} has more than 24 as well"):
-        send(media, platforms, Reply("Which?", choices(4, label)), notebook=notebook)
+        send(media, platforms, Reply("Which?", choices(4, label)), cache=notebook)
     assert [call["method"] for call in platforms.calls] == ["content", "content"]
     assert len(platforms.sent) == 4
 
@@ -203,7 +203,7 @@ def test_refused_values_make_no_further_content(media: MemoryMedia, platforms: F
     notebook = MemoryNotebook()
     for _ in range(3):
         platforms.script("twilio", "63013")
-        send(media, platforms, Reply("Which?", choices(2)), notebook=notebook)
+        send(media, platforms, Reply("Which?", choices(2)), cache=notebook)
     assert [call["method"] for call in platforms.calls] == ["content"]
 
 
