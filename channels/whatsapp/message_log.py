@@ -210,7 +210,7 @@ class MediaDeletion:
         return replace(result, deleted=result.deleted + len(files))
 
     def _needed_by(self, message: ListedMessage) -> str:
-        """Return "waits" if its turn is not answered yet, "missed" if it may still be recovered, "" if it is not needed."""
+        """Return "waits" if its turn is not answered yet, "missed" if it may still be recovered, else ""."""
         stage = self._inbox.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
         if stage == "unknown" and self._clock() - message.sent_at <= self._inbox.remembered_seconds:
             return "missed"

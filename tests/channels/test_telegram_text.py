@@ -27,7 +27,7 @@ LONG = st.builds(
 
 def shown(piece: Reply) -> str:
     """What a person sees of a piece. Raises RefusedError for what Telegram would not take."""
-    words, parse_mode = BotApiCall("1", None, piece).words
+    words, parse_mode = BotApiCall("1", None, piece).text
     seen = parsed(words, parse_mode)
     check_length(seen, 1024 if piece.media else 4096, "caption" if piece.media else "text")
     return seen
