@@ -20,11 +20,11 @@ from benchmarks.table import Row
 from sayso.channels.slack.events import slack_hook
 from sayso.channels.telegram.setup import telegram_hook
 from sayso.channels.types import Signed
-from sayso.channels.web.app import create_app
 from sayso.channels.whatsapp.webhook import whatsapp_hook
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.observability import set_up_logs
+from sayso.config.wiring.wsgi import build_app
 from sayso.testing.platforms.fake_platforms import (
     SLACK_SIGNING_SECRET,
     TELEGRAM_SECRET,
@@ -78,7 +78,7 @@ def our_app(stack: Stack) -> Flask:
         assert isinstance(handler, logging.StreamHandler)
         handler.setStream(open(os.devnull, "w"))  # noqa: SIM115, PTH123  # for as long as the process lives
     services = bootstrap(load_settings(stack.config), data=stack.folder, public_url=stack.public_url)
-    return create_app(services)
+    return build_app(services)
 
 
 def _apps(stack: Stack) -> dict[str, Flask]:

@@ -34,15 +34,15 @@ from sayso.testing.platforms import webhooks as signing
 SERVERS: Mapping[str, Sequence[str]] = {
     "ours (waitress)": ("sayso", "web", "--config", "CONFIG", "--data", "DATA", "--port", "PORT"),
     "gunicorn gthread": ("gunicorn", "--worker-class", "gthread", "--threads", "32", "--keep-alive", "30", "--bind",
-                         "127.0.0.1:PORT", "sayso.channels.web.app:app()"),
+                         "127.0.0.1:PORT", "sayso.config.wiring.wsgi:app()"),
     "gunicorn gevent": ("gunicorn", "--worker-class", "gevent", "--worker-connections", "5000", "--keep-alive", "30",
-                        "--bind", "127.0.0.1:PORT", "sayso.channels.web.app:app()"),
+                        "--bind", "127.0.0.1:PORT", "sayso.config.wiring.wsgi:app()"),
     "uvicorn, body read first": ("uvicorn", "--interface", "asgi3", "--log-level", "warning", "--port", "PORT",
                                  "--factory", "benchmarks.whole_bodies:app"),
     "granian, body read first": ("granian", "--interface", "asgi", "--workers", "1", "--port", "PORT", "--host",
                                  "127.0.0.1", "--factory", "benchmarks.whole_bodies:app"),
     "granian": ("granian", "--interface", "wsgi", "--workers", "1", "--blocking-threads", "32", "--port", "PORT",
-                "--host", "127.0.0.1", "--factory", "sayso.channels.web.app:app"),
+                "--host", "127.0.0.1", "--factory", "sayso.config.wiring.wsgi:app"),
 }  # fmt: skip
 CLIENTS = 4
 HALVES = (

@@ -1,4 +1,4 @@
-"""Types every channel speaks: what a person did (`Turn`) and what the bot says (`Reply`), free of any platform."""
+"""Values that every channel uses: what a person did (`Turn`) and what the bot says (`Reply`), for all platforms."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 Intent = Literal["confirm", "cancel", "ignore"]
 
 
-#: A language tag we are willing to keep: "de", "pt-BR", "es-419".
+#: A language tag that is stored: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
 
 
-#: Extensions for which Python's own table has none or an unusual one.
+#: File extensions that Python's own table lacks or spells unusually.
 _EXTENSIONS = {
     "audio/amr": ".amr", "audio/flac": ".flac", "audio/mp4": ".m4a", "audio/ogg": ".ogg", "audio/opus": ".opus",
     "audio/wav": ".wav", "audio/wave": ".wav", "audio/webm": ".webm", "image/webp": ".webp",
@@ -29,18 +29,18 @@ _COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def storable(text: str) -> str:
-    """The text without lone surrogates, which JSON can spell but UTF-8 cannot: each becomes "?"."""
+    """Return the text with each lone surrogate, which JSON can express but UTF-8 cannot, replaced by "?"."""
     return text.encode("utf-8", "replace").decode()
 
 
 def owner_of(channel: str, user_id: str) -> str:
-    """Return the name that a person's files are kept under, over all conversations of a channel: 20 hex digits."""
+    """Return the name under which a person's files of all conversations of a channel are stored: 20 hex digits."""
     return hashlib.sha256(f"{channel}:{user_id}".encode()).hexdigest()[:20]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The address replies go to, and the unit of order: channel, chat and, where the platform has it, thread."""
+    """The address of replies, and the unit of order: channel, chat and, if the platform has threads, thread."""
 
     channel: str
     chat: str
@@ -48,12 +48,12 @@ class Conversation:
 
     @property
     def address(self) -> str:
-        """Chat and thread in one string: the seeds' `conversation_id`."""
+        """Chat and thread in one string: `conversation_id` in the public API."""
         return f"{self.chat}/{self.thread}" if self.thread else self.chat
 
     @property
     def id(self) -> str:
-        """A stable name for keys, jobs and logs. It holds no phone number: `<channel>:<20 hex digits>`."""
+        """A stable name for keys, jobs and logs, without phone numbers: `<channel>:<20 hex digits>`."""
         return f"{self.channel}:{hashlib.sha256(self.address.encode()).hexdigest()[:20]}"
 
 
@@ -66,7 +66,7 @@ class Scope:
 
     @property
     def id(self) -> str:
-        """A stable name for keys, unique inside its conversation: 20 hex digits, no user id in clear."""
+        """A stable name for keys, unique within its conversation: 20 hex digits, which hide the user id."""
         return hashlib.sha256(self.user_id.encode()).hexdigest()[:20]
 
 
@@ -74,8 +74,8 @@ class Scope:
 class Media:
     """A file in or out.
 
-    `ref` is the media store's id once the bytes are stored, else the platform's own handle (URL or file id).
-    `size` is in bytes, 0 when the platform did not say.
+    `ref` is the media store's id if the file is `stored`, else the platform's own URL or file id. `size` is in bytes, 0
+    if the platform does not say.
     """
 
     ref: str
@@ -92,8 +92,9 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """A tapped button: its opaque `data`, what the platform needs to acknowledge the tap, and the label that people see
-    ("" where the platform does not say).
+    """A tapped button: its opaque `data`, the `callback_id` that acknowledges the tap, and the label that people see.
+
+    `callback_id` and `label` are "" if the platform has none.
     """
 
     data: str
@@ -103,20 +104,22 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One inbound human act, normalised.
+    """One act of a person, the same for all platforms.
 
-    `event_id` is the platform's own id of the act, the same on every redelivery: the de-duplication key.
-    `addressed` is False for group chatter that did not name the bot: it counts only in a conversation the bot is in.
-    `language` is the platform's hint (BCP 47), "" when it gives none or something that does not look like a tag.
-    `kind` tells new words from an earlier message that was edited, from a `choice` (the label of a button that is not
-    ours) and from what a group's admin says as `anonymous`. An `ephemeral` message and its answer are shown to one
-    person only. `quoted` is what was said in the message it replies to. `notes` are what came along that is neither
-    words nor a file, in words: a location, a contact, a sticker.
-    Turns of one `group` are one act that its platform sends in parts: an album. `in_group` says that others read along.
-    `aliases` are other ids of the same person, such as a phone number beside an account.
-    `replied_to` is the platform's id of the message that this one quotes, and `replied_to_button` the data of a button
-    under that message; "" for none. `written_at` is when the platform says it was written, in Unix seconds; 0.0 where
-    the platform does not say.
+    `event_id`: the platform's id of the act, the same in each redelivery; turns are de-duplicated by it.
+    `addressed`: False for a group message that does not mention the bot.
+    `language`: the platform's hint (BCP 47), "" for none or a malformed one.
+    `kind`: a new message, an edit of an earlier message, a `choice` (the label of a button that is not ours), or a
+    message that a group's admin sent as `anonymous`.
+    `ephemeral`: the message and its answer are shown to one person only.
+    `quoted`: the text of the message that this one replies to.
+    `notes`: descriptions of content that is neither text nor a file: a location, a contact, a sticker.
+    `group`: the same for all turns that a platform sends as parts of one act, such as an album.
+    `in_group`: other people read the conversation.
+    `aliases`: other ids of the same person, such as a phone number beside an account.
+    `replied_to`: the platform's id of the quoted message, "" for none.
+    `replied_to_button`: the data of a button under the quoted message, "" for none.
+    `written_at`: when it was written, in Unix seconds; 0.0 if the platform does not say.
     """
 
     event_id: str
@@ -152,30 +155,39 @@ class Turn:
 
     @property
     def scope(self) -> Scope:
-        """Whose turn it is, and where."""
+        """The person and the conversation of the turn."""
         return Scope(self.user_id, self.conversation)
 
     @property
     def decides(self) -> bool:
-        """Whether its words may be a yes or a no: those of a caption, a transcript or an edit are neither."""
+        """Whether the text may be a yes or a no. Captions, transcripts and edits may not."""
         return self.kind == "message" and not (self.media or self.notes)
 
+    @property
+    def is_stop(self) -> bool:
+        """Whether the turn is the command /stop, the only one that is obeyed while another turn is being answered.
+
+        It must be typed and addressed to this bot: adapters remove the bot's own name, so `/stop@other` belongs to
+        another bot. Words after the command are ignored.
+        """
+        return self.decides and self.tap is None and self.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
+
     def to_json(self) -> str:
-        """The turn as JSON, for the mailbox. Raises ValueError when a field is not of its type."""
+        """Return the turn as JSON, for the mailbox. Raises ValueError if a field has another type."""
         return _TURN.dump_json(self, exclude_defaults=True, warnings="error").decode()
 
     @classmethod
     def from_json(cls, text: str) -> Turn:
-        """The turn that `to_json` wrote. Raises pydantic.ValidationError on anything else."""
+        """Return the turn that `to_json` wrote. Raises pydantic.ValidationError for anything else."""
         return _TURN.validate_json(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button under a reply: the label people see and the opaque data (at most 64 bytes) a tap sends back.
+    """A button under a reply: the label that people see, and the opaque data (at most 64 bytes) that a tap sends back.
 
-    A tap on a `danger` one changes or destroys something. `effect` is what a tap does, in Markdown: a platform with
-    room for it shows it in place of the label.
+    Style `danger` is for taps that change or destroy something. `effect` describes in Markdown what a tap does; a
+    platform with room for it shows it in place of the label.
     """
 
     label: str
@@ -188,18 +200,16 @@ class Button:
 class Reply:
     """What the bot says, as one platform message: Markdown text, or one file with the text as its caption.
 
-    `language` is what it is written in (BCP 47), "" when nobody knows: what must be added on the way is said in it.
-
-    A reply takes the place of one that still waits and has the same `collapse`, such as an earlier word of progress:
-    1 to 64 of `A-Z a-z 0-9 _ . : -`. Raises ValueError for any other.
-
-    `edits` is the platform's id of a message that this one takes the place of. Where that cannot be, it is sent as a
-    message of its own; an `optional` one is left out then. `only_for` is the id of the one person in a group who sees
-    it, where the platform can do that. `cause` says for operators why it is no answer, such as a model's error; no
-    person sees it.
-
-    Its buttons count for `answer_seconds` after it is shown, 0.0 for no known limit. `outcome_elsewhere` is the text of
-    an edit without the outcome that its next message tells again: a platform that shows both to everybody takes it.
+    `language`: the language of the text (BCP 47), "" if unknown. Text that a platform adds is in this language.
+    `collapse`: the reply replaces a waiting one with the same value, such as an earlier progress notice. 1 to 64 of
+    `A-Z a-z 0-9 _ . : -`; ValueError for any other.
+    `edits`: the platform's id of the message to replace. Where that is impossible, the reply is sent as a new message,
+    or left out if it is `optional`.
+    `only_for`: the id of the one person in a group who sees it, where the platform can do that.
+    `cause`: tells operators why this is not an answer, such as a model's error. People do not see it.
+    `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
+    `outcome_elsewhere`: the text of an edit without the outcome, which the next message repeats. A platform that shows
+    both to everybody uses it.
     """
 
     text: str = ""
@@ -220,19 +230,19 @@ class Reply:
             raise ValueError(f"collapse is {self.collapse!r}: use 1 to 64 of A-Z a-z 0-9 _ . : -")
 
     def to_json(self) -> str:
-        """The reply as JSON, for the outbox."""
+        """Return the reply as JSON, for the outbox."""
         return _REPLY.dump_json(self, exclude_defaults=True).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Reply:
-        """The reply that `to_json` wrote. Raises pydantic.ValidationError on anything else."""
+        """Return the reply that `to_json` wrote. Raises pydantic.ValidationError for anything else."""
         return _REPLY.validate_json(text)
 
 
 def named(media: Media) -> Media:
-    """Return the stored file with a name: where it came without one, a name made of its type and content.
+    """Return the stored file with a name, made of its type and content if it came without one.
 
-    Models and tools call the file by this name.
+    Models and tools use this name.
     """
     if media.filename:
         return media
@@ -255,9 +265,8 @@ def shown_to(turn: Turn, reply: Reply) -> Reply:
 class Delivery:
     """One reply on its way to one conversation.
 
-    `id` is the same each time the delivery is tried; `attempt` counts from 1, so an adapter whose platform knows
-    idempotency can use both. `silence`: seconds since anybody last wrote in this conversation, infinite where nobody
-    ever did, -1 where nobody knows.
+    `id` is the same in each attempt, so that an adapter can use it as an idempotency key. `attempt` counts from 1.
+    `silence`: seconds since somebody last wrote in this conversation; infinite if nobody ever did, -1 if unknown.
     """
 
     id: str
@@ -269,8 +278,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The platform's proof of sending: its id of the message ("" where it gives none), and when it was shown as it is
-    now, in Unix seconds by the platform's clock (0.0 where the platform does not say).
+    """The platform's proof of sending: its id of the message, and when it was sent or edited.
+
+    `message_id` is "" if the platform gives none. `written_at` is in Unix seconds by the platform's clock, 0.0 if it
+    does not say.
     """
 
     message_id: str
@@ -279,9 +290,9 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
-    """What a platform says later about a message it had accepted, in its own words.
+    """What a platform reports later about a message that it accepted, in the platform's terms.
 
-    `delivery` is the id of the delivery it was, "" where the platform does not tell.
+    `delivery` is the id of the delivery, "" if the platform does not say.
     """
 
     message_id: str
@@ -292,9 +303,9 @@ class StatusUpdate:
 
 @dataclass(frozen=True, slots=True)
 class AddressChange:
-    """What a platform says of an address without being asked: `closed` is why nothing arrives there, "" for open.
+    """A platform's report that an address takes no messages any more, or again. `closed` is the reason, "" for open.
 
-    `late`: it is about an earlier message, and whoever wrote since proves it wrong.
+    `late`: the report is about an earlier message. A message from the person since then proves it outdated.
     """
 
     conversation: Conversation
@@ -304,10 +315,10 @@ class AddressChange:
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """One webhook request as it came in.
+    """One webhook request.
 
-    `url` is the address the platform was configured with (public base, path, raw query), `headers` has lower-case
-    names, `body` the raw bytes, `path` what follows `/hooks/<channel>/` ("" or "status"), `now` Unix seconds.
+    `url` is the address that the platform was given (public base, path, raw query). `headers` has lower-case names.
+    `path` is what follows `/hooks/<channel>/`, such as "status". `now` is in Unix seconds.
     """
 
     url: str
@@ -317,13 +328,13 @@ class WebhookRequest:
     now: float = 0.0
 
     def header(self, name: str) -> str:
-        """The header's value, "" when absent."""
+        """Return the header's value, "" if it is absent."""
         return self.headers.get(name.lower(), "")
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """The HTTP answer a platform wants to hear once its webhook is stored."""
+    """The HTTP answer that a platform expects once its webhook is stored."""
 
     status: int = 200
     body: str = ""
@@ -332,8 +343,9 @@ class WebhookResponse:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a verified webhook holds: turns to accept, statuses and addresses to note, what the operator must hear,
-    the answer to give, why it was ignored.
+    """The content of a verified webhook.
+
+    `alerts` are messages for the operator. `answer` is the HTTP answer. `ignored` is why nothing was taken, "" else.
     """
 
     turns: tuple[Turn, ...] = ()

@@ -314,7 +314,7 @@ class ConversationProcessor:
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
         """Where the channel shows drafts: of the answer, or only of the word that it takes longer."""
-        pace = channel.pace(queued.turn.conversation) if channel else RateLimit()
+        pace = channel.rate_limit(queued.turn.conversation) if channel else RateLimit()
         if channel is None or pace.draft_gap <= 0 or _never_began(queued) or queued.turn.ephemeral:
             return None
         easel = self._easels.setdefault(channel.name, DraftRateLimiter.of(pace))
@@ -493,7 +493,7 @@ def _as_shown(arms: Sequence[NewAction], channel: Channel | None) -> Iterator[Ne
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
     """An adapter that cannot split a reply must not have the whole turn worked on again and again."""
     try:
-        return channel.pieces(reply)
+        return channel.split(reply)
     except Exception:
         log.exception("reply.not_split", extra={"channel": channel.name})
         return [reply]

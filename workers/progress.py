@@ -275,7 +275,7 @@ class ProgressIndicator:
     async def _attend(self) -> None:
         while True:  # once in any case: a tap is to be acknowledged
             with self._attending.calling():
-                again = await self._channel.attend(self._queued.turn)
+                again = await self._channel.show_typing(self._queued.turn)
             if again <= 0 or self._attending.is_over:
                 return
             await self._sleep(again)

@@ -248,7 +248,7 @@ class ReplySender:
             return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))
         marked = replace(reply, text=words.repeated(reply.text))
         # A message that is full already goes out as it was: the mark must not get it refused.
-        return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
+        return delivery if len(channel.split(marked)) > 1 else replace(delivery, reply=marked)
 
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)

@@ -18,6 +18,7 @@ from typing import IO
 from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
+from sayso.channels.base import StorageDown
 from sayso.channels.types import Turn
 from sayso.pending.redis.client import CircuitOpen, RedisCircuitBreaker
 from sayso.workers.mailbox import Accepted, Inbox
@@ -61,7 +62,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS turns_of ON turns (conversation, event);
 """
 
 
-class SpoolUnusable(Exception):
+class SpoolUnusable(StorageDown):
     """Raised when the file cannot be read or written: nothing was kept. The message names it."""
 
 

@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
-from sayso.channels.base import BadHook, Forbidden, MediaStore, RateLimit, Unreachable
-from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Feed, FeedEntry, FeedError, moment_of
-from sayso.channels.console.logins import SESSION_SECONDS, Logins, MemoryLogins
+from sayso.channels.base import AdapterDeps, BadHook, Forbidden, MediaStore, RateLimit, Unreachable
+from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Feed, FeedEntry, FeedError, RedisFeed, moment_of
+from sayso.channels.console.logins import SESSION_SECONDS, Logins, MemoryLogins, RedisLogins
+from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.uploads import ConsoleFiles
 from sayso.channels.markdown import plain
 from sayso.channels.markdown.html import page_html
@@ -53,8 +54,8 @@ RESET = "/reset"
 #: The header that only our page's script can set: another site's form cannot.
 PAGE_HEADER = "x-sayso-console"
 
-#: Channel names that are paths of the pages already.
-RESERVED_NAMES = frozenset({"events", "poll", "static"})
+#: Seconds that Redis may take to answer: longer than a read of the feed blocks.
+FEED_SECONDS = 4.0
 
 #: What browsers let only this very host set, over https (RFC 6265bis, 4.1.3.2).
 _HOST = "__Host-"
@@ -142,11 +143,11 @@ class ConsoleChannel:
             return []
         return [] if self.logins.is_ended(session) else [session, user_id]
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
         return RateLimit(draft_gap=DRAFT_GAP)
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
         # The page shows the outcome right below: there the message that asked does not repeat it.
         texts = (
@@ -158,7 +159,7 @@ class ConsoleChannel:
             bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
         return tuple(bubbles)
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
         conversation_id = turn.conversation.id
         try:
@@ -388,3 +389,18 @@ def _bubble(delivery: Delivery) -> FeedEntry:
 def _labelled(button: Button) -> dict[str, str]:
     """A button as the page shows it: it names the effect of a tap, where its label does not."""
     return {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
+
+
+def open_channel(name: str, settings: ConsoleSettings, deps: AdapterDeps) -> ConsoleChannel:
+    """Return the adapter of a configured channel."""
+    return ConsoleChannel(
+        name,
+        feed=RedisFeed(deps.connect(FEED_SECONDS), deps.key_prefix),
+        media=deps.media,
+        keys=deps.keys,
+        password=settings.password.get_secret_value() if settings.password else "",
+        title=settings.title,
+        suggestions=settings.suggestions,
+        logins=RedisLogins(deps.redis, deps.key_prefix),
+        commands=settings.commands,
+    )

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import redis
 
+from sayso.channels.base import StorageDown
+
 #: About how many entries one conversation keeps.
 KEPT_ENTRIES = 200
 #: How long an idle conversation is kept, in seconds.
@@ -28,7 +30,7 @@ CLEAR = "clear"
 FeedEntry = dict[str, Any]
 
 
-class FeedError(Exception):
+class FeedError(StorageDown):
     """Raised when the feed cannot be reached."""
 
 

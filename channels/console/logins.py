@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import redis
 
+from sayso.channels.base import StorageDown
+
 #: Seconds a log-in is good for.
 SESSION_SECONDS = 12 * 3600
 #: Wrong passwords of one address that cost no time, and those after which it is locked out.
@@ -23,7 +25,7 @@ LOCKOUT_SECONDS = 15 * 60
 MAX_ADDRESSES = 10_000
 
 
-class LoginsDown(Exception):
+class LoginsDown(StorageDown):
     """Raised when nobody can tell how often an address has failed, or whether a session was logged out."""
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Protocol, TextIO
+from typing import Any, BinaryIO, Protocol, TextIO
 
 from sayso.channels.base import BadHook, FetchError, Forbidden, RateLimit, Refused, SendError
 from sayso.channels.markdown import terminal_text
@@ -24,7 +24,6 @@ from sayso.channels.types import (
     Turn,
     WebhookRequest,
 )
-from sayso.pending.concurrency import run_sync
 
 #: Ends the conversation.
 GOODBYE = ("exit", "quit", "/exit", "/quit")
@@ -99,16 +98,16 @@ class TerminalChannel:
         number = int(text) if text.isascii() and text.isdecimal() and len(text) < 3 else 0
         return self._buttons[number - 1] if 1 <= number <= len(self._buttons) else None
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes."""
         return RateLimit()
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """One, however long. What was printed stays as it is: an edit is left out, or printed as a new message."""
         is_empty = not (reply.text.strip() or reply.buttons or reply.media)
         return () if is_empty or (reply.edits and reply.optional) else (reply,)
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Nothing: who types sees that it works."""
         return 0.0
 
@@ -156,11 +155,17 @@ class Terminal:
     """The conversation itself: each line that is typed becomes a turn, and what `take` says to it is printed."""
 
     def __init__(
-        self, channel: TerminalChannel, secret: str, take: Callable[[Turn], Awaitable[Sequence[Reply]]]
+        self,
+        channel: TerminalChannel,
+        secret: str,
+        take: Callable[[Turn], Awaitable[Sequence[Reply]]],
+        *,
+        run_sync: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
     ) -> None:
         self._channel = channel
         self._secret = secret
         self._take = take
+        self._run_sync = run_sync
 
     def run(self, lines: TextIO, say: Callable[[str], None]) -> None:
         """Talk until the input ends or somebody says exit."""
@@ -171,7 +176,7 @@ class Terminal:
             headers = {SECRET_HEADER: self._secret, LINE_HEADER: str(number)}
             received = self._channel.receive(WebhookRequest("", headers, line.encode("utf-8", "replace")))
             for turn in received.turns:
-                run_sync(self._answer(turn, say))
+                self._run_sync(self._answer(turn, say))
 
     async def _answer(self, turn: Turn, say: Callable[[str], None]) -> None:
         replies = await self._take(turn)
@@ -182,7 +187,7 @@ class Terminal:
                 say(f"[{exc}]\n")
 
     def _pieces(self, replies: Sequence[Reply]) -> Iterator[Reply]:
-        return (piece for reply in replies for piece in self._channel.pieces(reply))
+        return (piece for reply in replies for piece in self._channel.split(reply))
 
 
 def new_secret() -> str:

@@ -22,13 +22,13 @@ from sayso.channels.base import Forbidden
 from sayso.channels.console.adapter import (
     CLIENT_ID,
     MAX_TEXT_CHARS,
-    RESERVED_NAMES,
     ConsoleChannel,
     is_encrypted,
     is_same_origin,
 )
 from sayso.channels.console.feed import FeedError
 from sayso.channels.console.logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
+from sayso.channels.console.settings import RESERVED_NAMES
 from sayso.channels.console.uploads import MAX_FILES, NotTaken, spelled
 from sayso.channels.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Turn, WebhookRequest

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from sayso.channels.i18n.texts import catalogue, languages, shipped
+from sayso.channels.i18n.texts import LANGUAGES, catalogue, shipped
 
 #: Characters of a message that are read; the rest would only repeat the evidence, and the cap bounds the work.
 MAX_CHARS = 1000
@@ -84,7 +84,7 @@ def _is_written_in(script: WritingSystem, said: str, written: int) -> bool:
 @cache
 def _scripts() -> dict[str, WritingSystem]:
     """The scripts of the languages that have one of their own."""
-    described = {language: catalogue(language)["script"] for language in sorted(languages())}
+    described = {language: catalogue(language)["script"] for language in LANGUAGES}
     return {language: _script(**parts) for language, parts in described.items() if parts}
 
 
@@ -105,7 +105,7 @@ def _by_words(said: str) -> str:
 
 def _parts(word: str) -> Counter[str]:
     """What the parts of "avez-vous" or "d'une" count for, and how a word ends."""
-    found = Counter({language: 1 for language in languages() if word.endswith(_endings(language))})
+    found = Counter({language: 1 for language in LANGUAGES if word.endswith(_endings(language))})
     for part in re.split("['-]", word):
         found.update(_evidence().get(part, {}))
     return found
@@ -115,7 +115,7 @@ def _parts(word: str) -> Counter[str]:
 def _evidence() -> dict[str, dict[str, int]]:
     """What each mark and sure word counts for, in points by language."""
     evidence: dict[str, dict[str, int]] = {}
-    for language in languages():
+    for language in LANGUAGES:
         for key, points in (("marks", 1), ("sure", CLEAR)):
             for word in catalogue(language)[key]:
                 evidence.setdefault(word, {})[language] = points
@@ -131,7 +131,7 @@ def _endings(language: str) -> tuple[str, ...]:
 def _alphabet() -> frozenset[str]:
     """The letters of every shipped language that is written in Latin ones."""
     return frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(
-        *(catalogue(language)["letters"] for language in languages())
+        *(catalogue(language)["letters"] for language in LANGUAGES)
     )
 
 

@@ -14,6 +14,8 @@ from sayso.channels.types import Turn
 
 #: One TOML file per language, named by its BCP 47 primary subtag.
 CATALOGUES = Path(__file__).parent / "catalogues"
+#: The languages that have a catalogue, in alphabetical order.
+LANGUAGES = tuple(sorted(path.stem for path in CATALOGUES.glob("*.toml")))
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -47,20 +49,14 @@ def shipped(tag: str) -> str:
     A catalogue says which subtags mean a script of the language that it is not written in: zh is no zh-Hant.
     """
     primary, *others = re.split("[-_]", tag[:MAX_TAG_CHARS].lower())
-    if primary not in languages() or not set(catalogue(primary)["not_for"]).isdisjoint(others):
+    if primary not in LANGUAGES or not set(catalogue(primary)["not_for"]).isdisjoint(others):
         return ""
     return primary
 
 
 @cache
-def languages() -> frozenset[str]:
-    """The languages that have a catalogue."""
-    return frozenset(path.stem for path in CATALOGUES.glob("*.toml"))
-
-
-@cache
 def catalogue(language: str) -> dict[str, Any]:
-    """One shipped language's catalogue, as written. Raises FileNotFoundError for a language not in `languages()`."""
+    """One shipped language's catalogue, as written. Raises FileNotFoundError for a language not in `LANGUAGES`."""
     return tomllib.loads((CATALOGUES / f"{language}.toml").read_text(encoding="utf-8"))
 
 

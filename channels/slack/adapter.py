@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sayso.channels.base import AddressClosed, Forbidden, MediaSource, RateLimit, Refused, Unreachable
+from sayso.channels.base import AdapterDeps, AddressClosed, Forbidden, MediaSource, RateLimit, Refused, Unreachable
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.markdown.split import fits, head, split
@@ -18,6 +18,7 @@ from sayso.channels.slack import files as slack_files
 from sayso.channels.slack.blocks import BUTTON_LIMIT, SECTION_LIMIT, blocks_of, is_user, listed
 from sayso.channels.slack.errors import SlackAnswer, code_of, harmless, reaction_to, told
 from sayso.channels.slack.events import SlackRequests, slack_signed
+from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ class SlackChannel:
         if not valid:
             raise Forbidden("the signature is wrong or too old")
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Each thread by itself; where several of one Slack channel are busy, Slack asks to wait."""
         return PACE
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
+    def split(self, reply: Reply) -> Sequence[Reply]:
         """A message for each section of words, the first of which edits; a file carries at most one of them, and none
         with links or names: only of a message may Slack be told not to look them up.
 
@@ -106,7 +107,7 @@ class SlackChannel:
             return (reply,)
         if len(reply.buttons) > BUTTON_LIMIT:
             words = "\n\n".join(part for part in (reply.text, listed(reply.buttons)) if part)
-            return self.pieces(replace(reply, text=words, buttons=()))
+            return self.split(replace(reply, text=words, buttons=()))
         texts = [Reply(text) for text in split(reply.text, SECTION_LIMIT, _length) if text.strip()]
         if reply.buttons and not texts:
             texts = [Reply(" / ".join(button.label for button in reply.buttons))]
@@ -119,7 +120,7 @@ class SlackChannel:
         file = Reply(media=reply.media)
         return (*texts, file) if reply.edits else (file, *texts)
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Show "is thinking" in an assistant's thread, for 2 minutes. Slack has no such sign anywhere else."""
         chat, thread = turn.conversation.chat, turn.conversation.thread
         if not (chat.startswith("D") and thread):
@@ -288,3 +289,14 @@ def _message(texts: Sequence[str], reply: Reply, chat: str, conversation: Conver
     """Blocks, and their words for notifications. Without `parse` an edit would turn bare names into mentions."""
     blocks = blocks_of(texts, reply.buttons, conversation)
     return {"channel": chat, "text": "\n".join(texts), "blocks": blocks, "parse": "none", "link_names": False}
+
+
+def open_channel(name: str, settings: SlackSettings, deps: AdapterDeps) -> SlackChannel:
+    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    return SlackChannel(
+        name,
+        bot_token=settings.bot_token.get_secret_value(),
+        signing_secret=settings.signing_secret.get_secret_value(),
+        media=deps.media,
+        api_url=settings.api_url,
+    )

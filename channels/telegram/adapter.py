@@ -1,4 +1,4 @@
-"""TelegramChannel: one Telegram bot, its webhooks read as plain dicts and its replies sent through the Bot API."""
+"""TelegramChannel: parses the updates of one Telegram bot and sends its replies through the Bot API."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from sayso.channels.base import (
+    AdapterDeps,
     BadHook,
     FetchError,
     Forbidden,
@@ -29,7 +30,15 @@ from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tl
 from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.telegram.errors import reaction, send_error
-from sayso.channels.telegram.outgoing import CAPTION_LIMIT, TEXT_LIMIT, BotApiCall, anew, beginning, instead
+from sayso.channels.telegram.outgoing import (
+    CAPTION_LIMIT,
+    TEXT_LIMIT,
+    BotApiCall,
+    alternative,
+    as_new_message,
+    beginning,
+)
+from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.telegram.updates import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
@@ -42,30 +51,28 @@ T = TypeVar("T")
 
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 4.0
-#: Seconds for which Telegram may have no answer to a question for updates. It would take 50; a connection that broke
-#: without a sign is noticed sooner.
+#: How long one poll waits for updates, in seconds. Telegram allows 50; with less, a dead connection is noticed sooner.
 POLL_SECONDS = 25
-#: Bytes above which Telegram gives a bot no file.
+#: The largest file that Telegram gives a bot, in bytes.
 FILE_LIMIT = 20 * 1024 * 1024
-#: Taps that a process remembers to have acknowledged.
+#: How many acknowledged taps a process remembers.
 MAX_ANSWERED = 1000
-#: Telegram's words: about 30 messages a second in all, about one in a private chat (bursts are fine), 20 a minute in a
-#: group: five at once and one each 4 s are 20 in the first minute.
-CHAT_PACE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
-GROUP_PACE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
+#: Telegram documents about 30 messages a second in all, about one a second in a private chat (bursts are allowed), and
+#: 20 a minute in a group: five at once and one each 4 s make 20 in the first minute.
+CHAT_RATE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
+GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
 
 _SECRET_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,256}")
-#: Ids of supergroups are below this one. Basic groups, whose ids are negative and above, become supergroups.
+#: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
 
 
 class TelegramChannel:
-    """One bot. Lives as long as the process; it keeps one HTTP client per event loop.
+    """One bot. One per process; keeps one HTTP client per event loop.
 
-    `api_url` replaces https://api.telegram.org. `username` says which @name is the bot's in a group; without it any
-    that ends in "bot" is. The notebook keeps where groups moved: `telegram:moved:<bot id>:<old chat>`. Without a
-    secret it takes no webhooks: it is to be asked for its updates. Raises ValueError for a token or a secret that
-    cannot be one.
+    `api_url` replaces https://api.telegram.org. `username` is the bot's own @name in a group; without it any name that
+    ends in "bot" is. The cache holds the new ids of groups that became supergroups: `telegram:moved:<bot id>:<old
+    chat>`. Without a secret the bot takes no webhooks and is polled. Raises ValueError for a malformed token or secret.
     """
 
     def __init__(
@@ -75,7 +82,7 @@ class TelegramChannel:
         token: str,
         secret_token: str | None,
         media: MediaSource,
-        notebook: SharedCache,
+        cache: SharedCache,
         api_url: str | None = None,
         username: str = "",
     ) -> None:
@@ -86,10 +93,10 @@ class TelegramChannel:
         self._name = name
         self._token = token.strip()
         self._secret = None if secret_token is None else secret_token.encode()
-        self._media, self._notebook = media, notebook
+        self._media, self._cache = media, cache
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
         self.bot_id = self._token.partition(":")[0]
-        self._reader = UpdateParser(name, self.bot_id, username.lstrip("@").lower())
+        self._parser = UpdateParser(name, self.bot_id, username.lstrip("@").lower())
         self._answered: frozenset[str] = frozenset()
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
@@ -101,15 +108,10 @@ class TelegramChannel:
         """The channel's name in the YAML."""
         return self._name
 
-    @property
-    def polls(self) -> bool:
-        """Whether its updates are asked for, and no webhook brings them."""
-        return self._secret is None
-
     def receive(self, hook: WebhookRequest) -> Received:
-        """Read one update. Updates of other kinds are ignored, never refused: Telegram would send them for a day."""
+        """Parse one update. Unknown kinds are ignored, never refused: Telegram would repeat them for a day."""
         if self._secret is None:
-            raise Forbidden("this channel polls: nothing is sent to it")
+            raise Forbidden("this channel polls: it takes no webhooks")
         secret = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
         if not secret:
             raise Forbidden("there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token")
@@ -122,38 +124,39 @@ class TelegramChannel:
         return self.read(update)
 
     def read(self, update: Any) -> Received:
-        """What one update holds, of whatever kind or shape it is."""
+        """Parse one update of any kind or shape. Never raises."""
         try:
-            return self._reader.read(update)
+            return self._parser.read(update)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError):
             return Received(ignored="malformed update")
 
     async def updates(self, offset: int | None) -> list[Any]:
-        """What came in, as webhooks would bring it; while there is nothing it waits for POLL_SECONDS. What is before
-        `offset` Telegram forgets. Raises SendError, Elsewhere.
+        """Return the updates that came in, after at most POLL_SECONDS. Telegram forgets all before `offset`.
+
+        Raises SendError, WebhookConflict.
         """
         from telegram.error import Conflict
 
-        asked = {"offset": offset, "timeout": POLL_SECONDS, "allowed_updates": ALLOWED_UPDATES}
+        params = {"offset": offset, "timeout": POLL_SECONDS, "allowed_updates": ALLOWED_UPDATES}
         calling = self._bots.here().do_api_request(
-            "getUpdates", api_kwargs=asked, read_timeout=POLL_SECONDS + ANSWER_SECONDS
+            "getUpdates", api_kwargs=params, read_timeout=POLL_SECONDS + ANSWER_SECONDS
         )
         try:
-            found = await self._told(calling)
+            updates = await self._translated(calling)
         except SendError as exc:
             if not isinstance(exc.__cause__, Conflict):
                 raise
-            raise WebhookConflict(_taken(str(exc.__cause__), self._name)) from exc
-        return found if isinstance(found, list) else []
+            raise WebhookConflict(_conflict(str(exc.__cause__), self._name)) from exc
+        return updates if isinstance(updates, list) else []
 
-    def pace(self, conversation: Conversation) -> RateLimit:
-        """Groups are slower: their ids are negative."""
-        return CHAT_PACE if _is_private(conversation) else GROUP_PACE
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
+        """Return Telegram's limits for a private chat or for a group."""
+        return CHAT_RATE if _is_private(conversation) else GROUP_RATE
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
-        """Captions up to 1024 units stay on their file; longer words follow it. Buttons sit on the last piece.
+    def split(self, reply: Reply) -> Sequence[Reply]:
+        """Split at Telegram's limits. A text of up to 1024 units is its file's caption; a longer one follows the file.
 
-        What an edit cannot change, which is a file, follows the words.
+        Buttons are on the last piece. An edit cannot change a file, so the file follows the edited text.
         """
         if reply.media and not reply.edits and fits(reply.text, CAPTION_LIMIT, telegram_length):
             return (reply,)
@@ -167,8 +170,8 @@ class TelegramChannel:
         parts[0] = replace(parts[0], edits=reply.edits, optional=reply.optional)
         return (*parts[:-1], replace(parts[-1], buttons=reply.buttons))
 
-    async def attend(self, turn: Turn) -> float:
-        """Stop the tapped button's spinner, once, and show "typing", which Telegram does for 5 seconds."""
+    async def show_typing(self, turn: Turn) -> float:
+        """Stop the tapped button's spinner, once, and show "typing", which Telegram shows for 5 seconds."""
         with contextlib.suppress(Exception):
             bot, chat = self._bots.here(), await self._moved_to(turn.conversation.chat)
             steps = [bot.send_chat_action(chat, "typing", message_thread_id=_thread(turn))]
@@ -178,52 +181,54 @@ class TelegramChannel:
         return TYPING_SECONDS
 
     def _is_first(self, callback_id: str) -> bool:
-        """Whether this process did not answer that tap yet. Replaced as a whole, so that threads need no lock."""
+        """Return whether this process has not acknowledged the tap yet, and remember it."""
         if not callback_id or callback_id in self._answered:
             return False
+        # Replaced as a whole, so that threads need no lock.
         self._answered = (self._answered if len(self._answered) < MAX_ANSWERED else frozenset()) | {callback_id}
         return True
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """In private the platform's own draft, which goes by itself and which its person may stop; in a group a message
-        that is edited. Of a text too long for one message its beginning is shown.
+        """Show a draft, cut to one message: in private Telegram's own draft, in a group a message that is edited.
+
+        Telegram's own draft disappears by itself, and the person may stop it.
         """
         text = beginning(text)
         if _is_private(turn.conversation):
-            return await self._told(self._sketch(turn, text))
+            return await self._translated(self._show_draft(turn, text))
         if not text.strip():
             return shown
-        post = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text, edits=shown))
-        return (await self._told(self._deliver(post))).message_id
+        call = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text, edits=shown))
+        return (await self._translated(self._deliver(call))).message_id
 
-    async def _sketch(self, turn: Turn, text: str) -> str:
+    async def _show_draft(self, turn: Turn, text: str) -> str:
         from telegram.error import BadRequest
 
-        post = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text))
+        call = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text))
         try:
-            await self._show(turn, post)
+            await self._send_draft(turn, call)
         except BadRequest as exc:
             if reaction(exc) != "plain":
                 raise
-            await self._show(turn, replace(post, formatted=False))
+            await self._send_draft(turn, replace(call, formatted=False))
         return ""
 
-    async def _show(self, turn: Turn, post: BotApiCall) -> None:
-        words, parse_mode = post.words
+    async def _send_draft(self, turn: Turn, call: BotApiCall) -> None:
+        text, parse_mode = call.text
         await self._bots.here().send_message_draft(
-            chat_id=int(post.chat),
+            chat_id=int(call.chat),
             draft_id=_draft_id(turn),
-            text=words,
-            message_thread_id=post.thread,
+            text=text,
+            message_thread_id=call.thread,
             parse_mode=parse_mode,
             api_kwargs={"can_stop": True},
         )
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Ask for a link, then download. The link holds the bot's token: it stays in here."""
+        """Ask for a link, then download. The link holds the bot's token, so it is never passed on."""
         _check_size(media.size)
         link = await self._link(media.ref)
-        # PTB passes the path of a file on this machine through, as a local Bot API server would name it.
+        # For a local Bot API server PTB returns the path of a file on this machine.
         if not link.startswith(f"{self._api_url}/file/bot{self._token}/"):
             raise FetchError("Telegram named no link to the file")
         await SafeDownload(FILE_LIMIT).save(link, {}, file)
@@ -239,16 +244,18 @@ class TelegramChannel:
         return file.file_path or ""
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece, or edit a message of ours. What Telegram refuses as it is goes otherwise, once: plain words,
-        a document, a link, a message of its own, to the group's new id.
+        """Send one piece, or edit a message of ours.
+
+        If Telegram refuses it, it is tried once in another form: as plain text, a document, a link, a new message, or
+        to the group's new id.
         """
         reply = delivery.reply
-        post = BotApiCall(delivery.conversation.chat, _thread(delivery), reply)
+        call = BotApiCall(delivery.conversation.chat, _thread(delivery), reply)
         impossible = reply.edits and (reply.media or not reply.edits.isdecimal())
-        return await self._told(self._deliver(anew(post) if impossible else post))
+        return await self._translated(self._deliver(as_new_message(call) if impossible else call))
 
-    async def _told(self, sending: Awaitable[T]) -> T:
-        """What came of it. Raises SendError in place of PTB's errors."""
+    async def _translated(self, sending: Awaitable[T]) -> T:
+        """Return what the call returns. Raises SendError in place of PTB's errors."""
         from telegram.error import TelegramError
 
         try:
@@ -256,39 +263,39 @@ class TelegramChannel:
         except TelegramError as exc:
             raise send_error(exc) from exc
 
-    async def _deliver(self, post: BotApiCall | Receipt) -> Receipt:
+    async def _deliver(self, call: BotApiCall | Receipt) -> Receipt:
         from telegram.error import TelegramError
 
-        if isinstance(post, BotApiCall):
-            post = replace(post, chat=await self._moved_to(post.chat))
-        while isinstance(post, BotApiCall):
+        if isinstance(call, BotApiCall):
+            call = replace(call, chat=await self._moved_to(call.chat))
+        while isinstance(call, BotApiCall):
             try:
-                return await post.to(self._bots.here(), self._media)
+                return await call.to(self._bots.here(), self._media)
             except TelegramError as exc:
-                post = await self._other(post, exc)
-        return post
+                call = await self._alternative(call, exc)
+        return call
 
-    async def _other(self, post: BotApiCall, exc: TelegramError) -> BotApiCall | Receipt:
-        other = await asyncio.to_thread(instead, post, exc, self._media)
+    async def _alternative(self, call: BotApiCall, exc: TelegramError) -> BotApiCall | Receipt:
+        other = await asyncio.to_thread(alternative, call, exc, self._media)
         if other is None:
             raise exc
-        if isinstance(other, BotApiCall) and other.chat != post.chat:
-            await asyncio.to_thread(self._notebook.put, self._moved_key(post.chat), other.chat)
+        if isinstance(other, BotApiCall) and other.chat != call.chat:
+            await asyncio.to_thread(self._cache.put, self._moved_key(call.chat), other.chat)
         return other
 
     async def _moved_to(self, chat: str) -> str:
-        """The chat, or the supergroup that it became."""
+        """Return the chat, or the supergroup that it became."""
         if not re.fullmatch(r"-\d+", chat) or int(chat) < _SUPERGROUPS:
             return chat
-        return await asyncio.to_thread(self._notebook.get, self._moved_key(chat)) or chat
+        return await asyncio.to_thread(self._cache.get, self._moved_key(chat)) or chat
 
     def _moved_key(self, chat: str) -> str:
         return f"telegram:moved:{self.bot_id}:{chat}"
 
 
-def _hush() -> None:
-    """Telegram's URLs contain the bot's token, and httpx logs URLs at INFO; PTB logs words at DEBUG, and an answer that
-    it cannot read at ERROR.
+def _silence_logs() -> None:
+    """Silence the libraries' logs: httpx logs URLs, which hold the bot's token, at INFO; PTB logs texts at DEBUG, and
+    answers that it cannot parse at ERROR.
     """
     for name, level in (("httpx", logging.WARNING), ("httpcore", logging.WARNING), ("telegram", logging.CRITICAL)):
         logger = logging.getLogger(name)
@@ -296,26 +303,26 @@ def _hush() -> None:
 
 
 def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
-    """PTB's bot over a kept session; `api_url` is the Bot API server's address."""
+    """Return PTB's bot over a pooled session; `api_url` is the address of the Bot API server."""
     from telegram import Bot
     from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
     from sayso.channels.telegram.client import PooledRequest
 
-    _hush()
-    # PTB warns about its own attribute whenever Telegram asks us to wait.
+    _silence_logs()
+    # PTB warns about its own attribute each time that Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
-    # Its own method makes objects of updates: one of a form that it does not expect would hide all others.
+    # PTB's own method parses updates into objects: one malformed update would hide all others.
     warnings.filterwarnings("ignore", message=r"Please use 'Bot\.getUpdates'", category=PTBUserWarning)
     request = PooledRequest(session)
     return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
 
 
-def _taken(said: str, channel: str) -> str:
-    """Who has the updates, by Telegram's words."""
-    if "webhook" in said.lower():
-        return f"a webhook is set, so Telegram tells nothing to who asks: run `sayso webhook delete {channel}`"
-    return "another program asks for the updates of this bot: stop it, or give it a bot of its own"
+def _conflict(error: str, channel: str) -> str:
+    """Return who gets the updates, and the cure, by Telegram's error text."""
+    if "webhook" in error.lower():
+        return f"a webhook is set, so Telegram gives a poller nothing: run `sayso webhook delete {channel}`"
+    return "another program polls the updates of this bot: stop it, or give it a bot of its own"
 
 
 def _check_size(size: int) -> None:
@@ -329,15 +336,28 @@ def _thread(of: Turn | Delivery) -> int | None:
 
 
 def _is_private(conversation: Conversation) -> bool:
-    """Ids of groups are negative."""
+    """Return whether the chat is private: ids of groups are negative."""
     return not conversation.chat.startswith("-")
 
 
 def _draft_id(turn: Turn) -> int:
-    """The draft of a turn: the same for each step of its answer, never 0."""
+    """Return the draft id of a turn: the same for each step of its answer, never 0."""
     return zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
 
 
 def _labels(buttons: Sequence[Button]) -> str:
     """Telegram refuses buttons without words, so the buttons' own labels stand in."""
     return " / ".join(button.label for button in buttons)
+
+
+def open_channel(name: str, settings: TelegramSettings, deps: AdapterDeps) -> TelegramChannel:
+    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    return TelegramChannel(
+        name,
+        token=settings.token.get_secret_value(),
+        secret_token=settings.webhook_secret,
+        media=deps.media,
+        cache=deps.cache,
+        username=settings.username,
+        api_url=settings.api_url,
+    )

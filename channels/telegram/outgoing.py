@@ -1,4 +1,4 @@
-"""Posts: one reply as a call of the Bot API, and what is sent in its place where Telegram will not have it so."""
+"""BotApiCall: one reply as a call of the Bot API, and the alternatives if Telegram refuses it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 #: Telegram's limits, in UTF-16 code units after formatting is parsed.
 TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
-#: Bytes above which a picture must travel as a document.
+#: The largest picture in bytes; a larger one is sent as a document.
 PHOTO_LIMIT = 10 * 1024 * 1024
-#: What Telegram plays or shows, by MIME type; it takes the rest as documents.
-_SHOWN = {
+#: The media that Telegram plays or shows, by MIME type. All others are sent as documents.
+_METHODS = {
     "image/jpeg": "photo",
     "image/png": "photo",
     "image/gif": "animation",
@@ -32,18 +32,18 @@ _SHOWN = {
     "audio/x-m4a": "audio",
     "video/mp4": "video",
 }
-#: Entities that Telegram formats; of those beyond the words arrive, and of a link not its address.
+#: How many entities Telegram formats in one message. Further ones arrive as plain text, and links lose their address.
 ENTITY_LIMIT = 100
-#: Characters of Markdown that are looked at for one message, and units kept for the sign that more is to come.
-_WIDEST, _ROOM = 2 * TEXT_LIMIT, 16
+#: How many characters of Markdown are examined for one message, and how many units the ellipsis may take.
+_MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
 _UNITS = ((1024 * 1024, "MB"), (1024, "KB"), (1, "B"))
 
 
 @dataclass(frozen=True, slots=True)
 class BotApiCall:
-    """One reply on its way into one chat, as plain words if not `formatted`.
+    """One reply to one chat, as plain text if not `formatted`.
 
-    `moved`: Telegram named this chat in place of another. `shape`: "caption" edits the words under a file, "document"
+    `moved`: Telegram gave this chat in place of another. `shape`: "caption" edits the text under a file, "document"
     sends a file without showing it.
     """
 
@@ -55,7 +55,7 @@ class BotApiCall:
     shape: Literal["", "caption", "document"] = ""
 
     async def to(self, bot: Bot, source: MediaSource) -> Receipt:
-        """Send it, or edit what it takes the place of. Raises PTB's errors, and Refused where its file is gone."""
+        """Send the reply or edit the message. Raises PTB's errors, and Refused if the file is gone."""
         if self.reply.media:
             return await self._file(bot, self.reply.media, source)
         if self.reply.edits:
@@ -65,9 +65,10 @@ class BotApiCall:
         return _receipt(sent)
 
     @property
-    def words(self) -> tuple[str, str | None]:
-        """The text and how it is formatted: as Telegram's HTML, or not at all where that would show nothing, as of an
-        empty block of code, or would lose an address.
+    def text(self) -> tuple[str, str | None]:
+        """The text and its parse mode: Telegram's HTML, or None for plain text.
+
+        Plain text is used where the HTML would show nothing, such as an empty code block, or would lose an address.
         """
         text = self.reply.text
         html = telegram_html(text) if self.formatted else ""
@@ -78,12 +79,12 @@ class BotApiCall:
         return words if words.strip() else text, None
 
     def _common(self, field: str) -> dict[str, Any]:
-        words, parse_mode = self.words
+        words, parse_mode = self.text
         markup = _keyboard(self.reply.buttons)
         return {"chat_id": self.chat, field: words or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     def _place(self) -> dict[str, Any]:
-        """Return what says where a new message is shown, and to whom. The library has no name for the latter yet."""
+        """Return the parameters for the thread and the receiver. PTB has no name for the receiver yet."""
         place = {"message_thread_id": self.thread}
         if not self.reply.only_for:
             return place
@@ -91,14 +92,14 @@ class BotApiCall:
         return {**place, "api_kwargs": {"ephemeral_message_parameters": receiver}}
 
     async def _edit(self, bot: Bot) -> Receipt:
-        """Without buttons those of the old message go."""
+        """Edit the text and the buttons. Without buttons the old ones disappear."""
         what = {**self._common("caption" if self.shape else "text"), "message_id": int(self.reply.edits)}
         if self.shape:
             edited = await bot.edit_message_caption(**what)
         else:
             edited = await bot.edit_message_text(link_preview_options=_no_preview(), **what)
         at = getattr(edited, "edit_date", None)
-        # The date has whole seconds, and the message is older than the edit: only a later second is certainly after it.
+        # The date has whole seconds, so only the next second is certainly after the edit.
         return Receipt(self.reply.edits, at.timestamp() + 1 if at else 0.0)
 
     async def _file(self, bot: Bot, media: Media, source: MediaSource) -> Receipt:
@@ -112,53 +113,53 @@ class BotApiCall:
         return _receipt(sent)
 
     def _kind(self, media: Media, size: int) -> str:
-        kind = _SHOWN.get(media.mime_type.partition(";")[0].strip().lower(), "document")
+        kind = _METHODS.get(media.mime_type.partition(";")[0].strip().lower(), "document")
         return "document" if self.shape == "document" or (kind == "photo" and size > PHOTO_LIMIT) else kind
 
 
 def _receipt(sent: Message) -> Receipt:
-    """What Telegram sends later by itself has the id 0 until then, as many others have."""
+    """Return the receipt. A message that Telegram sends later has the id 0 until then, which is no id."""
     return Receipt(str(sent.message_id or ""), sent.date.timestamp())
 
 
-def instead(post: BotApiCall, exc: Any, source: MediaSource) -> BotApiCall | Receipt | None:
-    """What to send after this error of PTB: a receipt where nothing is to be sent, None where nothing helps.
+def alternative(call: BotApiCall, exc: Any, source: MediaSource) -> BotApiCall | Receipt | None:
+    """Return what to send after this error of PTB: a receipt if nothing remains to be sent, None if nothing helps.
 
-    Each is tried once: what was given up of a post does not come back.
+    Each alternative is tried once: a form that was given up is not tried again.
     """
-    reply = post.reply
+    reply = call.reply
     match reaction(exc):
         case "done":
             return Receipt(reply.edits)
-        case "moved" if not post.moved:
-            return replace(post, chat=str(exc.new_chat_id), moved=True)
-        case "plain" if post.formatted:
-            return replace(post, formatted=False)
-        case "caption" if not post.shape and telegram_length(reply.text) <= CAPTION_LIMIT:
-            return replace(post, shape="caption")
+        case "moved" if not call.moved:
+            return replace(call, chat=str(exc.new_chat_id), moved=True)
+        case "plain" if call.formatted:
+            return replace(call, formatted=False)
+        case "caption" if not call.shape and telegram_length(reply.text) <= CAPTION_LIMIT:
+            return replace(call, shape="caption")
         case "caption" | "anew" if reply.edits:
-            return anew(post)
-        case "document" | "refused" if reply.media and not post.shape:
-            return replace(post, shape="document")
+            return as_new_message(call)
+        case "document" | "refused" if reply.media and not call.shape:
+            return replace(call, shape="document")
         case "link" | "document" | "refused" if reply.media:
-            return replace(post, reply=replace(reply, text=_linked(reply.text, reply.media, source), media=None))
+            return replace(call, reply=replace(reply, text=_linked(reply.text, reply.media, source), media=None))
     return None
 
 
-def anew(post: BotApiCall) -> BotApiCall | Receipt:
-    """What cannot be an edit, as a message of its own; an optional one is left out."""
-    return Receipt("") if post.reply.optional else replace(post, reply=replace(post.reply, edits=""), shape="")
+def as_new_message(call: BotApiCall) -> BotApiCall | Receipt:
+    """Return an impossible edit as a new message; a receipt without id if it is optional."""
+    return Receipt("") if call.reply.optional else replace(call, reply=replace(call.reply, edits=""), shape="")
 
 
 def beginning(md: str) -> str:
-    """The text, or as much of it as one message holds."""
-    if len(md) <= _WIDEST and telegram_length(md) <= TEXT_LIMIT:
+    """Return the text, cut to one message."""
+    if len(md) <= _MAX_SOURCE_CHARS and telegram_length(md) <= TEXT_LIMIT:
         return md
-    return f"{head(md[:_WIDEST], TEXT_LIMIT - _ROOM, telegram_length)}…"
+    return f"{head(md[:_MAX_SOURCE_CHARS], TEXT_LIMIT - _ELLIPSIS_UNITS, telegram_length)}…"
 
 
 def _linked(text: str, media: Media, source: MediaSource) -> str:
-    """The words, then the file's name, its size and an address to fetch it from."""
+    """Return the text, then the file's name, its size and a URL to download it."""
     url = source.url(media.ref, filename=media.filename, mime_type=media.mime_type)
     name = re.sub(r"([^\w\s])", r"\\\1", media.filename or "file", flags=re.ASCII)
     return f"{text}\n\n{name} ({_size(len(_read(source, media.ref)))}): {url}".strip()

@@ -1,7 +1,7 @@
-"""Poller: asks for the updates of one bot that has no address to send them to, and brings them to the door, in order.
+"""Poller: asks Telegram for the updates of one bot, for bots that have no public address, and stores them in order.
 
-Telegram forgets an update once it is asked for those behind it, which happens when the door has kept it: what a poller
-that died had kept already comes again, and the mailbox knows it.
+Telegram forgets an update once it is asked for a later one. The poller asks for a later one only after the update is
+stored. Updates that a killed poller had stored already come again, and the mailbox recognises them.
 """
 
 from __future__ import annotations
@@ -9,118 +9,123 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.channels.base import ChannelDown, RateLimited, SendError, WebhookConflict
-from sayso.channels.telegram.adapter import TelegramChannel
+from sayso.channels.base import ChannelDown, Overloaded, RateLimited, SendError, StorageDown, WebhookConflict
 from sayso.channels.types import Conversation, Received
-from sayso.channels.web.ingress import Ingress, Overloaded
-from sayso.config.wiring.bootstrap import Services
-from sayso.pending.concurrency import offload
-from sayso.pending.turns.queued import stops
-from sayso.workers.redis.leader_lock import LeaderLock
-from sayso.workers.spool import SpoolUnusable
+from sayso.channels.web.ingress import Ingress
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two signs of life, and until one that waits for its turn looks again.
-SIGN_SECONDS = 1.0
-#: Seconds until an update is tried again that was not kept.
-AGAIN_SECONDS = 2.0
-#: Seconds until one asks again while a webhook, or somebody else, is given the updates.
-ELSEWHERE_SECONDS = 30.0
-#: The longest wait, in seconds, for a Telegram that cannot be reached.
+#: Seconds between two renewals of the leader lock, and between two attempts of a standby to take it.
+LOCK_SECONDS = 1.0
+#: Seconds until an update that was not stored is tried again.
+RETRY_SECONDS = 2.0
+#: Seconds between two polls while a webhook or another poller gets the updates.
+CONFLICT_SECONDS = 30.0
+#: The longest pause, in seconds, between two polls while Telegram cannot be reached.
 MAX_BACKOFF_SECONDS = 30.0
-#: Updates that Telegram tells at once, all behind the first that it was not allowed to forget.
+#: How many updates Telegram returns at once. All are later than the first one that it may not forget.
 WINDOW = 100
 
 
-#: What came of an update: it is kept; its conversation has too many; or the store did not take it.
-UpdateResult = Literal["kept", "refused", "waits"]
+#: What became of an update: stored; refused because its conversation has too many; or the storage failed.
+UpdateResult = Literal["stored", "refused", "failed"]
 
 
-class Polled(Protocol):
-    """A channel that is asked for its updates."""
+class PolledBot(Protocol):
+    """A channel whose updates are polled."""
 
     @property
     def name(self) -> str:
         """The channel's name in the YAML."""
 
     def read(self, update: Any) -> Received:
-        """What one update holds, of whatever kind or shape it is. Never raises."""
+        """Parse one update of any kind or shape. Never raises."""
 
     async def updates(self, offset: int | None) -> list[Any]:
-        """What came in from `offset` on, all before it forgotten. Raises SendError, Elsewhere."""
+        """Return the updates from `offset` on, and have Telegram forget all before it.
+
+        Raises SendError, WebhookConflict.
+        """
+
+
+class PollLock(Protocol):
+    """Lets one process of several poll a bot. Its holder renews it all the time; a dead holder loses it."""
+
+    def take(self) -> bool:
+        """Take or renew the lock. Return whether this process holds it. Raises redis.RedisError."""
+
+    def leave(self) -> None:
+        """Give the lock back, if this process holds it. Raises redis.RedisError."""
 
 
 class Poller:
-    """Polls one bot while this process has its baton. Lives on one event loop."""
+    """Polls one bot while this process holds its leader lock. Lives on one event loop."""
 
-    def __init__(self, bot: Polled, door: Ingress, baton: LeaderLock) -> None:
-        self._bot, self._door, self._baton = bot, door, baton
+    def __init__(self, bot: PolledBot, ingress: Ingress, lock: PollLock) -> None:
+        self._bot, self._ingress, self._lock = bot, ingress, lock
         self._offset: int | None = None
-        self._kept: set[int] = set()
+        self._stored: set[int] = set()
         self._failures = 0
 
-    async def forever(self) -> None:
+    async def run(self) -> None:
         """Poll until cancelled, or until Telegram does not know the bot any more."""
-        down = False
+        is_down = False
         try:
-            while not down:
-                if await self._is_ours():
-                    down = await self._while_ours()
+            while not is_down:
+                if await self._is_leader():
+                    is_down = await self._poll_while_leader()
                 else:
-                    await asyncio.sleep(SIGN_SECONDS)
+                    await asyncio.sleep(LOCK_SECONDS)
         finally:
             with contextlib.suppress(RedisError):
-                self._baton.leave()
+                self._lock.leave()
 
-    async def _is_ours(self) -> bool:
-        """Where Redis cannot say, Telegram does: it answers one at a time."""
+    async def _is_leader(self) -> bool:
+        """Take or renew the lock. Poll also when Redis is away: Telegram itself answers only one poller at a time."""
         try:
-            return await offload(self._baton.take)
+            return await asyncio.to_thread(self._lock.take)
         except RedisError:
             return True
 
-    async def _while_ours(self) -> bool:
-        """Poll as long as it is ours to; whether the bot is down."""
+    async def _poll_while_leader(self) -> bool:
+        """Poll as long as this process holds the lock. Return whether the bot is down."""
         polling = asyncio.create_task(self._poll())
         try:
-            while not polling.done() and await self._is_ours():
-                await asyncio.wait({polling}, timeout=SIGN_SECONDS)
+            while not polling.done() and await self._is_leader():
+                await asyncio.wait({polling}, timeout=LOCK_SECONDS)
             return polling.done() and polling.result() is None
         finally:
             polling.cancel()
             await asyncio.wait({polling})
 
     async def _poll(self) -> None:
-        """Poll until the bot is down. Where somebody else polled meanwhile, what we knew is old."""
-        self._offset, self._kept = None, set()
+        """Poll until the bot is down. Starts without an offset: another process may have polled meanwhile."""
+        self._offset, self._stored = None, set()
         log.info("poll.begins", extra={"channel": self._bot.name})
         while True:
             try:
                 pause = await self._round()
             except ChannelDown as exc:
-                await self._alert(f"{exc}; it is asked no more until `sayso poll` starts anew")
+                await self._alert(f"{exc}; polling stops until `sayso poll` is started again")
                 return
             except Exception:
-                # The rim of a task that nobody would start again.
+                # Nobody would start this task again, so it must survive any defect.
                 log.exception("poll.broken", extra={"channel": self._bot.name})
-                pause = AGAIN_SECONDS
+                pause = RETRY_SECONDS
             await asyncio.sleep(pause)
 
     async def _round(self) -> float:
-        """Ask once and keep what came; after how many seconds to ask again. Raises ChannelDown."""
+        """Ask once and store the updates. Return the seconds until the next poll. Raises ChannelDown."""
         try:
             updates = await self._bot.updates(self._offset)
         except WebhookConflict as exc:
             await self._alert(str(exc))
-            return ELSEWHERE_SECONDS
+            return CONFLICT_SECONDS
         except RateLimited as exc:
             log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
             return exc.retry_after
@@ -131,100 +136,74 @@ class Poller:
             log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
             return min(MAX_BACKOFF_SECONDS, 2.0 ** min(self._failures - 1, 9))
         self._failures = 0
-        await offload(self._door.heard, self._bot.name)
-        return 0.0 if await self._keep(updates) else AGAIN_SECONDS
+        await asyncio.to_thread(self._ingress.note_contact, self._bot.name)
+        return 0.0 if await self._store(updates) else RETRY_SECONDS
 
-    async def _alert(self, words: str) -> None:
-        await offload(self._door.keep, self._bot.name, Received(alerts=(words,)))
+    async def _alert(self, message: str) -> None:
+        await asyncio.to_thread(self._ingress.store, self._bot.name, Received(alerts=(message,)))
 
-    async def _keep(self, updates: Sequence[Any]) -> bool:
-        """Bring them to the door; whether all were kept. Those behind one that was not are not forgotten either."""
-        numbered = {update["update_id"]: update for update in updates if _has_number(update)}
-        refused = await offload(self._bring, numbered)
-        if len(numbered) >= WINDOW and self._offset in refused:
-            self._pass_over(refused & set(list(numbered)[: WINDOW // 2]))
-        left = [number for number in numbered if number not in self._kept]
-        # Asked from nowhere in particular Telegram begins with the oldest: numbers may begin anew anywhere.
-        self._offset = left[0] if left else max(numbered) + 1 if numbered else None
-        self._kept.intersection_update(numbered if left else ())
-        return not left and len(numbered) == len(updates)
+    async def _store(self, updates: Sequence[Any]) -> bool:
+        """Store updates and move the offset behind those that are stored. Return whether all are.
 
-    def _pass_over(self, refused: set[int]) -> None:
-        """Let go of what was refused, and its person told so: behind a window that is full nobody else is heard."""
-        log.error("poll.passed_over", extra={"channel": self._bot.name, "count": len(refused)})
-        self._kept |= refused
+        Telegram may not forget updates that follow one that is not stored yet: it knows only one offset.
+        """
+        by_id = {update["update_id"]: update for update in updates if _has_id(update)}
+        refused = await asyncio.to_thread(self._store_each, by_id)
+        if len(by_id) >= WINDOW and self._offset in refused:
+            self._skip(refused & set(list(by_id)[: WINDOW // 2]))
+        missing = [update_id for update_id in by_id if update_id not in self._stored]
+        # Without an offset Telegram starts with its oldest update. Its ids may start anew at any number.
+        self._offset = missing[0] if missing else max(by_id) + 1 if by_id else None
+        self._stored.intersection_update(by_id if missing else ())
+        return not missing and len(by_id) == len(updates)
 
-    def _bring(self, numbered: Mapping[int, Any]) -> set[int]:
-        """As many of them as can be kept now. Returns those of which their conversations have too many."""
-        fates: dict[int, UpdateResult] = {}
-        stuck: dict[Conversation, UpdateResult] = {}
+    def _skip(self, refused: set[int]) -> None:
+        """Drop refused updates, whose senders were told so: they fill the window, and nobody else would be heard."""
+        log.error("poll.skipped", extra={"channel": self._bot.name, "count": len(refused)})
+        self._stored |= refused
+
+    def _store_each(self, by_id: Mapping[int, Any]) -> set[int]:
+        """Store as many updates as possible. Return the ids of those that their conversations have no room for."""
+        results: dict[int, UpdateResult] = {}
+        blocked: dict[Conversation, UpdateResult] = {}
         try:
-            for number, update in numbered.items():
-                if number in self._kept:
+            for update_id, update in by_id.items():
+                if update_id in self._stored:
                     continue
-                fates[number] = self._fate(update, stuck)
-                if fates[number] == "kept":
-                    self._kept.add(number)
-        except (RedisError, SpoolUnusable) as exc:
-            log.error("poll.not_kept", extra={"channel": self._bot.name, "reason": type(exc).__name__})
-        return {number for number, fate in fates.items() if fate == "refused"}
+                results[update_id] = self._store_one(update, blocked)
+                if results[update_id] == "stored":
+                    self._stored.add(update_id)
+        except (RedisError, StorageDown) as exc:
+            log.error("poll.not_stored", extra={"channel": self._bot.name, "reason": type(exc).__name__})
+        return {update_id for update_id, result in results.items() if result == "refused"}
 
-    def _fate(self, update: Any, stuck: dict[Conversation, UpdateResult]) -> UpdateResult:
-        """`stuck` are the conversations of which something was not kept: what else is said there waits behind it, and
-        others do not. A tap or a stop overtakes words, as it does among Telegram's webhooks.
+    def _store_one(self, update: Any, blocked: dict[Conversation, UpdateResult]) -> UpdateResult:
+        """Store one update, unless an earlier one of its conversation was not stored: `blocked` holds those.
+
+        Other conversations go on. A tap or /stop overtakes text, as it does among Telegram's webhooks.
         """
         received = self._bot.read(update)
-        talks = {turn.conversation for turn in received.turns if not (turn.tap or stops(turn))}
-        for talk in talks & stuck.keys():
-            return stuck[talk]
+        conversations = {turn.conversation for turn in received.turns if not (turn.tap or turn.is_stop)}
+        for conversation in conversations & blocked.keys():
+            return blocked[conversation]
+        result: UpdateResult = "refused"
         try:
-            self._door.keep(self._bot.name, received)
+            self._ingress.store(self._bot.name, received)
         except Overloaded:
-            fate: UpdateResult = "refused"
-        except ResponseError:  # what Redis refuses of one conversation it may take of another
-            fate = "waits"
-        except (RedisError, SpoolUnusable):
+            pass
+        except ResponseError:  # Redis may accept the next conversation
+            result = "failed"
+        except (RedisError, StorageDown):
             raise
         except Exception:
-            # The rim: it would be as wrong each time, and hold up everybody behind it.
+            # A defect of ours would fail on each retry and block everybody behind this update.
             log.exception("poll.dropped", extra={"channel": self._bot.name})
-            return "kept"
+            return "stored"
         else:
-            return "kept"
-        stuck |= dict.fromkeys(talks, fate)
-        return fate
+            return "stored"
+        blocked |= dict.fromkeys(conversations, result)
+        return result
 
 
-def _has_number(update: Any) -> bool:
+def _has_id(update: Any) -> bool:
     return isinstance(update, dict) and isinstance(update.get("update_id"), int)
-
-
-def baton_of(client: Redis, bot_id: str, prefix: str) -> LeaderLock:
-    """The baton of the bot of this id."""
-    return LeaderLock(client, f"poll:{bot_id}", prefix=prefix)
-
-
-def polling(services: Services) -> list[TelegramChannel]:
-    """The channels that are to be asked."""
-    channels = services.channels.values()
-    return [channel for channel in channels if isinstance(channel, TelegramChannel) and channel.polls]
-
-
-def run_pollers(services: Services) -> None:
-    """Poll for all of them until SIGTERM or SIGINT. A bot that is down does not end it: others go on."""
-    door = Ingress(services)
-    door.open()
-    prefix = services.settings.key_prefix
-    pollers = [Poller(channel, door, baton_of(services.redis, channel.bot_id, prefix)) for channel in polling(services)]
-    asyncio.run(_all(pollers))
-
-
-async def _all(pollers: Sequence[Poller]) -> None:
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    async with asyncio.TaskGroup() as group:  # one that breaks ends them all: the process is started anew
-        tasks = [group.create_task(poller.forever()) for poller in pollers]
-        await told.wait()
-        for task in tasks:
-            task.cancel()

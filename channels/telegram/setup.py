@@ -1,4 +1,4 @@
-"""TelegramDesk: a bot's webhook, as the Bot API keeps it."""
+"""TelegramSetup: sets, checks and deletes a bot's webhook at the Bot API."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sayso.channels.http import PooledSessions, tls
-from sayso.channels.i18n.texts import texts_for
+from sayso.channels.i18n.texts import LANGUAGES, texts_for
 from sayso.channels.setup import (
-    MAX_CONNECTIONS,
+    FORGED,
     NO_WAY,
     CheckResult,
+    MessageLog,
     SetupError,
+    SetupOptions,
     asking,
     check_https,
     check_outside,
@@ -25,28 +27,27 @@ from sayso.channels.setup import (
     shown,
 )
 from sayso.channels.telegram.adapter import new_bot
+from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.telegram.updates import ALLOWED_UPDATES
 from sayso.channels.types import Signed
-from sayso.config.settings.channels import TelegramSettings
-from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 
 if TYPE_CHECKING:
     from telegram import WebhookInfo
 
 
-#: Where Telegram's own servers send webhooks to, by port.
+#: The ports to which Telegram's own servers send webhooks.
 PORTS = (443, 80, 88, 8443)
 
 
-#: The menu that people see beside their keyboard: what every channel understands.
+#: The commands in the menu beside people's keyboards. Every channel understands them.
 COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
 
 
-#: Seconds for which an error that Telegram had is still news.
-NEWS_SECONDS = 3600.0
+#: How long Telegram's last error counts as current, in seconds.
+RECENT_SECONDS = 3600.0
 
 
-#: Updates that may wait before it is worth a word: a burst is no backlog.
+#: From this many waiting updates on the check warns: fewer may be a burst.
 MANY_PENDING = 20
 
 
@@ -54,32 +55,31 @@ _API = "https://api.telegram.org"
 
 
 class TelegramSetup:
-    """One bot's desk. `drop_pending` has Telegram forget what waits; `now` is Unix seconds."""
+    """One bot at Telegram. A PlatformSetup. `now` returns Unix seconds."""
 
     def __init__(
         self,
         name: str,
         settings: TelegramSettings,
         public_url: str,
+        options: SetupOptions,
         *,
-        max_connections: int = MAX_CONNECTIONS,
-        drop_pending: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
-        self._max_connections, self._drop_pending, self._now = max_connections, drop_pending, now
+        self._max_connections, self._drop_pending, self._now = options.max_connections, options.drop_pending, now
         api_url = settings.api_url or _API
-        self._theirs = urlsplit(api_url).hostname == urlsplit(_API).hostname
+        self._is_telegram = urlsplit(api_url).hostname == urlsplit(_API).hostname
         self._bots = PooledSessions(partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls)
 
-    async def point(self) -> list[str]:
-        """Set webhook and commands; the secret goes along. Raises SetupError."""
+    async def set_webhook(self) -> list[str]:
+        """Set the webhook with its secret, and the menu of commands. Raises SetupError."""
         secret = self._settings.webhook_secret
         if secret is None:
             cure = "run `sayso poll`, or take `polling: true` out of the configuration first"
-            raise SetupError(f"{self._name} polls, and would hear nothing more where a webhook is set", cure)
-        if self._theirs:
+            raise SetupError(f"{self._name} polls, and would get nothing more once a webhook is set", cure)
+        if self._is_telegram:
             _check_address(self._url)
         async with self._asking():
             bot = self._bots.here()
@@ -101,24 +101,24 @@ class TelegramSetup:
             f"commands listed: {' '.join(f'/{command}' for command in self._commands)}",
         ]
 
-    async def look(self) -> list[CheckResult]:
-        """The bot, what it hears in groups, and its webhook with what went wrong there lately."""
+    async def check(self) -> list[CheckResult]:
+        """Check the bot, what it gets in groups, and its webhook with the last error."""
         try:
             async with self._asking():
                 bot = self._bots.here()
                 me, info = await bot.get_me(), await bot.get_webhook_info()
         except SetupError as exc:
             return [not_told("token", self._name, exc)]
-        hears = "all messages" if me.can_read_all_group_messages else "commands, replies to it and mentions only"
+        gets = "all messages" if me.can_read_all_group_messages else "commands, replies to it and mentions only"
         bot_itself = [
-            self._found("token", f"bot @{me.username} ({me.id})"),
-            self._found("privacy mode", f"in groups the bot hears {hears} (/setprivacy at @BotFather)"),
+            self._ok("token", f"bot @{me.username} ({me.id})"),
+            self._ok("privacy mode", f"in groups the bot gets {gets} (/setprivacy at @BotFather)"),
         ]
         if self._settings.polling:
             return [*bot_itself, self._no_address(info), self._pending(info)]
         return [*bot_itself, self._address(info), self._updates(info), self._pending(info), self._last_error(info)]
 
-    async def leave(self) -> list[str]:
+    async def delete_webhook(self) -> list[str]:
         """Delete the webhook. Raises SetupError."""
         async with self._asking():
             bot = self._bots.here()
@@ -130,44 +130,59 @@ class TelegramSetup:
         kept = "dropped" if self._drop_pending else "kept for a day, for the next webhook or for `sayso poll`"
         return [done, f"{before.pending_update_count} waiting updates {kept}"]
 
+    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
+        """Return an update of no kind that we know; None for a bot that polls."""
+        secret = FORGED if forged else self._settings.webhook_secret
+        if self._settings.webhook_secret is None or secret is None:
+            return None
+        return telegram_hook(secret, {"update_id": 0, "sayso_doctor": {}})
+
+    def message_log(self) -> MessageLog:
+        """Raise SetupError: Telegram gives bots no log."""
+        raise SetupError(
+            "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself",
+            f"see with `sayso webhook status {self._name}` how many updates wait; "
+            "files there are not a bot's to delete",
+        )
+
     @property
     def _commands(self) -> tuple[str, ...]:
-        """Those that are not left to the model."""
+        """The commands that the bot answers itself, not the model."""
         return COMMANDS if self._settings.commands else ("stop",)
 
     def _menus(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
-        """A menu for people of each language that we know, in the words in which they are answered; last, for the rest.
+        """Yield the menu for each language that we know, then the one for all others.
 
-        Also of those that this channel does not speak: what an earlier configuration said to them would stay.
+        Languages that this channel does not speak get one too: the menu of an earlier configuration would stay.
         """
-        for language in (*SHIPPED_LANGUAGES, None):
+        for language in (*LANGUAGES, None):
             words = texts_for(language if language in self._settings.languages else self._settings.speaks)
             yield language, [(command, words.command(command)) for command in self._commands]
 
     def _address(self, info: WebhookInfo) -> CheckResult:
         if info.url == self._url:
-            return self._found("webhook", f"{shown(info.url)}, which is ours")
+            return self._ok("webhook", f"{shown(info.url)}, which is ours")
         says = f"Telegram sends to {shown(info.url)}, not to {shown(self._url)}" if info.url else "no webhook is set"
-        return self._lacks("webhook", says)
+        return self._fail("webhook", says)
 
     def _no_address(self, info: WebhookInfo) -> CheckResult:
         if not info.url:
-            return self._found("polling", "no webhook is set: whoever asks is told")
-        says = f"Telegram sends to {shown(info.url)}, and so tells nothing to who asks"
+            return self._ok("polling", "no webhook is set: polling gets the updates")
+        says = f"Telegram sends to {shown(info.url)}, and so gives a poller nothing"
         return CheckResult("polling", "fail", says, f"run `sayso webhook delete {self._name}`", self._name)
 
     def _updates(self, info: WebhookInfo) -> CheckResult:
         given = set(info.allowed_updates or ())
         missing = [kind for kind in ALLOWED_UPDATES if kind not in given]
         if info.url and missing:
-            return self._lacks("updates", f"Telegram was not asked for {', '.join(missing)}")
-        return self._found("updates", ", ".join(sorted(given)) or "none asked for")
+            return self._fail("updates", f"Telegram was not asked for {', '.join(missing)}")
+        return self._ok("updates", ", ".join(sorted(given)) or "none asked for")
 
     def _pending(self, info: WebhookInfo) -> CheckResult:
         count = info.pending_update_count
         says = f"{count} update{'' if count == 1 else 's'} waiting at Telegram"
         if count < MANY_PENDING:
-            return self._found("pending", says)
+            return self._ok("pending", says)
         answers = "`sayso poll` runs" if self._settings.polling else "public_url answers"
         drops = "delete" if self._settings.polling else "set"
         cure = f"see that {answers}; what is too old to answer goes with `sayso webhook {drops} --drop-pending`"
@@ -175,17 +190,17 @@ class TelegramSetup:
 
     def _last_error(self, info: WebhookInfo) -> CheckResult:
         if not info.last_error_message or info.last_error_date is None:
-            return self._found("last error", "none")
+            return self._ok("last error", "none")
         at = info.last_error_date
         says = f"{info.last_error_message} ({at:%Y-%m-%d %H:%M:%S} UTC)"
-        if self._now() - at.timestamp() > NEWS_SECONDS:
-            return self._found("last error", f"{says}, over an hour ago")
+        if self._now() - at.timestamp() > RECENT_SECONDS:
+            return self._ok("last error", f"{says}, over an hour ago")
         return CheckResult("last error", "fail", says, _cure_of(info.last_error_message, self._name), self._name)
 
-    def _found(self, check: str, says: str) -> CheckResult:
+    def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._name)
 
-    def _lacks(self, check: str, says: str) -> CheckResult:
+    def _fail(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "fail", says, f"run `sayso webhook set {self._name}`", self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
@@ -193,7 +208,7 @@ class TelegramSetup:
 
 
 def _check_address(url: str) -> None:
-    """Refuse what Telegram would: anything but https, other ports, addresses that are not public. Raises SetupError."""
+    """Raise SetupError for a URL that Telegram refuses: without https, on another port, or not public."""
     parts = urlsplit(url)
     check_outside(url)
     check_https("Telegram", url)
@@ -228,7 +243,7 @@ def _why(channel: str, exc: Exception) -> tuple[str, str]:
 
 
 def _cure_of(message: str, channel: str) -> str:
-    """What Telegram's last error asks for."""
+    """Return the cure for Telegram's last error."""
     said = message.lower()
     if "403" in said:
         return f"the secret_token differs: run `sayso webhook set {channel}` with the configuration of the running web"
@@ -242,6 +257,6 @@ def _cure_of(message: str, channel: str) -> str:
 
 
 def telegram_hook(secret: str, update: Mapping[str, Any]) -> Signed:
-    """Headers and body of a Telegram webhook."""
+    """Return the headers and body of a signed Telegram webhook."""
     headers = {"content-type": "application/json", "x-telegram-bot-api-secret-token": secret}
     return headers, json.dumps(update).encode()

@@ -1,98 +1,142 @@
-"""Door: what platforms tell comes in here, however they tell it: it is kept, or whoever brought it comes again."""
+"""Ingress: stores what a platform sent, whether it came by webhook or by polling."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal, Protocol
 
-from redis.exceptions import RedisError
-
+from sayso.channels.base import Overloaded
 from sayso.channels.types import AddressChange, Received, StatusUpdate, Turn
-from sayso.config.wiring.bootstrap import Services, check_redis
-from sayso.pending.signing import split_button
 
 log = logging.getLogger(__name__)
 
-#: Statuses of a reply that show that its channel works.
+#: Statuses of a reply that prove that its channel works.
 _ARRIVED = ("sent", "delivered", "read")
 
+#: What an alert is about: `hearing` is that nothing comes in, `arriving` that replies do not reach people.
+IngressAlert = Literal["hearing", "arriving"]
 
-class Overloaded(Exception):
-    """Raised when a turn was refused: the platform is to send it again."""
+
+class Acceptance(Protocol):
+    """What became of a turn. `refused`: it was not stored, and its platform must send it again."""
+
+    @property
+    def outcome(self) -> str:
+        """One word for the log."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the platform must send the turn again."""
+
+
+class TurnInbox(Protocol):
+    """Stores turns."""
+
+    def accept(self, turn: Turn, *, tapped: str = "") -> Acceptance:
+        """Store a turn once. `tapped` is the id of the pending action that a button belongs to.
+
+        Raises StorageDown, redis.RedisError.
+        """
+
+
+class SenderFilter(Protocol):
+    """Tells which turns the bot ignores."""
+
+    def ignores(self, turn: Turn) -> str:
+        """Return why the bot ignores the turn, "" if it does not."""
+
+
+class DeliveryReports(Protocol):
+    """Stores what platforms report about replies and addresses."""
+
+    def report(self, delivery: str, message_id: str, status: str, reason: str) -> str:
+        """Store the status of a reply, and return the status that is stored now, "" if the delivery is unknown."""
+
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+        """Store that a conversation takes no replies any more, or with reason "" that it does again."""
+
+
+class ChannelAlerts(Protocol):
+    """Stores what an operator must know about a channel."""
+
+    def note(self, channel: str, words: str, kind: IngressAlert) -> None:
+        """Store an alert."""
+
+    def clear(self, channel: str, kind: IngressAlert) -> None:
+        """Delete an alert."""
 
 
 class Ingress:
-    """The door of one process. Lives as long as it."""
+    """Stores turns, delivery statuses, address changes and alerts. One per process."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(
+        self,
+        inbox: TurnInbox,
+        senders: SenderFilter,
+        *,
+        deliveries: DeliveryReports,
+        alerts: ChannelAlerts,
+        action_of: Callable[[str], str],
+    ) -> None:
+        """`action_of` returns the id of the pending action that a button's data names, "" for other buttons."""
+        self._inbox, self._senders = inbox, senders
+        self._deliveries, self._alerts, self._action_of = deliveries, alerts, action_of
 
-    def open(self) -> None:
-        """What goes on beside it, from its process's fork on: it watches its Redis and empties the spool."""
-        for tide in self._services.tides:
-            tide.watch()
-        if self._services.spool:
-            self._services.spool.watch()
+    def store(self, channel: str, received: Received) -> None:
+        """Store all that a channel received.
 
-    def keep(self, channel: str, received: Received) -> None:
-        """Keep all that a channel heard. Raises TooMany, redis.RedisError, SpoolUnusable: it must come again."""
+        Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What was stored before
+        the error is recognised then.
+        """
         for status in received.statuses:
-            self._note(status)
+            self._store_status(status)
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
-            self._services.alerts.note(channel, alert, "arriving" if received.statuses else "hearing")
+            self._alerts.note(channel, alert, "arriving" if received.statuses else "hearing")
         if any(status.status in _ARRIVED for status in received.statuses):
-            self._services.alerts.clear(channel, "arriving")
-        for news in filter(_is_an_address, received.addresses):
-            log.info("address.news", extra={"conversation": news.conversation.id, "closed": news.closed or "-"})
-            self._services.deliveries.close(news.conversation.id, news.closed, late=news.late)
+            self._alerts.clear(channel, "arriving")
+        for change in filter(_is_storable_address, received.addresses):
+            extra = {"conversation": change.conversation.id, "closed": change.closed or "-"}
+            log.info("address.changed", extra=extra)
+            self._deliveries.close(change.conversation.id, change.closed, late=change.late)
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
         for turn in filter(_is_storable, received.turns):
-            self._services.alerts.clear(channel, "hearing")
+            self._alerts.clear(channel, "hearing")
             self._accept(turn)
 
-    def heard(self, channel: str) -> None:
-        """Forget an alert of a channel that its platform was asked, and answered."""
-        self._services.alerts.clear(channel, "hearing")
+    def note_contact(self, channel: str) -> None:
+        """Note that the channel's platform answered a poll: delete the alert that nothing comes in."""
+        self._alerts.clear(channel, "hearing")
 
-    def _note(self, status: StatusUpdate) -> None:
-        """Log what a platform says of a reply, and keep it with the delivery."""
-        kept, code = "", status.error_code or "-"
-        if status.delivery:
-            reason = f"error {code}"
-            kept = self._services.deliveries.report(status.delivery, status.message_id, status.status, reason)
-        level = logging.WARNING if status.status in ("failed", "undelivered") else logging.INFO
-        extra = {"delivery": status.delivery or "-", "status": status.status, "code": code, "kept": kept or "-"}
+    def _store_status(self, update: StatusUpdate) -> None:
+        stored, code = "", update.error_code or "-"
+        if update.delivery:
+            stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
+        level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
+        extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
         log.log(level, "reply.status", extra=extra)
 
     def _accept(self, turn: Turn) -> None:
-        reason = self._services.gate.ignores(turn)
-        if reason:  # not even the spool's disk keeps it
+        reason = self._senders.ignores(turn)
+        if reason:  # asked before the inbox, which may be a file on disk
             log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
             return
-        parts = split_button(turn.tap.data) if turn.tap else None
-        if turn.tap and parts is None and turn.tap.label:  # a button of the business's own: its label is what they say
+        action = self._action_of(turn.tap.data) if turn.tap else ""
+        if turn.tap and not action and turn.tap.label:  # a button of the business's own: its label is what they say
             turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
-        door = self._services.spool or self._services.gate
-        accepted = door.accept(turn, tapped=parts[0] if parts else "")
+        accepted = self._inbox.accept(turn, tapped=action)
         log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
         if accepted.refused:
             raise Overloaded("this conversation has too many messages waiting")
 
 
-def check_redis_if_there(services: Services) -> None:
-    """Refuse a Redis that would lose what we keep. One that is away is no reason to stop: platforms wait."""
+def _is_storable_address(change: AddressChange) -> bool:
+    """Return whether the address is valid text. A platform would repeat an invalid one unchanged, so it is dropped."""
     try:
-        check_redis(services)
-    except RedisError as exc:
-        log.warning("redis.away", extra={"reason": type(exc).__name__})
-
-
-def _is_an_address(news: AddressChange) -> bool:
-    """Whether anything can be kept under it. As with turns, a repetition would bring the same."""
-    try:
-        news.conversation.address.encode()
+        change.conversation.address.encode()
     except UnicodeEncodeError:
         log.error("address.malformed")
         return False
@@ -100,10 +144,10 @@ def _is_an_address(news: AddressChange) -> bool:
 
 
 def _is_storable(turn: Turn) -> bool:
-    """Whether a worker can read it. A payload that bends a field would be bent each time the platform repeats it."""
+    """Return whether a worker can read the turn. A malformed one would be malformed in each repetition: drop it."""
     try:
-        Turn.from_json(turn.to_json())  # written alone, nothing passes for a text
-    except (ValueError, TypeError) as exc:  # its message would repeat the payload
+        Turn.from_json(turn.to_json())  # to_json alone accepts any object where a text should be
+    except (ValueError, TypeError) as exc:  # the message would repeat the payload
         log.error("turn.malformed", extra={"reason": type(exc).__name__})
         return False
     return True

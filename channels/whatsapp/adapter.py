@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from sayso.channels.base import (
+    AdapterDeps,
     AddressClosed,
     ChannelDown,
     FetchError,
@@ -38,20 +39,22 @@ from sayso.channels.types import (
 from sayso.channels.whatsapp.client import ORIGINS, SANDBOX, SenderNames, basic, new_client
 from sayso.channels.whatsapp.errors import ContentLost, ContentRefused, reaction_to, translated
 from sayso.channels.whatsapp.outgoing import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
+from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.channels.whatsapp.templates import Content, ContentTemplates, content_of, template_content
 from sayso.channels.whatsapp.webhook import RECEIVED, TWILIO_SETTINGS, TwilioForm, status_of, turn_of, twilio_signed
 
-#: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
-PACE, SANDBOX_PACE = RateLimit(per_second=80), RateLimit(per_second=1 / 3)
-#: What addresses of WhatsApp begin with.
+#: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request. Its Sandbox takes one in 3 s.
+RATE, SANDBOX_RATE = RateLimit(per_second=80), RateLimit(per_second=1 / 3)
+#: The prefix of WhatsApp addresses.
 ADDRESS = "whatsapp:"
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 20.0
-#: Seconds after a person's last message in which anything may be said, less a minute: two clocks measure them.
+#: How long after a person's last message any text may be sent, in seconds. A minute less than WhatsApp's 24 h, because
+#: two clocks are compared.
 WINDOW_SECONDS = 24 * 3600 - 60
-#: Characters of the words in a template.
+#: The most characters of the text in a template.
 TEMPLATE_LIMIT = BUTTONS_LIMIT
-#: Hops from Twilio's API to the network that keeps its files.
+#: The most redirects from Twilio's API to its file servers.
 MAX_REDIRECTS = 2
 
 _DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
@@ -61,11 +64,11 @@ _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 
 
 class WhatsAppChannel:
-    """One sender. Lives as long as the process; its HTTP client as long as the loop it was made on.
+    """One sender. One per process; keeps one HTTP client per event loop.
 
     `api_url` replaces every Twilio origin. `shared_key` verifies webhooks instead of `auth_token` for accounts that
-    turned on Twilio's shared keys; REST calls always use `auth_token`. `template` and `confirm_template` are approved
-    Contents that words, and a question with its two buttons, go out as once the person has been silent for 24 hours.
+    turned on Twilio's shared keys; REST calls always use `auth_token`. Once a person has been silent for 24
+    hours, text is sent as the approved Content `template`, and a question with two buttons as `confirm_template`.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class WhatsAppChannel:
         auth_token: str,
         from_: str,
         media: MediaSource,
-        notebook: SharedCache,
+        cache: SharedCache,
         api_url: str | None = None,
         messaging_service_sid: str | None = None,
         status_callback: str | None = None,
@@ -98,8 +101,8 @@ class WhatsAppChannel:
         self._media = media
         self._api_url = api_url.rstrip("/") if api_url else None
         self._client = PooledSessions(functools.partial(new_client, account_sid, auth_token, self._api_url))
-        self._contents = ContentTemplates(account_sid, notebook, self._client)
-        self._names = SenderNames(notebook)
+        self._contents = ContentTemplates(account_sid, cache, self._client)
+        self._names = SenderNames(cache)
 
     def __repr__(self) -> str:
         return f"WhatsAppChannel({self._name!r})"
@@ -110,7 +113,7 @@ class WhatsAppChannel:
         return self._name
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Read one signed form: a message, a tap, or what became of a message we sent."""
+        """Verify and parse one form: a message, a tap, or the status of a message that we sent."""
         form = self._verified(hook)
         if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
             return self._status(form, self._delivery_of(hook))
@@ -124,7 +127,7 @@ class WhatsAppChannel:
         return Received(turns=(turn,), answer=_ANSWER)
 
     def _status(self, form: TwilioForm, delivery: str) -> Received:
-        """What became of a message; some errors say more of its address, or of this channel."""
+        """Parse the status of a message. Some errors also concern its address, or the whole channel."""
         update, to = status_of(form, delivery), form.get("To")
         failed = update.status in ("failed", "undelivered")
         reaction = reaction_to(update.error_code) if failed else None
@@ -159,21 +162,21 @@ class WhatsAppChannel:
         return form
 
     def _delivery_of(self, hook: WebhookRequest) -> str:
-        """The delivery that the URL names; its signature was checked, so it is one we gave to Twilio."""
+        """Return the delivery that the URL names. Its signature was checked, so we gave it to Twilio."""
         found = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
         return f"{self._name}:{found[1]}#{found[2]}" if found else ""
 
-    def pace(self, conversation: Conversation) -> RateLimit:
-        """The sender's; chats have no limit of their own. Only Twilio's own Sandbox is slow."""
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
+        """Return the sender's limit; conversations have none of their own. Only Twilio's Sandbox is slow."""
         sandbox = self._from == SANDBOX and not (self._service or self._api_url)
-        return SANDBOX_PACE if sandbox else PACE
+        return SANDBOX_RATE if sandbox else RATE
 
-    def pieces(self, reply: Reply) -> Sequence[Reply]:
-        """Words of at most 1,600 characters, 1,024 beside buttons or as a caption; a file is a message of its own."""
+    def split(self, reply: Reply) -> Sequence[Reply]:
+        """Split text at 1,600 characters, at 1,024 with buttons or as a caption. Other files are separate messages."""
         return pieces_of(reply)
 
-    async def attend(self, turn: Turn) -> float:
-        """Mark the message read and show "typing" until the reply, for 25 seconds at most."""
+    async def show_typing(self, turn: Turn) -> float:
+        """Mark the message as read and show "typing" until the reply, for at most 25 seconds."""
         with contextlib.suppress(Exception):
             await self._names.note(turn)
         with contextlib.suppress(Exception):
@@ -182,11 +185,11 @@ class WhatsAppChannel:
         return TYPING_SECONDS
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Nothing: WhatsApp has no drafts, and what is sent stays as it is."""
+        """Do nothing: WhatsApp has no drafts, and messages cannot be edited."""
         return ""
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Download from this account's messages, and from where Twilio redirects to, which sees no credentials."""
+        """Download a file of this account's messages. Servers that Twilio redirects to get no credentials."""
         own = f"{ORIGINS[0]}(/2010-04-01/Accounts/{re.escape(self._account_sid)}/Messages/[A-Za-z0-9/]+)"
         found = re.fullmatch(own, media.ref)
         if found is None:
@@ -196,7 +199,7 @@ class WhatsAppChannel:
         await download.save((self._api_url or ORIGINS[0]) + found.group(1), {"Authorization": signed_in}, file)
 
     async def quoted(self, turn: Turn) -> str:
-        """Ask Twilio for the words of the message that was swiped, which this account sent or received."""
+        """Return the text of the quoted message, which this account sent or received."""
         if not _MESSAGE_SID.fullmatch(turn.replied_to):
             raise FetchError("the quoted message has no id of Twilio's")
         try:
@@ -209,8 +212,9 @@ class WhatsAppChannel:
         return str(message.body or "")
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway. WhatsApp
-        edits nothing: an optional edit is left out.
+        """Send one piece. Buttons that Twilio refuses are left out: the text asks for a typed answer anyway.
+
+        WhatsApp cannot edit: an optional edit is left out, any other is sent as a new message.
         """
         if delivery.reply.edits and delivery.reply.optional:
             return Receipt("")
@@ -220,16 +224,16 @@ class WhatsAppChannel:
         content = content_of(whatsapp_text(reply.text), reply.buttons)
         sid = await self._contents.sid(content) if content else None
         if content is None or sid is None:
-            return await self._create(delivery, self._words(reply))
+            return await self._create(delivery, self._body_and_file(reply))
         try:
             return await self._create(delivery, _content_fields(sid, content))
         except ContentRefused as exc:
             if isinstance(exc, ContentLost):
                 await self._contents.forget(content)
-            return await self._create(delivery, self._words(reply))
+            return await self._create(delivery, self._body_and_file(reply))
 
-    def _words(self, reply: Reply) -> dict[str, Any]:
-        """Body and file; a link to the file, made now, where WhatsApp does not take it."""
+    def _body_and_file(self, reply: Reply) -> dict[str, Any]:
+        """Return body and file, or a link to a file that WhatsApp does not take."""
         words, file = whatsapp_text(words_of(reply)) if reply.text or reply.buttons else "", reply.media
         if file is None:
             return {"body": words}
@@ -239,12 +243,12 @@ class WhatsAppChannel:
         return {**({"body": words} if words else {}), "media_url": [url]}
 
     async def _send_template(self, delivery: Delivery) -> Receipt:
-        """Send it as an approved template. Raises WindowClosed where there is none, or it does not take the whole."""
+        """Send it as an approved template. Raises WindowClosed if there is none, or if the reply does not fit in it."""
         try:
             return await self._create(delivery, self._templated(delivery.reply))
         except AddressClosed:
             raise
-        except Refused as exc:  # what the template may not say, may still be said once the person has written
+        except Refused as exc:  # the text may still be sent once the person has written
             raise WindowClosed(f"the template was refused: {exc}") from exc
 
     def _templated(self, reply: Reply) -> dict[str, Any]:
@@ -291,3 +295,21 @@ def _is_question(reply: Reply) -> bool:
 def _in_one_line(md: str) -> str:
     """As WhatsApp takes words in a template: without line ends and wide gaps."""
     return " ".join(whatsapp_text(md).split())
+
+
+def open_channel(name: str, settings: WhatsAppSettings, deps: AdapterDeps) -> WhatsAppChannel:
+    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    return WhatsAppChannel(
+        name,
+        account_sid=settings.account_sid,
+        auth_token=settings.auth_token.get_secret_value(),
+        from_=settings.from_ or "",
+        media=deps.media,
+        cache=deps.cache,
+        api_url=settings.api_url,
+        messaging_service_sid=settings.messaging_service_sid,
+        shared_key=settings.shared_key.get_secret_value() if settings.shared_key else "",
+        template=settings.template,
+        confirm_template=settings.confirm_template,
+        status_callback=f"{deps.public_url}/hooks/{name}/status",
+    )

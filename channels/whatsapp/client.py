@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from sayso.channels.base import RateLimited, SharedCache
 from sayso.channels.types import Conversation, Turn
+from sayso.channels.whatsapp.settings import sender_key
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -108,24 +109,20 @@ MAX_NAMES = 10_000
 class SenderNames:
     """What webhooks told of people; Twilio's list of messages has no such id. Lives as long as the process."""
 
-    def __init__(self, notebook: SharedCache) -> None:
-        self._notebook = notebook
+    def __init__(self, cache: SharedCache) -> None:
+        self._cache = cache
         self._noted: dict[str, str] = {}
 
     def of(self, conversation: Conversation) -> str:
         """The id of who writes there, "" where nobody noted another one than the address. Raises redis.RedisError."""
-        return self._notebook.get(_key(conversation)) or ""
+        return self._cache.get(sender_key(conversation)) or ""
 
     async def note(self, turn: Turn) -> None:
         """Note who wrote, once for a process."""
-        key, user = _key(turn.conversation), turn.user_id
+        key, user = sender_key(turn.conversation), turn.user_id
         if self._noted.get(key, turn.conversation.chat) == user:
             return
-        await asyncio.to_thread(self._notebook.put, key, user)
+        await asyncio.to_thread(self._cache.put, key, user)
         if len(self._noted) >= MAX_NAMES:
             self._noted = {}
         self._noted[key] = user
-
-
-def _key(conversation: Conversation) -> str:
-    return f"person:{conversation.id}"

@@ -19,6 +19,7 @@ from sayso.channels.base import (
     WindowClosed,
 )
 from sayso.channels.http import never_sent
+from sayso.channels.setup import NO_WAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +137,30 @@ def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None
         if never_sent(exc):
             raise Unreachable("no connection to Twilio") from exc
         raise DeliveryUncertain("the connection to Twilio broke before its answer") from exc
+
+
+_KEYS = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
+
+
+def setup_problem(exc: Exception) -> tuple[str, str]:
+    """What an error of Twilio's client means, and the cure."""
+    from aiohttp import ClientConnectionError
+
+    status, code = status_of(exc), getattr(exc, "code", None)
+    if status == 401 or code == 20003:
+        return "Twilio does not take account_sid and auth_token", _KEYS
+    if isinstance(exc, RateLimited) or code == 20429:
+        return "Twilio was asked too often", "wait a minute, then run it again"
+    if status == 404 or code == 20404:
+        return "Twilio knows no such thing", "see that the ids in the configuration are of this account"
+    if isinstance(exc, (ClientConnectionError, OSError)):
+        return "no connection to Twilio", NO_WAY
+    if status or code:
+        return f"Twilio refuses with error {code or status}", f"see https://www.twilio.com/docs/api/errors/{code or ''}"
+    return f"Twilio's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"
+
+
+def status_of(exc: Exception) -> int:
+    """The HTTP status of a refusal, else 0. Of a list that was refused the SDK tells only the answer itself."""
+    answer = exc.args[-1] if exc.args else None
+    return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))

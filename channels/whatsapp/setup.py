@@ -1,4 +1,4 @@
-"""TwilioDesk: a WhatsApp sender's webhook, as Twilio keeps it with the sender or with its messaging service."""
+"""TwilioSetup: sets, checks and deletes the webhook of a WhatsApp sender or messaging service at Twilio."""
 
 from __future__ import annotations
 
@@ -7,24 +7,39 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from sayso.channels.base import RateLimited
 from sayso.channels.http import PooledSessions
-from sayso.channels.setup import NO_WAY, CheckResult, SetupError, asking, check_outside, hook_url, not_told, shown
+from sayso.channels.setup import (
+    FORGED,
+    CheckResult,
+    MessageLog,
+    SetupError,
+    SetupOptions,
+    asking,
+    check_outside,
+    hook_url,
+    not_told,
+    shown,
+)
+from sayso.channels.types import Signed
 from sayso.channels.whatsapp.client import SANDBOX, new_client
-from sayso.config.settings.channels import WhatsAppSettings
+from sayso.channels.whatsapp.errors import setup_problem
+from sayso.channels.whatsapp.message_log import TwilioMessageLog
+from sayso.channels.whatsapp.settings import WhatsAppSettings
+from sayso.channels.whatsapp.webhook import whatsapp_hook
 
-#: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
-#: It would try again once, and only where no connection stood. A fragment is never sent and never signed.
+#: Tells Twilio to retry a failed webhook up to three times, also after a 5xx or a timeout. By default it retries once,
+#: and only after a failed connection. A fragment is neither sent nor signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
 
-_KEYS = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
 _SEARCHED = 1000
+#: The id of no message.
+_NO_MESSAGE = "SM" + "0" * 32
 
 
 class TwilioSetup:
-    """One sender's desk."""
+    """One sender at Twilio. A PlatformSetup."""
 
-    def __init__(self, name: str, settings: WhatsAppSettings, public_url: str) -> None:
+    def __init__(self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
         self._service = settings.messaging_service_sid or ""
@@ -33,10 +48,10 @@ class TwilioSetup:
         )
         self._client = PooledSessions(make)
 
-    async def point(self) -> list[str]:
-        """Set the addresses of the messaging service, or of the sender. Raises SetupError.
+    async def set_webhook(self) -> list[str]:
+        """Set the URLs of the messaging service, or of the sender. Raises SetupError.
 
-        The fallback is the same address once more: a webhook that Twilio gave up is lost otherwise.
+        The fallback is the same URL again: without one, a webhook that Twilio gave up is lost.
         """
         if not self._settings.api_url:
             check_outside(self._url)
@@ -48,8 +63,8 @@ class TwilioSetup:
             f"status callback set to {shown(self._url)}/status",
         ]
 
-    async def look(self) -> list[CheckResult]:
-        """The account, where its webhooks go, whether its sender is online, and its templates."""
+    async def check(self) -> list[CheckResult]:
+        """Check the account, where its webhooks go, whether its sender is online, and its templates."""
         try:
             async with self._asking():
                 account = await self._client.here().api.v2010.accounts(self._settings.account_sid).fetch_async()
@@ -57,14 +72,24 @@ class TwilioSetup:
             return [not_told("account", self._name, exc)]
         return [self._account(account), *await self._address(), *await self._templates()]
 
-    async def leave(self) -> list[str]:
-        """Take the addresses away. Raises SetupError."""
+    async def delete_webhook(self) -> list[str]:
+        """Delete the URLs. Raises SetupError."""
         if self._is_sandbox:
             return [f"the Sandbox has no API: empty its addresses in the Console ({_PLACE})"]
         await self._set("", "", "")
         return [
             f"{self._where}: webhook, fallback and status callback deleted; messages to it are lost until one is set"
         ]
+
+    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
+        """Return the delivery status of a message that nobody sent: it is logged, and that is all."""
+        secret = FORGED if forged else self._settings.auth_token.get_secret_value()
+        form = {"AccountSid": self._settings.account_sid, "MessageSid": _NO_MESSAGE, "MessageStatus": "sent"}
+        return whatsapp_hook(self._url, secret, form)
+
+    def message_log(self) -> MessageLog:
+        """Return Twilio's log of messages."""
+        return TwilioMessageLog(self._settings)
 
     @property
     def _is_sandbox(self) -> bool:
@@ -105,7 +130,7 @@ class TwilioSetup:
         await self._client.here().messaging.v2.channels_senders(sid).update_async(changed)
 
     async def _sender(self) -> Any:
-        """The sender of the configured number. Raises SetupError."""
+        """Return the sender of the configured number. Raises SetupError."""
         senders = await self._client.here().messaging.v2.channels_senders.list_async("whatsapp", limit=_SEARCHED)
         found = next((sender for sender in senders if sender.sender_id == self._settings.from_), None)
         if found is None:
@@ -116,14 +141,14 @@ class TwilioSetup:
     def _account(self, account: Any) -> CheckResult:
         says = f"{account.friendly_name or 'account'}: {account.status}, {account.type}"
         if account.status != "active":
-            return self._lacks("account", says, "see the Twilio Console for what it waits for")
+            return self._fail("account", says, "see the Twilio Console for what it waits for")
         if account.type == "Trial":
             return CheckResult("account", "warn", says, "upgrade it: a trial has few messages a day", self._name)
-        return self._found("account", says)
+        return self._ok("account", says)
 
     async def _address(self) -> list[CheckResult]:
         if self._is_sandbox:
-            return [self._found("webhook", f"the Sandbox has no API; it must be {shown(self._url)} ({_PLACE})")]
+            return [self._ok("webhook", f"the Sandbox has no API; it must be {shown(self._url)} ({_PLACE})")]
         try:
             async with self._asking():
                 return [*(await (self._of_service() if self._service else self._of_sender()))]
@@ -134,7 +159,7 @@ class TwilioSetup:
         service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         if service.use_inbound_webhook_on_number:
             says = f"{self._where} leaves webhooks to its numbers"
-            return [self._lacks("webhook", says, f"run `sayso webhook set {self._name}`")]
+            return [self._fail("webhook", says, f"run `sayso webhook set {self._name}`")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
 
     async def _of_sender(self) -> list[CheckResult]:
@@ -145,21 +170,21 @@ class TwilioSetup:
 
     def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):
-            return self._found("sender", f"{sender.sender_id} is {sender.status}")
-        reasons = "; ".join(_words(reason) for reason in sender.offline_reasons or ())
+            return self._ok("sender", f"{sender.sender_id} is {sender.status}")
+        reasons = "; ".join(_reason_text(reason) for reason in sender.offline_reasons or ())
         says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
-        return self._lacks("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
+        return self._fail("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
 
     def _compared(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
         cure = f"run `sayso webhook set {self._name}`"
         if (url or "").partition("#")[0] != self._url:
             says = f"Twilio sends to {shown(url)}, not to {shown(self._url)}" if url else "no webhook is set"
-            return self._lacks("webhook", says, cure)
+            return self._fail("webhook", says, cure)
         if method and method != "POST":
-            return self._lacks("webhook", f"Twilio sends by {method}, which is refused", cure)
+            return self._fail("webhook", f"Twilio sends by {method}, which is refused", cure)
         if not fallback:
             return CheckResult("webhook", "warn", "no fallback: what fails is lost", cure, self._name)
-        return self._found("webhook", f"{shown(self._url)}, which is ours, with a fallback")
+        return self._ok("webhook", f"{shown(self._url)}, which is ours, with a fallback")
 
     async def _templates(self) -> list[CheckResult]:
         return [await self._template(kind, sid) for kind, sid in self._named_templates()]
@@ -175,54 +200,30 @@ class TwilioSetup:
                 name = (await content.fetch_async()).friendly_name
                 approval = (await content.approval_fetch().fetch_async()).whatsapp or {}
         except SetupError as exc:
-            return self._lacks(kind, f"{exc.says}: {sid}", exc.cure)
+            return self._fail(kind, f"{exc.says}: {sid}", exc.cure)
         status = str(approval.get("status") or "unsubmitted")
         says = f"{name or sid} is {status}"
         if status == "approved":
-            return self._found(kind, says)
+            return self._ok(kind, says)
         reason = str(approval.get("rejection_reason") or "")
         cure = (
             "have it approved in the Twilio Console, Content Template Builder; without that it reaches nobody outside"
         )
-        return self._lacks(kind, f"{says}: {reason}" if reason else says, cure)
+        return self._fail(kind, f"{says}: {reason}" if reason else says, cure)
 
-    def _found(self, check: str, says: str) -> CheckResult:
+    def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._name)
 
-    def _lacks(self, check: str, says: str, cure: str) -> CheckResult:
+    def _fail(self, check: str, says: str, cure: str) -> CheckResult:
         return CheckResult(check, "fail", says, cure, self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
-        return asking("Twilio", why)
+        return asking("Twilio", setup_problem)
 
 
 _PLACE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
-def why(exc: Exception) -> tuple[str, str]:
-    """What an error of Twilio's client means, and the cure."""
-    from aiohttp import ClientConnectionError
-
-    status, code = status_of(exc), getattr(exc, "code", None)
-    if status == 401 or code == 20003:
-        return "Twilio does not take account_sid and auth_token", _KEYS
-    if isinstance(exc, RateLimited) or code == 20429:
-        return "Twilio was asked too often", "wait a minute, then run it again"
-    if status == 404 or code == 20404:
-        return "Twilio knows no such thing", "see that the ids in the configuration are of this account"
-    if isinstance(exc, (ClientConnectionError, OSError)):
-        return "no connection to Twilio", NO_WAY
-    if status or code:
-        return f"Twilio refuses with error {code or status}", f"see https://www.twilio.com/docs/api/errors/{code or ''}"
-    return f"Twilio's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"
-
-
-def status_of(exc: Exception) -> int:
-    """The HTTP status of a refusal, else 0. Of a list that was refused the SDK tells only the answer itself."""
-    answer = exc.args[-1] if exc.args else None
-    return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))
-
-
-def _words(reason: Any) -> str:
-    """A reason is a text, or an object with one in it."""
+def _reason_text(reason: Any) -> str:
+    """Return a reason, which is a text or an object that holds one."""
     return str(reason.get("message") or reason.get("code") or reason) if isinstance(reason, dict) else str(reason)

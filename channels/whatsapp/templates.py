@@ -65,13 +65,13 @@ def template_content(words: str, buttons: Sequence[Button] = ()) -> Content:
 
 
 class ContentTemplates:
-    """The Contents of one account. Lives as long as the process; the notebook knows them in all others.
+    """The Contents of one account. Lives as long as the process; the cache knows them in all others.
 
     `client` is Twilio's, for each loop.
     """
 
-    def __init__(self, account_sid: str, notebook: SharedCache, client: PooledSessions[Any]) -> None:
-        self._account_sid, self._notebook, self._client = account_sid, notebook, client
+    def __init__(self, account_sid: str, cache: SharedCache, client: PooledSessions[Any]) -> None:
+        self._account_sid, self._cache, self._client = account_sid, cache, client
         #: Those made or looked up so far, by their key.
         self._known: dict[str, str] = {}
 
@@ -80,7 +80,7 @@ class ContentTemplates:
         key = self._key(content)
         sid = self._known.get(key)
         if not sid:
-            sid = await asyncio.to_thread(self._notebook.get, key) or await self._create(content)
+            sid = await asyncio.to_thread(self._cache.get, key) or await self._create(content)
             if sid:
                 await self._remember(key, sid)
         return sid
@@ -91,7 +91,7 @@ class ContentTemplates:
 
     async def _remember(self, key: str, sid: str) -> None:
         self._known = {**self._known, key: sid} if len(self._known) < MAX_CONTENTS else {key: sid}
-        await asyncio.to_thread(self._notebook.put, key, sid)
+        await asyncio.to_thread(self._cache.put, key, sid)
 
     def _key(self, content: Content) -> str:
         return f"twilio:content:{self._account_sid}:{content.shape}"

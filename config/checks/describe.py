@@ -28,7 +28,6 @@ from sayso.config.settings.agent import (
     vendor_of,
 )
 from sayso.config.settings.base import Path_
-from sayso.config.settings.channels import polls
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import SourceSettings
 from sayso.config.wiring.access import welcome
@@ -190,7 +189,7 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
     opened.close()
     lines = []
     for name, channel in settings.channels.items():
-        how = f"{channel.platform}, polled" if polls(channel) else channel.platform
+        how = f"{channel.platform}, polled" if channel.polls else channel.platform
         lines.append(f"{name} ({how}), a yes is good for {channel.confirm_ttl:g} s")
         lines += [f"  {welcome(channel)}", *(f"  {line}" for line in describe_agent(settings, name))]
         build_selector(settings, name)

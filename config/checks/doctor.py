@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
 import time
@@ -15,39 +14,24 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.media import MediaRoom
-from sayso.channels.setup import CheckResult, PlatformSetup, SetupError, hook_url, is_local, not_told, shown
-from sayso.channels.slack.events import slack_hook
-from sayso.channels.telegram.poller import baton_of
-from sayso.channels.telegram.setup import telegram_hook
+from sayso.channels.registry import open_setup
+from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupError, hook_url, is_local, not_told, shown
 from sayso.channels.types import Signed
-from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages, TwilioMessageLog
-from sayso.channels.whatsapp.webhook import whatsapp_hook
-from sayso.config.checks.desks import desk_of
-from sayso.config.settings.channels import (
-    AnyChannel,
-    ConsoleSettings,
-    SlackSettings,
-    TelegramSettings,
-    WhatsAppSettings,
-    polls,
-)
+from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages
+from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_door
+from sayso.config.wiring.ingress import Recovery, poll_lock
 from sayso.config.wiring.redis import find_redis, open_primaries, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.data_loss import halt_of
+from sayso.workers.redis.leader_lock import LeaderLock
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.sharding.founding import check_alone
 from sayso.workers.sharding.shards import Primary
-
-#: Signed with this, a webhook is a forgery. No channel's secret is so short.
-FORGED = "forged"
-
-
-_MESSAGE = "SM" + "0" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +70,10 @@ class Probe:
         return CheckResult("signature", "fail", says, cure, self.channel)
 
 
-def probe_of(name: str, settings: AnyChannel, public_url: str, now: float) -> Probe | None:
-    """The probe of a channel; None for one that takes no webhooks of others. `now` is Unix seconds: Slack signs it."""
-    url = hook_url(public_url, name)
-    match settings:
-        case WhatsAppSettings():
-            token = settings.auth_token.get_secret_value()
-            # What became of a message that nobody sent: it is logged, and that is all.
-            form = {"AccountSid": settings.account_sid, "MessageSid": _MESSAGE, "MessageStatus": "sent"}
-            return Probe(name, url, whatsapp_hook(url, FORGED, form), whatsapp_hook(url, token, form))
-        case TelegramSettings(webhook_secret=str(secret)):
-            update = {"update_id": 0, "sayso_doctor": {}}
-            return Probe(name, url, telegram_hook(FORGED, update), telegram_hook(secret, update))
-        case SlackSettings():
-            body = json.dumps({"type": "url_verification", "challenge": "sayso-doctor"}).encode()
-            secret = settings.signing_secret.get_secret_value().strip()
-            return Probe(name, url, slack_hook(FORGED, body, now), slack_hook(secret, body, now))
-    return None
+def probe_of(name: str, setup: PlatformSetup, public_url: str, now: float) -> Probe | None:
+    """Return the probe of a channel, None for one that takes no webhooks. `now` is in Unix seconds."""
+    forged, signed = setup.probe(now, forged=True), setup.probe(now)
+    return Probe(name, hook_url(public_url, name), forged, signed) if forged and signed else None
 
 
 def _other(answer: httpx.Response) -> str:
@@ -163,7 +134,7 @@ class Doctor:
         self._web, self._own = web, own
         self._url = find_public_url(settings, os.environ.get("SAYSO_PUBLIC_URL", "") or url)
         #: Held until the loop ends, which closes their connections.
-        self._desks: list[PlatformSetup | TwilioMessageLog] = []
+        self._setups: list[PlatformSetup | MessageLog] = []
 
     async def findings(self) -> AsyncIterator[CheckResult]:
         """Every check, as it comes out. Whatever is out of reach is a finding."""
@@ -247,7 +218,7 @@ class Doctor:
     async def _address(self) -> AsyncIterator[CheckResult]:
         given = shown(self._url)
         if is_local(self._url):
-            vendors = [name for name, channel in self._settings.channels.items() if _needs_outside(channel)]
+            vendors = [name for name, channel in self._settings.channels.items() if channel.needs_public_url]
             if vendors:
                 says = f"{given} is this machine or its own network: {', '.join(vendors)} would never hear of it"
                 cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
@@ -269,37 +240,46 @@ class Doctor:
         yield CheckResult("healthz", "ok", f"{given} answers{where}")
 
     async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
-        if isinstance(channel, ConsoleSettings):
+        setup = open_setup(name, channel, self._url)
+        if setup is None:
             return
-        self._desks.append(desk := desk_of(self._settings, name, self._url))
-        told = await desk.look()
-        for finding in told:
+        self._setups.append(setup)
+        checks = await setup.check()
+        for finding in checks:
             yield finding
-        if isinstance(channel, WhatsAppSettings) and told[0].state != "fail":  # its account
-            async for finding in self._messages(name, channel):
+        if checks[0].state != "fail":  # the first one is its account
+            async for finding in self._messages(name, channel, setup):
                 yield finding
-        if isinstance(channel, TelegramSettings) and channel.polling:
+        if channel.polls:
             yield self._poller(name, channel)
-        if probe := probe_of(name, channel, self._url, self._own()):
+        if probe := probe_of(name, setup, self._url, self._own()):
             for finding in await probe.findings(self._web):
                 yield finding
 
-    def _poller(self, name: str, channel: TelegramSettings) -> CheckResult:
+    def _poller(self, name: str, channel: AnyChannel) -> CheckResult:
         try:
             client = connect(find_redis(self._settings, self._data))
-            asks = baton_of(client, channel.bot_id, self._settings.key_prefix).is_held()
+            asks = LeaderLock(client, poll_lock(channel), prefix=self._settings.key_prefix).is_held()
         except (ConfigError, ValueError, RedisError):
             asks = False  # whose Redis is away was told
         if asks:
             return CheckResult("poller", "ok", "somebody asks for its updates", channel=name)
         return CheckResult("poller", "fail", "nobody asks for its updates", "run `sayso poll`; `sayso up` does", name)
 
-    async def _messages(self, name: str, channel: WhatsAppSettings) -> AsyncIterator[CheckResult]:
-        """Whether Twilio's list has some that never reached us. Where Redis cannot tell, that is a finding already."""
-        self._desks.append(listed := TwilioMessageLog(channel))
+    async def _messages(self, name: str, channel: AnyChannel, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
+        """Check whether the platform's log has messages that never reached us.
+
+        Nothing is said for a platform without a log, and while Redis is away, which another check says.
+        """
+        try:
+            listed = setup.message_log()
+        except SetupError:
+            return
+        self._setups.append(listed)
         try:
             gate, notebook = open_door(self._settings, self._data)
-            recovery = MissedMessages(name, listed, gate, notebook, rules_of(channel), clock=self._own)
+            per_minute = rules_of(channel).per_minute or 0
+            recovery = MissedMessages(name, listed, Recovery(gate), notebook, per_minute=per_minute, clock=self._own)
             found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield not_told("messages", name, exc)
@@ -328,11 +308,6 @@ async def model_findings(settings: Settings) -> AsyncIterator[CheckResult]:
         else:
             yield CheckResult("model", "ok", f"{model} answers")
     await models.aclose()
-
-
-def _needs_outside(channel: AnyChannel) -> bool:
-    """Whether its platform is somewhere else: with an `api_url` it may be a server of one's own."""
-    return not (isinstance(channel, ConsoleSettings) or channel.api_url or polls(channel))
 
 
 def _says_ok(answer: httpx.Response) -> bool:

@@ -134,12 +134,12 @@ def _up(config: Path, data: Path, host: str, port: int, workers: int, *, reload:
 )
 def web(config: Path | None, data: Path, host: str, port: int, threads: int, processes: int | None = None) -> None:
     """Run the web process: webhooks in, media out, the console."""
-    from sayso.channels.web.app import create_app
-    from sayso.channels.web.ingress import Ingress, check_redis_if_there
     from sayso.config.server.http import serve
     from sayso.config.server.processes import listen, local_url, prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis
+    from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
     from sayso.config.wiring.observability import set_up_logs
+    from sayso.config.wiring.wsgi import build_app
 
     set_up_logs()
     settings = load(config)
@@ -150,9 +150,9 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int, pro
         prefork(processes)
     with clear_errors():
         services = bootstrap(settings, data=data, public_url=url)
-        (check_redis_if_there if services.spool else check_redis)(services)
-    Ingress(services).open()
-    serve(create_app(services), listening, threads=threads)
+        (check_redis_if_reachable if services.spool else check_redis)(services)
+    start_watching(services)
+    serve(build_app(services), listening, threads=threads)
 
 
 @main.command()
@@ -189,8 +189,7 @@ def worker(
 @_data
 def poll(config: Path | None, data: Path) -> None:
     """Run the process that asks Telegram for what people write, for channels with `polling: true`."""
-    from sayso.channels.telegram.poller import polling, run_pollers
-    from sayso.channels.web.ingress import check_redis_if_there
+    from sayso.config.wiring import ingress
     from sayso.config.wiring.bootstrap import bootstrap, check_redis
     from sayso.config.wiring.observability import set_up_logs
 
@@ -198,10 +197,10 @@ def poll(config: Path | None, data: Path) -> None:
     settings = load(config)
     with clear_errors():
         services = bootstrap(settings, data=data)
-        if not polling(services):
+        if not ingress.polled_channels(settings):
             fail("no channel polls: write `polling: true` into a Telegram channel")
-        (check_redis_if_there if services.spool else check_redis)(services)
-    run_pollers(services)
+        (ingress.check_redis_if_reachable if services.spool else check_redis)(services)
+    ingress.poll(services)
 
 
 @main.command()
@@ -215,6 +214,7 @@ def chat(config: Path | None, data: Path, channel: str | None) -> None:
     from sayso.config.settings.loader import default_config, load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
     from sayso.config.wiring.observability import set_up_logs
+    from sayso.pending.concurrency import run_sync
 
     set_up_logs(logging.WARNING)  # between the lines of the conversation only what is wrong
     with clear_errors():
@@ -232,7 +232,7 @@ def chat(config: Path | None, data: Path, channel: str | None) -> None:
         here = TerminalChannel(
             "terminal", folder=data / "chat", files=files, say=click.echo, secret=secret, styled=styled
         )
-        Terminal(here, secret, agent.take).run(sys.stdin, click.echo)
+        Terminal(here, secret, agent.take, run_sync=run_sync).run(sys.stdin, click.echo)
 
 
 @main.command()

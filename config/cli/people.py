@@ -17,7 +17,6 @@ from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.cli.output import clear_errors, fail, load, plain
-from sayso.config.settings.channels import WhatsAppSettings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_in
@@ -187,7 +186,6 @@ class _Desk:
 def _opened(channel: str, config: Path | None, data: Path) -> Iterator[_Desk]:
     from redis.exceptions import RedisError
 
-    from sayso.config.wiring.access import rules_of
     from sayso.config.wiring.bootstrap import open_people
     from sayso.pending.redis.scripts import Halted
     from sayso.workers.access.people import Register, TooManyPeople, UnknownPerson
@@ -294,13 +292,7 @@ def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
 
 def _names_of(settings: Settings, channel: str, user: str, notes: RedisSharedCache) -> tuple[str, ...]:
     """The ids that turns of a person carry: on WhatsApp with and without `whatsapp:`, and the one noted of a number."""
-    given = settings.channels[channel]
-    if not isinstance(given, WhatsAppSettings):
-        return (user,)
-    number = rules_of(given).spelled(user)
-    address = f"whatsapp:{number}"
-    noted = notes.get(f"person:{Conversation(channel, address).id}") or ""
-    return tuple(dict.fromkeys(name for name in (user, address, number, noted) if name))
+    return settings.channels[channel].user_ids(channel, user, notes.get)
 
 
 def _scope_of(user: str) -> str:

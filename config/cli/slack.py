@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
 from sayso.config.cli.output import fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+    from sayso.channels.slack.settings import SlackSettings
     from sayso.config.settings.schema import Settings
 
 
@@ -75,11 +76,9 @@ async def _given(manifest: dict[str, Any], settings: Settings, channel: str, wha
     """What Slack says to a manifest: whether it takes it, or of the app that it makes or changes."""
     from sayso.channels.setup import check_outside
     from sayso.channels.slack.app_manifest import VARIABLE, SlackApps
-    from sayso.config.settings.channels import SlackSettings
     from sayso.config.wiring.bootstrap import find_public_url
 
-    slack = settings.channels[channel]
-    assert isinstance(slack, SlackSettings)  # noqa: S101  # it was looked for among those
+    slack = cast("SlackSettings", settings.channels[channel])  # `_channel` chose it among Slack's
     if not slack.api_url:
         check_outside(find_public_url(settings))
     apps = SlackApps(os.environ.get(VARIABLE, ""), slack.api_url)

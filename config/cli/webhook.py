@@ -18,13 +18,12 @@ from sayso.config.cli.output import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from sayso.channels.base import SharedCache
-    from sayso.channels.setup import CheckResult, PlatformSetup
+    from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup
     from sayso.channels.whatsapp.message_log import (
         FoundMessage,
         MediaDeletion,
         MessageState,
         MissedMessages,
-        TwilioMessageLog,
     )
     from sayso.config.settings.schema import Settings
     from sayso.workers.access.gate import AccessControl
@@ -82,10 +81,10 @@ def webhook() -> None:
 )  # fmt: skip
 def set_(channel: str, config: Path | None, max_connections: int, *, drop_pending: bool) -> None:
     """Have CHANNEL's platform send to public_url, and show what it says then. Slack prints what to click."""
-    desk = _desk(config, channel, drop_pending=drop_pending, max_connections=max_connections)
+    setup = _setup(config, channel, drop_pending=drop_pending, max_connections=max_connections)
 
     async def both() -> tuple[list[str], list[CheckResult]]:
-        return await desk.point(), await desk.look()
+        return await setup.set_webhook(), await setup.check()
 
     done, findings = _run(both())
     _say(done)
@@ -98,8 +97,8 @@ def set_(channel: str, config: Path | None, max_connections: int, *, drop_pendin
 @_data
 def status(channel: str, config: Path | None) -> None:
     """Show what CHANNEL's platform says of it. Ends with 1 when something fails; mere warnings end with 0."""
-    desk = _desk(config, channel)
-    _show(_run(desk.look()))
+    setup = _setup(config, channel)
+    _show(_run(setup.check()))
 
 
 @webhook.command()
@@ -109,8 +108,8 @@ def status(channel: str, config: Path | None) -> None:
 @_drop_pending
 def delete(channel: str, config: Path | None, *, drop_pending: bool) -> None:
     """Have CHANNEL's platform send nothing any more. Slack prints what to click."""
-    desk = _desk(config, channel, drop_pending=drop_pending)
-    _say(_run(desk.leave()))
+    setup = _setup(config, channel, drop_pending=drop_pending)
+    _say(_run(setup.delete_webhook()))
 
 
 @webhook.command()
@@ -127,8 +126,10 @@ def recover(channel: str, config: Path | None, data: Path, since: float, *, dry_
     with _opened(channel, config, data) as (settings, listed, gate, notebook):
         from sayso.channels.whatsapp.message_log import MissedMessages
         from sayso.config.wiring.access import rules_of
+        from sayso.config.wiring.ingress import Recovery
 
-        recovery = MissedMessages(channel, listed, gate, notebook, rules_of(settings.channels[channel]))
+        per_minute = rules_of(settings.channels[channel]).per_minute or 0
+        recovery = MissedMessages(channel, listed, Recovery(gate), notebook, per_minute=per_minute)
         states = asyncio.run(_recover(recovery, since, dry_run=dry_run))
     if states["refused"]:
         sys.exit(1)
@@ -150,8 +151,9 @@ def forget_media(
     """
     with _opened(channel, config, data) as (_, listed, gate, _):
         from sayso.channels.whatsapp.message_log import MediaDeletion
+        from sayso.config.wiring.ingress import Recovery
 
-        asyncio.run(_forget(MediaDeletion(channel, listed, gate), older, back, dry_run=dry_run))
+        asyncio.run(_forget(MediaDeletion(channel, listed, Recovery(gate)), older, back, dry_run=dry_run))
 
 
 async def _recover(recovery: MissedMessages, since: float, *, dry_run: bool) -> Counter[MessageState]:
@@ -186,30 +188,32 @@ def _row(found: FoundMessage) -> str:
 @contextmanager
 def _opened(
     channel: str, config: Path | None, data: Path
-) -> Iterator[tuple[Settings, TwilioMessageLog, AccessControl, SharedCache]]:  # fmt: skip
+) -> Iterator[tuple[Settings, MessageLog, AccessControl, SharedCache]]:  # fmt: skip
     """What a platform keeps of a channel, and where turns go in. Ends the program with what an operator can cure."""
     from sayso.channels.setup import SetupError
-    from sayso.config.checks.desks import list_of
     from sayso.config.wiring.bootstrap import open_door
+    from sayso.config.wiring.platforms import open_message_log
 
     settings = load(config, data)
     try:
-        listed = list_of(settings, channel)
+        listed = open_message_log(settings, channel)
         with clear_errors():
             yield settings, listed, *open_door(settings, data)
     except SetupError as exc:
         fail(str(exc))
 
 
-def _desk(config: Path | None, channel: str, *, drop_pending: bool = False, max_connections: int = 40) -> PlatformSetup:
-    from sayso.channels.setup import SetupError
-    from sayso.config.checks.desks import desk_of
+def _setup(
+    config: Path | None, channel: str, *, drop_pending: bool = False, max_connections: int = 40
+) -> PlatformSetup:
+    from sayso.channels.setup import SetupError, SetupOptions
     from sayso.config.wiring.bootstrap import find_public_url
+    from sayso.config.wiring.platforms import open_setup
 
     settings = load(config)
     try:
         url = find_public_url(settings)
-        return desk_of(settings, channel, url, max_connections=max_connections, drop_pending=drop_pending)
+        return open_setup(settings, channel, url, SetupOptions(max_connections, drop_pending))
     except SetupError as exc:
         fail(str(exc))
 

@@ -205,7 +205,7 @@ class WsgiServer(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no type
 
     def log_refusal(self, address: str, reason: str) -> None:
         """Log that a request was refused: one line a minute for each address. Used from any thread."""
-        others = self._refusals.others(address)
+        others = self._refusals.omitted(address)
         if others is not None:
             log.warning("request.refused", extra={"address": address, "reason": reason, "others_before": others})
 

@@ -21,7 +21,6 @@ from typing import IO
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
 from sayso.config.server.processes import Running, check_free, leave_note, local_url, take_note_back
-from sayso.config.settings.channels import ConsoleSettings, polls
 from sayso.config.settings.loader import check_consoles
 from sayso.config.settings.schema import Settings
 
@@ -193,7 +192,7 @@ class Up:
             Child(f"workers {name}".strip(), [*sayso, "worker", *common, *shard, *processes], environ)
             for name, shard in self._shards()
         ]
-        if any(map(polls, self.settings.channels.values())):
+        if any(channel.polls for channel in self.settings.channels.values()):
             self._children.append(Child("poll", [*sayso, "poll", *common], environ))
         for child in self._children:
             child.start()
@@ -218,9 +217,9 @@ class Up:
     def _announce(self) -> None:
         lines = []
         for name, channel in self.settings.channels.items():
-            if isinstance(channel, ConsoleSettings):
+            if channel.has_page:
                 lines.append(f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser")
-            elif polls(channel):
+            elif channel.polls:
                 lines.append(f"  {name:<12} asks {channel.platform} for what people write: no address is needed")
             else:
                 lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sayso.config.settings.base import NotBoolean, OptionalRedisUrl, OptionalSecret, OptionalServerUrl, Section
+from sayso.channels.settings import NotBoolean, OptionalSecret, Section
+from sayso.config.settings.base import OptionalRedisUrl, OptionalServerUrl
 
 #: Who answers without an account: a matcher, no language model.
 OFFLINE = "offline"

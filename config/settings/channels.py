@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal, Self
+from functools import cache, reduce
+from operator import or_
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
 
 from sayso.agent.policy import ArgumentForm, problem_of
+from sayso.channels.registry import BUILT_IN, find_platform
+from sayso.channels.settings import NotBoolean, PlatformSettings, Section
 from sayso.config.settings.agent import ChannelAgentSettings
-from sayso.config.settings.base import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section, nothing_if_empty
 from sayso.config.settings.tools import RolesSettings, Selector
-from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
-
-#: Names a console cannot have: they are paths below /console. (Their pages load Flask, which `check` can do without.)
-CONSOLE_PATHS = frozenset({"events", "poll", "static"})
-
-
-def _shipped(language: str) -> str:
-    if language not in SHIPPED_LANGUAGES:
-        raise ValueError(f"no table of yes and no for this language: choose from {', '.join(SHIPPED_LANGUAGES)}")
-    return language
-
-
-Language = Annotated[str, AfterValidator(_shipped)]
 
 
 class DenyWhenSettings(Section):
@@ -89,7 +78,7 @@ class AccessSettings(Section):
     roles: RolesSettings | None = None
 
 
-class ChannelSettings(Section):
+class ChannelSettings(PlatformSettings):
     """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds.
 
     `messages_per_second` is this account's own pace; 0 says that nobody paces it, not even by conversation.
@@ -103,129 +92,44 @@ class ChannelSettings(Section):
     policy: PolicySettings | None = None
     selector: Selector | None = None
     confirm_ttl: Annotated[float, NotBoolean] = Field(default=60.0, gt=0, le=86_400)
-    languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
-    language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
     confirm_emoji: bool = False
     confirm_ok: bool = False
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
     expiry_notice: bool = False
-    commands: bool = True
     streaming: bool = False
     escalate: EscalateSettings | None = None
     agent: ChannelAgentSettings = ChannelAgentSettings()
 
-    @model_validator(mode="after")
-    def _speaks_what_it_reads(self) -> Self:
-        if self.language and self.language not in self.languages:
-            raise ValueError(f"language is {self.language!r}: it must be one of languages, {', '.join(self.languages)}")
-        return self
 
-    @property
-    def speaks(self) -> str:
-        """The language for those of whom nothing is known: English, unless it is said or left out."""
-        return self.language or ("en" if "en" in self.languages else self.languages[0])
+@cache
+def channel_model(platform: str) -> type[ChannelSettings] | None:
+    """Return the settings of a channel on this platform: the platform's own keys and those of every channel.
 
-
-class WhatsAppSettings(ChannelSettings):
-    """WhatsApp through Twilio: sent from one number, or by a Messaging Service.
-
-    `shared_key` signs webhooks in the auth token's place, once it is turned on at Twilio. `template` is an approved
-    Content with the words as {{1}}, for whoever has been silent for 24 hours; `confirm_template` an approved quick
-    reply with the question as {{1}}, whose buttons have the ids {{2}}, which confirms, and {{3}}, which cancels.
+    None for an unknown platform.
     """
-
-    platform: Literal["whatsapp"]
-    account_sid: str = Field(min_length=1)
-    auth_token: Secret
-    from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(default=None, alias="from")
-    messaging_service_sid: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
-    shared_key: OptionalSecret = None
-    template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
-    confirm_template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
-    api_url: OptionalUrl = None
-
-    @field_validator("from_")
-    @classmethod
-    def _a_sender(cls, sender: str | None) -> str | None:
-        if sender is not None and not re.fullmatch(r"whatsapp:\+?[0-9]+", sender):
-            raise ValueError("no WhatsApp sender: write it as whatsapp:+14155238886")
-        return sender
-
-    @field_validator("messaging_service_sid", "template", "confirm_template")
-    @classmethod
-    def _an_id(cls, sid: str | None, info: ValidationInfo) -> str | None:
-        start = "MG" if info.field_name == "messaging_service_sid" else "HX"
-        if sid is not None and not re.fullmatch(rf"{start}[0-9a-fA-F]{{32}}", sid):
-            raise ValueError(f"no id of this kind: write {start} and the 32 digits that Twilio's Console shows")
-        return sid
-
-    @model_validator(mode="after")
-    def _sends_from_somewhere(self) -> Self:
-        if self.from_ is None and self.messaging_service_sid is None:
-            raise ValueError("from is missing: give the sender as from, or a messaging_service_sid")
-        return self
+    known = find_platform(platform)
+    if known is None:
+        return None
+    name = f"{known.settings.__name__.removesuffix('Settings')}ChannelSettings"
+    bases: Any = (known.settings, ChannelSettings)  # pydantic's own types take bases of one class only
+    model: type[ChannelSettings] = create_model(name, __base__=bases, __doc__=known.settings.__doc__)
+    return model
 
 
-class TelegramSettings(ChannelSettings):
-    """A Telegram bot. Its `username` tells in groups which @name is its own; without it any that ends in bot is.
-
-    One that is `polling` asks Telegram for what people write and takes no webhooks: it needs no address and no secret.
-    """
-
-    platform: Literal["telegram"]
-    token: Secret
-    secret_token: OptionalSecret = None
-    polling: bool = False
-    username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
-    api_url: OptionalUrl = None
-
-    @field_validator("secret_token")
-    @classmethod
-    def _as_telegram_takes_it(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret and not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", secret.get_secret_value()):
-            raise ValueError("malformed: Telegram takes 1 to 256 letters, digits, _ and -")
-        return secret
-
-    @model_validator(mode="after")
-    def _hears_somehow(self) -> Self:
-        if not (self.polling or self.secret_token):
-            raise ValueError("secret_token is missing: give one for its webhooks, or write polling: true")
-        return self
-
-    @property
-    def bot_id(self) -> str:
-        """What its token begins with."""
-        return self.token.get_secret_value().strip().partition(":")[0]
-
-    @property
-    def webhook_secret(self) -> str | None:
-        """What its webhooks carry; None where it takes none."""
-        return None if self.polling or not self.secret_token else self.secret_token.get_secret_value()
+def _of_its_platform(value: Any) -> ChannelSettings:
+    """Validate a channel by the model of its platform. Errors name the platform in their path, as a union's do."""
+    if isinstance(value, ChannelSettings):
+        return value
+    named = value.get("platform") if isinstance(value, dict) else None
+    own = [named] if isinstance(named, str) and named not in BUILT_IN and channel_model(named) else []
+    settings: ChannelSettings = _any_of(*BUILT_IN, *own).validate_python(value)
+    return settings
 
 
-class SlackSettings(ChannelSettings):
-    """A Slack app."""
-
-    platform: Literal["slack"]
-    bot_token: Secret
-    signing_secret: Secret
-    api_url: OptionalUrl = None
+@cache
+def _any_of(*platforms: str) -> TypeAdapter[Any]:
+    union: Any = reduce(or_, (channel_model(platform) for platform in platforms))
+    return TypeAdapter(Annotated[union, Field(discriminator="platform")])
 
 
-class ConsoleSettings(ChannelSettings):
-    """The chat page in the browser. Without a password it serves this machine only."""
-
-    platform: Literal["console"]
-    password: OptionalSecret = None
-    title: str = "Sayso"
-    suggestions: list[str] = []
-
-
-AnyChannel = Annotated[
-    WhatsAppSettings | TelegramSettings | SlackSettings | ConsoleSettings, Field(discriminator="platform")
-]
-
-
-def polls(channel: AnyChannel) -> bool:
-    """Whether its platform is asked for what people write, and sends nothing."""
-    return isinstance(channel, TelegramSettings) and channel.polling
+AnyChannel = Annotated[ChannelSettings, PlainValidator(_of_its_platform)]

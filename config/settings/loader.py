@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from sayso.agent.tools.errors import did_you_mean, nearest
 from sayso.channels.redaction import remember, secrets_of
+from sayso.channels.registry import platform_names
 from sayso.config.settings.base import Path_
 from sayso.config.settings.schema import Origin, Settings, is_secret_place, keys_beside, no_password, secret_fields
 
@@ -38,8 +39,6 @@ _WORDS = {
     "bool_parsing": "must be true or false",
     "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
     "missing": "missing: add it",
-    "union_tag_not_found": "platform is missing: one of whatsapp, telegram, slack, console",
-    "union_tag_invalid": "unknown platform: one of whatsapp, telegram, slack, console",
 }
 #: Stands in place of a secret that was not looked up.
 UNREAD = "unread"
@@ -113,6 +112,7 @@ def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str
 
 def _checked(reader: _Reader, root: yaml.Node) -> Settings:
     remember(secrets_of(reader.environ))
+    reader.secrets = secret_fields(_platforms(root))
     data = reader.read(root)
     if isinstance(data, dict) and data.get("name") is None:
         data["name"] = deployment_name(reader.file)
@@ -123,6 +123,21 @@ def _checked(reader: _Reader, root: yaml.Node) -> Settings:
     if reader.problems:
         raise ConfigError(reader.told())
     return settings
+
+
+def _platforms(root: yaml.Node) -> set[str]:
+    """Return the platforms that channels name. The secret keys of other distributions' platforms are found by them."""
+    named = (_value(channel, "platform") for channel in _values(_value(root, "channels")))
+    return {str(node.value) for node in named if isinstance(node, yaml.ScalarNode)}
+
+
+def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((value for name, value in pairs if name.value == key), None)
+
+
+def _values(node: yaml.Node | None) -> list[yaml.Node]:
+    return [value for _, value in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
 def check_consoles(settings: Settings, public_url: str) -> None:
@@ -223,7 +238,7 @@ class _Reader:
     problems: list[tuple[Path_, str]] = field(default_factory=list)
     marks: dict[Path_, yaml.Mark] = field(default_factory=dict)
     references: dict[Path_, str] = field(default_factory=dict)
-    secrets: set[str] = field(default_factory=secret_fields)
+    secrets: set[str] = field(default_factory=set)
 
     def read(self, node: yaml.Node, path: Path_ = ()) -> Any:
         """The value of a node; problems are collected, so that all are told at once."""
@@ -340,11 +355,14 @@ class _Reader:
         if kind == "extra_forbidden":
             close = nearest(key, keys_beside(error["loc"]))
             return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
+        if kind == "union_tag_not_found":
+            return f"platform is missing: one of {', '.join(platform_names())}"
         words = _WORDS.get(kind) or _in_our_words(str(error["msg"]))
-        if kind in ("missing", "union_tag_not_found", "too_short", "console_open"):
+        if kind in ("missing", "too_short", "console_open"):
             return words
         if kind == "union_tag_invalid":
-            return words + self._shown((*path, "platform"), error["input"].get("platform"))
+            known = ", ".join(platform_names())
+            return f"unknown platform: one of {known}" + self._shown((*path, "platform"), error["input"]["platform"])
         return words + self._shown(path, error["input"])
 
     def _shown(self, path: Path_, value: Any) -> str:

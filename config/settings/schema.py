@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -26,17 +26,11 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from sayso.channels.media import MediaLimits
+from sayso.channels.registry import BUILT_IN
+from sayso.channels.settings import NotBoolean, Section, web_address
 from sayso.config.settings.agent import AgentSettings, ModelSettings
-from sayso.config.settings.base import NotBoolean, Path_, RedisUrl, Section, redis_address, web_address
-from sayso.config.settings.channels import (
-    CONSOLE_PATHS,
-    AnyChannel,
-    ConsoleSettings,
-    SlackSettings,
-    TelegramSettings,
-    WhatsAppSettings,
-    polls,
-)
+from sayso.config.settings.base import Path_, RedisUrl, redis_address
+from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
 from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings
 
 #: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
@@ -205,7 +199,7 @@ class Settings(Section):
     @field_validator("channels")
     @classmethod
     def _consoles_have_pages(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
-        taken = [name for name in CONSOLE_PATHS & channels.keys() if isinstance(channels[name], ConsoleSettings)]
+        taken = [name for name, each in channels.items() if name in each.reserved_names]
         if taken:
             raise ValidationError.from_exception_data(cls.__name__, [_taken(name) for name in sorted(taken)])
         return channels
@@ -223,12 +217,12 @@ class Settings(Section):
     @field_validator("channels")
     @classmethod
     def _bot_that_polls_has_one_channel(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
-        """Telegram tells an update once: a second channel of the bot would wait for ever."""
-        bots: defaultdict[tuple[str | None, str], list[str]] = defaultdict(list)
+        """A polled platform gives each update once: a second channel of the bot would wait for ever."""
+        sources: defaultdict[str, list[str]] = defaultdict(list)
         for name, each in channels.items():
-            if isinstance(each, TelegramSettings) and each.bot_id.isdecimal():  # no secret that was left unread
-                bots[each.api_url, each.bot_id].append(name)
-        shared = [names for names in bots.values() if any(polls(channels[name]) for name in names)]
+            if each.update_source:
+                sources[each.update_source].append(name)
+        shared = [names for names in sources.values() if any(channels[name].polls for name in names)]
         twins = [_twin(name, first) for first, *others in shared for name in others]
         if twins:
             raise ValidationError.from_exception_data(cls.__name__, twins)
@@ -265,7 +259,7 @@ def _open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str
     """Return the consoles without a password that may not be behind this address: all of them, unless it is local."""
     if is_loopback(urlsplit(address).hostname or ""):
         return []
-    return [name for name, each in channels.items() if isinstance(each, ConsoleSettings) and not each.password]
+    return [name for name, each in channels.items() if each.is_open_page]
 
 
 def _twin(name: str, first: str) -> InitErrorDetails:
@@ -280,12 +274,10 @@ def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErro
     return InitErrorDetails(type=error, loc=(name, "escalate", "to", "channel"), input=to)
 
 
-def secret_fields() -> set[str]:
-    """The keys whose values must come from the environment or a file."""
-    models: list[type[BaseModel]] = [
-        WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings, EmbeddingSettings, AuthSettings,
-        BasicSettings, ModelSettings,
-    ]  # fmt: skip
+def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
+    """Return the keys whose values must come from the environment or a file, on the built-in platforms and these."""
+    channels = [model for platform in {*BUILT_IN, *platforms} if (model := channel_model(platform))]
+    models: list[type[BaseModel]] = [*channels, EmbeddingSettings, AuthSettings, BasicSettings, ModelSettings]
     return {name for model in models for name, info in model.model_fields.items() if _is_secret(info.annotation)}
 
 
@@ -304,7 +296,9 @@ def keys_beside(loc: Path_) -> list[str]:
 
 def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
     """Yield the sections that values of a type may be, at a place inside them."""
-    if isinstance(hint, type) and issubclass(hint, BaseModel):
+    if hint is ChannelSettings and loc and (model := channel_model(str(loc[0]))):
+        yield from _sections(model, loc[1:])
+    elif isinstance(hint, type) and issubclass(hint, BaseModel):
         if not loc:
             yield hint
         for name, info in hint.model_fields.items():

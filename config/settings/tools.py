@@ -8,17 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sayso.config.settings.base import (
-    NAMESPACE,
-    NotBoolean,
-    OptionalSecret,
-    OptionalServerUrl,
-    OptionalUrl,
-    Path_,
-    Secret,
-    Section,
-    ServerUrl,
-)
+from sayso.channels.settings import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section
+from sayso.config.settings.base import NAMESPACE, OptionalServerUrl, Path_, ServerUrl
 
 #: What a section below `tools` is known by: it has exactly one of these keys.
 SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")

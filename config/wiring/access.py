@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redis import Redis
 
-from sayso.config.settings.channels import AccessSettings, AnyChannel, WhatsAppSettings
+from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.workers.access.gate import AccessConfig
 from sayso.workers.access.people import RedisPeople
@@ -29,7 +29,7 @@ def rules_of(channel: AnyChannel) -> AccessRules:
         groups=access.groups,
         chats=access.chats,
         per_minute=access.per_minute,
-        phones=isinstance(channel, WhatsAppSettings),
+        phones=channel.has_phone_numbers,
     )
 
 

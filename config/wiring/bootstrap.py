@@ -17,14 +17,12 @@ from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.providers.base import Provider
 from sayso.agent.run.journal import RedisJournals
-from sayso.channels.base import Channel
-from sayso.channels.console.feed import RedisFeed
-from sayso.channels.console.logins import RedisLogins
+from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn, texts_for
 from sayso.channels.markdown.dialects import trust_hosts
 from sayso.channels.media import LocalMediaStore, MediaLimits, NotLocal, check_local
+from sayso.channels.registry import load_sdks
 from sayso.channels.types import Turn
-from sayso.config.settings.channels import AnyChannel, TelegramSettings, WhatsAppSettings
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.secrets import open_data
@@ -39,7 +37,7 @@ from sayso.config.wiring.agents import (
     preload_models,
     worker_outfit,
 )
-from sayso.config.wiring.platforms import AdapterDeps, load_sdks, open_channel, paces_of, relayed
+from sayso.config.wiring.platforms import forward_aliases, open_channel, rate_limits_of
 from sayso.config.wiring.redis import (
     _connect,
     _hurry,
@@ -76,10 +74,6 @@ from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile
 
 log = logging.getLogger(__name__)
-
-
-#: Seconds a console may wait for Redis: longer than a read of its feed blocks.
-FEED_SECONDS = 4.0
 
 
 #: Where the bot is reached when nothing else is configured.
@@ -154,10 +148,17 @@ def bootstrap(
     media = LocalMediaStore(
         data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=media_limits(settings)
     )
-    feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
     notebook = RedisSharedCache(client, prefix=prefix)
-    shelf = AdapterDeps(notebook, feed, RedisLogins(client, prefix), media, keys, public_url)
-    channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
+    deps = AdapterDeps(
+        cache=notebook,
+        media=media,
+        keys=keys,
+        public_url=public_url,
+        redis=client,
+        connect=lambda seconds: connect(redis_url, answer_seconds=seconds),
+        key_prefix=prefix,
+    )
+    channels = {name: open_channel(name, settings, deps) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
     opened = _open_tools(settings, patient=patient)
     outfit = (
@@ -172,11 +173,11 @@ def bootstrap(
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
     gate = AccessControl(mailbox, voice, guard_of(settings, client, redis_url))
     lifeline = WorkerLock(state / ALIVE, own.name)
-    paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(state / RECEIPTS, lifeline.name)
+    paces, receipts = rate_limits_of(settings, channels, len(primaries)), ReceiptFiles(state / RECEIPTS, lifeline.name)
     alerts = RedisAlerts(client, prefix=prefix)
     outbox = RedisOutbox(scripts, wake_up)
     postman = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
-    answers = relayed(agents, channels, mailbox)
+    answers = forward_aliases(agents, channels, mailbox)
     drain = ConversationProcessor(
         mailbox,
         postman,
@@ -226,18 +227,8 @@ def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
     """Return what tells this bot from another of its name; None for settings that were read from no file."""
     if not settings.name:
         return None
-    return Deployment(settings.name, keys, {name: _account(each) for name, each in settings.channels.items()})
-
-
-def _account(channel: AnyChannel) -> str:
-    """Return what tells a channel from another of its name. It stays the same when a token is renewed."""
-    match channel:
-        case TelegramSettings():
-            return f"telegram {channel.bot_id}"
-        case WhatsAppSettings():
-            return f"whatsapp {channel.account_sid} {channel.from_}"
-        case _:
-            return channel.platform
+    accounts = {name: f"{each.platform} {each.account_id}".strip() for name, each in settings.channels.items()}
+    return Deployment(settings.name, keys, accounts)
 
 
 def processor_options(settings: Settings) -> dict[str, Any]:

@@ -1,172 +1,92 @@
-"""Builds the adapters of the configured channels, and loads the vendors' SDKs ahead of the first turn."""
+"""Builds the adapters of the configured channels and what surrounds them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from sayso.channels.base import Channel, MediaStore, RateLimit, SharedCache
-from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import Feed
-from sayso.channels.console.logins import Logins
+from sayso.channels import registry
+from sayso.channels.base import AdapterDeps, Channel, RateLimit
+from sayso.channels.setup import MessageLog, PlatformSetup, SetupError, SetupOptions, hook_url
 from sayso.channels.types import Conversation
-from sayso.config.settings.channels import (
-    AnyChannel,
-    ConsoleSettings,
-    SlackSettings,
-    TelegramSettings,
-    WhatsAppSettings,
-)
+from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.turns.queued import TurnHandler
 from sayso.workers.mailbox import AliasForwarder, HasAliases, Inbox
 
-if TYPE_CHECKING:
-    from sayso.channels.slack.adapter import SlackChannel
-    from sayso.channels.telegram.adapter import TelegramChannel
-    from sayso.channels.whatsapp.adapter import WhatsAppChannel
 
-
-#: What sending needs, by platform. Adapters load it late, when it is not there: the web may never need it.
-_SENDS_WITH = {
-    "whatsapp": ("twilio.rest.api", "aiohttp"),
-    "telegram": ("telegram", "sayso.channels.telegram.client"),
-    "slack": ("slack_sdk.web.async_client",),
-}
-
-
-def load_sdks(platforms: Iterable[str]) -> None:
-    """Import what sending on these platforms needs, once. A platform without a vendor's library needs nothing."""
-    for platform in platforms:
-        for module in _SENDS_WITH.get(platform, ()):
-            import_module(module)
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterDeps:
-    """What channels are made with, besides their own settings."""
-
-    notebook: SharedCache
-    feed: Feed
-    logins: Logins
-    media: MediaStore
-    keys: list[str]
-    public_url: str
-
-
-def open_channel(name: str, settings: Settings, shelf: AdapterDeps) -> Channel:
-    """The channel of this name. Raises ConfigError for settings that its adapter refuses."""
+def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
+    """Return the adapter of a channel. Raises ConfigError for settings that it refuses."""
     try:
-        return _channel(name, settings.channels[name], shelf)
+        return registry.open_channel(name, settings.channels[name], deps)
     except ValueError as exc:
         raise ConfigError([f"{settings.origin.at('channels', name)}channels.{name}: {exc}"]) from exc
 
 
-def _channel(name: str, settings: AnyChannel, shelf: AdapterDeps) -> Channel:
-    match settings:
-        case WhatsAppSettings():
-            return _whatsapp(name, settings, shelf)
-        case TelegramSettings():
-            return _telegram(name, settings, shelf)
-        case SlackSettings():
-            return _slack(name, settings, shelf)
-        case ConsoleSettings():
-            return _console(name, settings, shelf)
+def open_setup(settings: Settings, name: str, public_url: str, options: SetupOptions | None = None) -> PlatformSetup:
+    """Return what tells a channel's platform about it.
 
-
-def _whatsapp(name: str, settings: WhatsAppSettings, shelf: AdapterDeps) -> WhatsAppChannel:
-    from sayso.channels.whatsapp.adapter import WhatsAppChannel
-
-    return WhatsAppChannel(
-        name,
-        account_sid=settings.account_sid,
-        auth_token=settings.auth_token.get_secret_value(),
-        from_=settings.from_ or "",
-        media=shelf.media,
-        notebook=shelf.notebook,
-        api_url=settings.api_url,
-        messaging_service_sid=settings.messaging_service_sid,
-        shared_key=settings.shared_key.get_secret_value() if settings.shared_key else "",
-        template=settings.template,
-        confirm_template=settings.confirm_template,
-        status_callback=f"{shelf.public_url}/hooks/{name}/status",
-    )
-
-
-def _telegram(name: str, settings: TelegramSettings, shelf: AdapterDeps) -> TelegramChannel:
-    from sayso.channels.telegram.adapter import TelegramChannel
-
-    return TelegramChannel(
-        name,
-        token=settings.token.get_secret_value(),
-        secret_token=settings.webhook_secret,
-        media=shelf.media,
-        notebook=shelf.notebook,
-        username=settings.username,
-        api_url=settings.api_url,
-    )
-
-
-def _slack(name: str, settings: SlackSettings, shelf: AdapterDeps) -> SlackChannel:
-    from sayso.channels.slack.adapter import SlackChannel
-
-    return SlackChannel(
-        name,
-        bot_token=settings.bot_token.get_secret_value(),
-        signing_secret=settings.signing_secret.get_secret_value(),
-        media=shelf.media,
-        api_url=settings.api_url,
-    )
-
-
-def _console(name: str, settings: ConsoleSettings, shelf: AdapterDeps) -> ConsoleChannel:
-    return ConsoleChannel(
-        name,
-        feed=shelf.feed,
-        media=shelf.media,
-        keys=shelf.keys,
-        password=settings.password.get_secret_value() if settings.password else "",
-        title=settings.title,
-        suggestions=settings.suggestions,
-        logins=shelf.logins,
-        commands=settings.commands,
-    )
-
-
-def relayed(
-    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], entrance: Inbox
-) -> dict[str, TurnHandler]:
-    """The agents as workers ask them: where a conversation has two names, whoever writes under one is answered under
-    the other.
+    Raises SetupError for an unknown channel, one whose platform cannot be told anything, and for `drop_pending` where
+    the platform keeps no updates.
     """
-    answering: dict[str, TurnHandler] = {
-        name: AliasForwarder(agent, channel, entrance) if isinstance(channel := channels[name], HasAliases) else agent
+    channel = channel_of(settings, name)
+    if options and options.drop_pending and not channel.can_drop_updates:
+        raise SetupError(f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending")
+    setup = registry.open_setup(name, channel, public_url, options)
+    if setup is None and channel.has_page:
+        raise SetupError(f"{name} is a page in the browser", "it needs no webhook")
+    if setup is None:
+        says = f"{channel.platform} cannot be told or asked anything"
+        raise SetupError(says, f"have it send to {hook_url(public_url, name)} yourself")
+    return setup
+
+
+def open_message_log(settings: Settings, name: str) -> MessageLog:
+    """Return what the channel's platform keeps of what people sent. Raises SetupError if it gives bots nothing."""
+    if channel_of(settings, name).has_page:
+        says, cure = f"{name} is a page in the browser", "what it could not send, it asks its person to send again"
+        raise SetupError(says, cure)
+    return open_setup(settings, name, "").message_log()
+
+
+def channel_of(settings: Settings, name: str) -> AnyChannel:
+    """Return the settings of a channel. Raises SetupError."""
+    if name not in settings.channels:
+        raise SetupError(f"no channel {name!r}", f"name one of {', '.join(settings.channels)}")
+    return settings.channels[name]
+
+
+def forward_aliases(
+    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], inbox: Inbox
+) -> dict[str, TurnHandler]:
+    """Return the agents as workers call them: a turn under an alias of a conversation goes to the conversation."""
+    handlers: dict[str, TurnHandler] = {
+        name: AliasForwarder(agent, channel, inbox) if isinstance(channel := channels[name], HasAliases) else agent
         for name, agent in agents.items()
     }
-    return answering
+    return handlers
 
 
-def paces_of(
-    settings: Settings, channels: Mapping[str, Channel], shares: int = 1
+def rate_limits_of(
+    settings: Settings, channels: Mapping[str, Channel], primaries: int = 1
 ) -> dict[str, Callable[[Conversation], RateLimit]]:
-    """How fast each channel may send to a conversation, if so many primaries share its account."""
+    """Return how fast each channel may send to a conversation, if so many primaries share its account."""
     return {
-        name: _pace(channel, settings.channels[name].messages_per_second, shares) for name, channel in channels.items()
+        name: _rate_limit(channel, settings.channels[name].messages_per_second, primaries)
+        for name, channel in channels.items()
     }
 
 
-def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[Conversation], RateLimit]:
-    """The platform's own pace, unless the configuration knows this account's; each primary keeps to its share of it."""
+def _rate_limit(channel: Channel, per_second: float | None, primaries: int) -> Callable[[Conversation], RateLimit]:
+    """Return the platform's limit, or this account's where it is configured; 0 is none. Primaries share it equally."""
     if per_second == 0:
         return lambda _: RateLimit()
-    if per_second is None and shares == 1:
-        return channel.pace
+    if per_second is None and primaries == 1:
+        return channel.rate_limit
 
-    def pace(conversation: Conversation) -> RateLimit:
-        own = channel.pace(conversation)
-        return replace(own, per_second=(own.per_second if per_second is None else per_second) / shares)
+    def rate_limit(conversation: Conversation) -> RateLimit:
+        limit = channel.rate_limit(conversation)
+        return replace(limit, per_second=(limit.per_second if per_second is None else per_second) / primaries)
 
-    return pace
+    return rate_limit

@@ -25,8 +25,9 @@ from sayso.agent.toolsets.openapi_request import Auth
 from sayso.agent.toolsets.plugins import SelectorLoadError, find_selector
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from sayso.agent.toolsets.selectors import Embedder, ToolSelector, UserRoles
-from sayso.config.settings.base import Path_, Secret
-from sayso.config.settings.channels import DenyWhenSettings, WhatsAppSettings
+from sayso.channels.settings import Secret
+from sayso.config.settings.base import Path_
+from sayso.config.settings.channels import DenyWhenSettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import (
@@ -125,7 +126,7 @@ def _configured(settings: Settings, channel: str) -> Iterator[tuple[SelectorSett
     """The selectors of a channel with their places; roles spelled as its people are."""
     chosen = settings.channels[channel]
     if chosen.access and chosen.access.roles:
-        phones = isinstance(chosen, WhatsAppSettings)
+        phones = chosen.has_phone_numbers
         users = role_names(chosen.access.roles.users.items(), phones=phones)
         roles = chosen.access.roles.model_copy(update={"users": users})
         yield SelectorSettings(roles=roles), ("channels", channel, "access")

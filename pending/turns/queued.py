@@ -244,12 +244,8 @@ _SILENCES = {-1: -1.0, -2: inf}
 
 
 def stops(turn: Turn) -> bool:
-    """Whether the turn says stop: the one command that is heard while another turn is worked on.
-
-    Only typed words to us do: adapters take the bot's own name off, so one that is left is another bot's. What is typed
-    behind it is passed over.
-    """
-    return turn.decides and turn.tap is None and turn.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
+    """Return whether the turn is the command /stop."""
+    return turn.is_stop
 
 
 def is_quick(turn: Turn) -> bool:

@@ -122,6 +122,7 @@ class RequestLog:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.platforms = ["twilio", "telegram", "slack"]
         self._lock = threading.Lock()
         self._clock = clock
         self.reset()
@@ -195,9 +196,14 @@ class RequestLog:
 
     def script(self, platform: str, error: str, times: int, seconds: float) -> None:
         """Line up failures for a platform."""
-        _check_platform(platform)
+        self._check_platform(platform)
         with self._lock:
             self._failures.setdefault(platform, deque()).extend([Failure(error, seconds)] * times)
+
+    def _check_platform(self, name: str) -> None:
+        if name not in self.platforms:
+            *names, last = self.platforms
+            raise ValueError(f"unknown platform {name!r}; use {', '.join(names)} or {last}")
 
     def next_failure(self, platform: str) -> Failure | None:
         """The failure the next message meets, if one is lined up."""
@@ -207,7 +213,7 @@ class RequestLog:
 
     def limit(self, platform: str, per_second: float) -> None:
         """Take so many messages of a platform within a second; 0.1 takes one in ten seconds."""
-        _check_platform(platform)
+        self._check_platform(platform)
         if per_second <= 0:
             raise ValueError(f"per_second is {per_second!r}: use a number above 0")
         with self._lock:
@@ -226,11 +232,6 @@ class RequestLog:
                 return False
             taken.append(now)
             return True
-
-
-def _check_platform(name: str) -> None:
-    if name not in ("twilio", "telegram", "slack"):
-        raise ValueError(f"unknown platform {name!r}; use twilio, telegram or slack")
 
 
 class Fake(Protocol):

@@ -110,7 +110,7 @@ def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Rep
     before = len(platform.seen(channel, platforms))
     if reply is SAMPLES["Decided"]:
         _decide(channel, platform)
-    for piece in channel.pieces(reply):
+    for piece in channel.split(reply):
         _send(channel, platform, piece)
     if isinstance(channel, TerminalChannel):
         printed = [re.sub(r"saved \S*/", "saved .sayso/chat/", text.rstrip("\n")) for text in channel.printed[before:]]
@@ -122,7 +122,7 @@ def _decide(channel: Channel, platform: Platform) -> None:
     """Ask, and close the message that asked as the agent does, before it says what became of it."""
     question, outcome = SAMPLES["Question"], SAMPLES["Decided"]
     asked = _send(channel, platform, question)
-    for piece in channel.pieces(closing(asked.message_id, question.text, "done", outcome.text)):
+    for piece in channel.split(closing(asked.message_id, question.text, "done", outcome.text)):
         _send(channel, platform, piece)
 
 

@@ -8,12 +8,15 @@ import pytest
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.channels.harness import MemoryMedia
+from tests.channels.json_webhook import NAME, FakeJsonWebhook
 
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[FakePlatforms]:
     """The fake platforms, started once."""
     with FakePlatforms() as fakes:
+        fakes.ledger.platforms.append(NAME)
+        fakes.fakes[NAME] = FakeJsonWebhook(fakes.ledger)
         yield fakes
 
 

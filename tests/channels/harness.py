@@ -29,8 +29,10 @@ from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Button, Conversation, Media, WebhookRequest
 from sayso.channels.whatsapp.adapter import WhatsAppChannel
+from sayso.examples.json_webhook.sayso_json_webhook import MAX_CHARS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
+from tests.channels.json_webhook import CHAT, SECRET, json_webhook, json_webhook_hook
 from tests.console.echo import DownFeed
 
 NOW = 1795204800.0
@@ -174,7 +176,7 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
         "account_sid": fakes.TWILIO_ACCOUNT_SID,
         "auth_token": fakes.TWILIO_AUTH_TOKEN,
         "from_": "whatsapp:+14155238886",
-        "notebook": MemoryNotebook(),
+        "cache": MemoryNotebook(),
     }
     return WhatsAppChannel("wa", media=media, api_url=api_url, **{**settings, **extra})
 
@@ -184,7 +186,7 @@ def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramC
     settings: dict[str, Any] = {
         "token": fakes.TELEGRAM_TOKEN,
         "secret_token": fakes.TELEGRAM_SECRET,
-        "notebook": MemoryNotebook(),
+        "cache": MemoryNotebook(),
     }
     return TelegramChannel("tg", media=media, api_url=api_url, **{**settings, **extra})
 
@@ -272,6 +274,22 @@ SLACK = Platform(
     tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data)),
     edits=True,
     gone="1795204700.000099",
+)
+JSON_WEBHOOK = Platform(
+    name="json_webhook",
+    fake="json_webhook",
+    conversation=CHAT,
+    user_id="ana",
+    secrets=(SECRET,),
+    limit=MAX_CHARS,
+    button_limit=MAX_CHARS,
+    measure=len,
+    build=json_webhook,
+    proofs=("x-signature",),
+    text=lambda number, text: json_webhook_hook(number, text=text),
+    tap=lambda number, data: json_webhook_hook(number, tap=data),
+    edits=True,
+    gone="99",
 )
 #: Those behind an HTTP API, which can be slow, full or away.
 ALL = (WHATSAPP, TELEGRAM, SLACK)

@@ -35,10 +35,10 @@ Pieces = Callable[[Reply], Sequence[Reply]]
 #: How each channel cuts, what it counts, and how much of that a piece may come to. No adapter is connected for it.
 CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
     "whatsapp": (pieces_of, lambda md: len(whatsapp_text(md)), WHATSAPP_LIMIT),
-    "telegram": (TelegramChannel.__new__(TelegramChannel).pieces, telegram_length, TEXT_LIMIT),
-    "slack": (SlackChannel.__new__(SlackChannel).pieces, lambda md: len(slack_mrkdwn(md)), SECTION_LIMIT),
-    "console": (ConsoleChannel.__new__(ConsoleChannel).pieces, len, MAX_PIECE_CHARS),
-    "terminal": (TerminalChannel.__new__(TerminalChannel).pieces, len, 100_000),
+    "telegram": (TelegramChannel.__new__(TelegramChannel).split, telegram_length, TEXT_LIMIT),
+    "slack": (SlackChannel.__new__(SlackChannel).split, lambda md: len(slack_mrkdwn(md)), SECTION_LIMIT),
+    "console": (ConsoleChannel.__new__(ConsoleChannel).split, len, MAX_PIECE_CHARS),
+    "terminal": (TerminalChannel.__new__(TerminalChannel).split, len, 100_000),
 }
 RENDERINGS = (telegram_html, slack_mrkdwn, whatsapp_text, page_html, plain, terminal_text)
 #: Soups and words, again and again, up to 100,000 characters.

@@ -29,6 +29,7 @@ from tests.channels.harness import (
     EVERY,
     FILES,
     IMAGE,
+    JSON_WEBHOOK,
     PDF,
     SLACK,
     TELEGRAM,
@@ -45,15 +46,16 @@ from tests.channels.harness import (
     terminal_hook,
     whatsapp_hook,
 )
+from tests.channels.json_webhook import signed_hook
 
 LONG = "\n\n".join(f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400))
 
 
 #: For promises of those behind an API; all others are everybody's.
-over_http = pytest.mark.parametrize("platform", ALL, ids=repr)
+over_http = pytest.mark.parametrize("platform", [*ALL, JSON_WEBHOOK], ids=repr)
 
 
-@pytest.fixture(params=EVERY, ids=repr)
+@pytest.fixture(params=[*EVERY, JSON_WEBHOOK], ids=repr)
 def platform(request: pytest.FixtureRequest) -> Platform:
     """Each platform in turn."""
     return request.param
@@ -78,7 +80,7 @@ def send(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
 
 def deliver(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
     """Send a whole reply. Returns the receipt of its first piece, "" where it has none."""
-    receipts = [send(channel, platform, piece) for piece in channel.pieces(reply)]
+    receipts = [send(channel, platform, piece) for piece in channel.split(reply)]
     return receipts[0] if receipts else Receipt("")
 
 
@@ -148,7 +150,7 @@ def test_text_becomes_a_turn(platform: Platform, channel: Channel):
 
 def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
     """A long reply arrives whole, in messages the platform accepts, its buttons on the last."""
-    pieces = channel.pieces(Reply(LONG, buttons=YES_NO))
+    pieces = channel.split(Reply(LONG, buttons=YES_NO))
     assert "".join(piece.text for piece in pieces) == LONG
     assert all(platform.measure(piece.text) <= platform.limit for piece in pieces)
     assert platform.measure(pieces[-1].text) <= platform.button_limit
@@ -158,7 +160,7 @@ def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
 def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """The limits we keep are those the platform checks, also when all characters must be escaped."""
     replies = (Reply(LONG, YES_NO, IMAGE), Reply("&<>" * 3000, YES_NO), Reply("👍🏽" * 5000))
-    pieces = [piece for reply in replies for piece in channel.pieces(reply)]
+    pieces = [piece for reply in replies for piece in channel.split(reply)]
     for piece in pieces:
         send(channel, platform, piece)
     assert len(seen()) == len(pieces)
@@ -166,8 +168,8 @@ def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Ch
 
 def test_short_reply_is_one_piece(platform: Platform, channel: Channel):
     """What fits is not cut, and nothing is not sent."""
-    assert channel.pieces(Reply("Hello")) == (Reply("Hello"),)
-    assert channel.pieces(Reply("")) == ()
+    assert channel.split(Reply("Hello")) == (Reply("Hello"),)
+    assert channel.split(Reply("")) == ()
 
 
 def test_text_arrives(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
@@ -187,7 +189,7 @@ def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, se
 @pytest.mark.parametrize("file", [IMAGE, PDF], ids=["image", "document"])
 def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Callable[[], Seen], file):
     """pains.md 13: the bytes and the name at the other end are the ones in the store, with the words beside them."""
-    for piece in channel.pieces(Reply("Here it is", media=file)):
+    for piece in channel.split(Reply("Here it is", media=file)):
         send(channel, platform, piece)
     stored = next(entry["media"] for entry in seen() if entry["media"])
     assert (stored["sha256"], stored["filename"]) == (sha256(FILES[file.ref]), file.filename)
@@ -213,8 +215,13 @@ def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platform
 @over_http
 def test_closed_address_is_told_from_refused_words(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """Nothing will arrive there; other words might not be the cure."""
-    closed = {"whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived"}
-    words = {"whatsapp": "21617", "telegram": "Bad Request: message is too long", "slack": "invalid_arguments"}
+    closed = {
+        "whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived", "json_webhook": "410"
+    }  # fmt: skip
+    words = {
+        "whatsapp": "21617", "telegram": "Bad Request: message is too long", "slack": "invalid_arguments",
+        "json_webhook": "422",
+    }  # fmt: skip
     kinds = []
     for errors in (closed, words):
         platforms.script(platform.fake, errors[platform.name])
@@ -257,7 +264,10 @@ def test_no_secret_in_errors_or_logs(
 ):
     """pains.md 15: neither message nor traceback nor DEBUG log holds a token, an address or the words."""
     caplog.set_level(logging.DEBUG)
-    refusal = {"whatsapp": "21211", "telegram": "Bad Request: chat not found", "slack": "channel_not_found"}
+    refusal = {
+        "whatsapp": "21211", "telegram": "Bad Request: chat not found", "slack": "channel_not_found",
+        "json_webhook": "410",
+    }  # fmt: skip
     platforms.script(platform.fake, refusal[platform.name] if error == "refuse" else error)
     raised = failure(channel, platform, Reply("the-secret-words"))
     told = "".join(traceback.format_exception(raised)) + repr(raised) + repr(channel) + caplog.text
@@ -269,7 +279,7 @@ def test_attend_never_raises(platform: Platform, media: MemoryMedia):
     """platforms.md 2.4: a sign of life is worth nothing to anybody if it can break the turn."""
     channel = platform.build(media, "http://127.0.0.1:1")
     for hook in (platform.text(1, "hello"), platform.tap(2, "a:1:yes")):
-        asyncio.run(channel.attend(channel.receive(hook).turns[0]))
+        asyncio.run(channel.show_typing(channel.receive(hook).turns[0]))
 
 
 def test_signed_nonsense_is_a_bad_hook_or_ignored(platform: Platform, channel: Channel):
@@ -293,6 +303,9 @@ def nonsense(platform: Platform) -> list[WebhookRequest]:
         case "console":
             bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1"}', b'{"id":1,"text":"x"}', b'{"id":"e1","tap":[]}')
             return [console_hook(body) for body in bodies]
+        case "json_webhook":
+            bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1","chat":"c","user":"u"}', b'{"id":1,"text":"x"}')
+            return [signed_hook(body) for body in bodies]
         case "terminal":
             unnumbered = replace(terminal_hook(1, "x"), headers={"x-sayso-terminal": "terminal-test-secret-1"})
             return [unnumbered, *(terminal_hook(1, line) for line in (b"", b"\n", b" \t\r\n", "\u2003"))]
@@ -349,7 +362,7 @@ def test_any_other_edit_of_what_is_gone_is_said_anew(platform: Platform, channel
 def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """The others follow as messages of their own, as all do where nothing can be changed."""
     draft = send(channel, platform, Reply("Paragraph 0"))
-    first, *others = channel.pieces(Reply(LONG, edits=draft.message_id))
+    first, *others = channel.split(Reply(LONG, edits=draft.message_id))
     assert first.edits == draft.message_id or not platform.edits
     assert not any(piece.edits for piece in others)
 
@@ -357,7 +370,7 @@ def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel:
 def test_a_draft_makes_room_for_its_answer(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """It grows in one place, as often as the pace says, and at the end there is the answer alone."""
     turn, shown = channel.receive(platform.text(1, "tell me")).turns[0], ""
-    shows_drafts = channel.pace(platform.conversation).draft_gap > 0
+    shows_drafts = channel.rate_limit(platform.conversation).draft_gap > 0
     for text in ("The", "The answer", "The answer gro"):
         shown = asyncio.run(channel.draft(turn, text, shown))
         assert bool(shown) <= shows_drafts

@@ -96,7 +96,7 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
         await _talk(channel, where)
     for hook in (signing.telegram_text(1, "hi"), signing.telegram_tap(2, "y"), signing.telegram_text(3, "hi", chat=-1)):
         turn = channel.receive(telegram_hook(hook)).turns[0]
-        await channel.attend(turn)
+        await channel.show_typing(turn)
         await channel.draft(turn, "**so** far", await channel.draft(turn, "so"))
     await channel.draft(channel.receive(telegram_hook(signing.telegram_text(4, "hi"))).turns[0], "")
     platforms.ledger.kept[MOVED] = {MOVING.chat: "-1002000000009"}

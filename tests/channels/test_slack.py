@@ -190,7 +190,7 @@ def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatf
 @pytest.mark.parametrize("text", ["see https://a.b", "[x](https://a.b)", "@channel look", "mail a@b.c"])
 def test_words_that_a_file_could_not_carry_safely_go_by_themselves(media: MemoryMedia, text: str):
     """platforms.md 3.3: a file's comment takes no word on links and names: nobody can forbid to look them up there."""
-    file, words = slack(media, None).pieces(Reply(text, media=IMAGE))
+    file, words = slack(media, None).split(Reply(text, media=IMAGE))
     assert (file.text, words.text, words.media) == ("", text, None)
 
 

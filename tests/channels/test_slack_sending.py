@@ -107,12 +107,12 @@ def test_edit_obeys_a_rate_limit_and_a_conflict(channel: SlackChannel, platforms
 def test_only_the_first_piece_edits(channel: SlackChannel):
     """A long answer goes on below the draft that it replaces; a file comes after the words."""
     text = "word " * 1500
-    first, *others = channel.pieces(Reply(text, YES_NO, IMAGE, edits="1.2", optional=True))
+    first, *others = channel.split(Reply(text, YES_NO, IMAGE, edits="1.2", optional=True))
     assert (first.edits, first.optional, first.media) == ("1.2", True, None)
     assert [(piece.edits, piece.optional) for piece in others] == [("", False)] * len(others)
     assert "".join(piece.text for piece in (first, *others)) == text
     assert [bool(piece.media) for piece in others] == [False] * (len(others) - 1) + [True]
-    assert channel.pieces(Reply(edits="1.2", optional=True)) == ()
+    assert channel.split(Reply(edits="1.2", optional=True)) == ()
 
 
 def test_person_named_by_an_id_is_written_to_directly(channel: SlackChannel, platforms: FakePlatforms):
@@ -156,7 +156,7 @@ def test_direct_message_that_slack_does_not_name_is_tried_again(media: MemoryMed
 def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatforms):
     """platforms.md 3.3: every tap of every row comes back to the thread."""
     buttons = tuple(Button(f"No. {number}", f"c:{number}") for number in range(25))
-    (piece,) = channel.pieces(Reply("Which?", buttons))
+    (piece,) = channel.split(Reply("Which?", buttons))
     send(channel, piece)
     rows = [block for block in platforms.sent[0]["raw"]["blocks"] if block["type"] == "actions"]
     assert [len(row["elements"]) for row in rows] == [5] * 5
@@ -168,7 +168,7 @@ def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatfor
 def test_more_choices_than_buttons_are_listed(channel: SlackChannel):
     """platforms.md 3.3: at most 25 in an actions block; none is lost."""
     buttons = tuple(Button(f"No.\n{number}", f"c:{number}") for number in range(1, 27))
-    (piece,) = channel.pieces(Reply("Which?", buttons))
+    (piece,) = channel.split(Reply("Which?", buttons))
     assert piece.buttons == ()
     assert piece.text.startswith("Which?\n\n1. No. 1\n2. No. 2\n")
     assert piece.text.endswith("\n26. No. 26")
@@ -206,14 +206,14 @@ def test_draft_is_posted_then_edited_until_it_is_the_answer(channel: SlackChanne
     (entry,) = platforms.sent
     assert [was["text"] for was in entry["edits"]] == ["One", "One **two"]
     assert (entry["text"], len(entry["buttons"]), entry["thread"]) == ("One *two*.", 2, THREAD.thread)
-    assert channel.pace(THREAD).draft_gap == 3.0
+    assert channel.rate_limit(THREAD).draft_gap == 3.0
 
 
 def test_draft_of_a_long_answer_stays_one_message(channel: SlackChannel, platforms: FakePlatforms):
     """platforms.md 3.3: 3000 characters in a section; the answer brings the rest. One that is gone is posted anew."""
     turn, text = Turn("e", DIRECT, "U0ADA", text="go"), "word " * 5000
     shown = asyncio.run(channel.draft(turn, text))
-    assert platforms.sent[0]["text"] == channel.pieces(Reply(text))[0].text.strip()
+    assert platforms.sent[0]["text"] == channel.split(Reply(text))[0].text.strip()
     platforms.script("slack", "message_not_found")
     assert asyncio.run(channel.draft(turn, "word", shown)) != shown
 
@@ -231,14 +231,14 @@ def test_thinking_is_shown_in_assistant_threads_only(
     channel: SlackChannel, platforms: FakePlatforms, conversation: Conversation, again: float
 ):
     """platforms.md 3.3: a status lasts 2 minutes; elsewhere Slack has no sign, and is not asked for one."""
-    assert asyncio.run(channel.attend(Turn("e", conversation, "U0ADA", text="x"))) == again
+    assert asyncio.run(channel.show_typing(Turn("e", conversation, "U0ADA", text="x"))) == again
     assert [call["params"]["status"] for call in platforms.calls] == ["is thinking…"] * bool(again)
 
 
 def test_thinking_that_slack_refuses_is_not_repeated(media: MemoryMedia):
     """platforms.md 3.3: a direct message may have threads that are no assistant's."""
     turn = Turn("e", Conversation("sl", "D0ADA", "1.2"), "U0ADA", text="x")
-    assert asyncio.run(slack(media, "http://127.0.0.1:1").attend(turn)) == 0.0
+    assert asyncio.run(slack(media, "http://127.0.0.1:1").show_typing(turn)) == 0.0
 
 
 def test_file_of_a_shared_channel_is_looked_up(channel: SlackChannel, platforms: FakePlatforms):
@@ -261,7 +261,7 @@ def test_file_that_slack_does_not_know_cannot_be_fetched(channel: SlackChannel, 
 @pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
 def test_pace_is_a_message_a_second(channel: SlackChannel, to: Conversation):
     """platforms.md 3.4: postMessage takes about one a second in a channel, and short bursts."""
-    pace = channel.pace(to)
+    pace = channel.rate_limit(to)
     assert (pace.chat_gap, pace.per_second, 1 < pace.burst <= 5) == (1.0, 0.0, True)
 
 

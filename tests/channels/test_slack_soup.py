@@ -67,7 +67,7 @@ def whole(text: str, pieces: list[Reply]) -> bool:
 @given(SOUP, BUTTONS)
 def test_soup_with_buttons_arrives(text: str, buttons: list[Button]):
     """platforms.md 3.3: 3000 in a section, 75 on a button, 25 buttons; blocks pass slack_sdk.models unchanged."""
-    pieces = list(channel().pieces(Reply(text, tuple(buttons))))
+    pieces = list(channel().split(Reply(text, tuple(buttons))))
     checked(pieces)
     assert whole(text, pieces)
     shown = [button for piece in pieces for button in piece.buttons]
@@ -80,7 +80,7 @@ def test_soup_with_buttons_arrives(text: str, buttons: list[Button]):
 @given(LONG)
 def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
     """platforms.md 3.3: chunks that we cut ourselves, none of which Slack would cut again."""
-    pieces = list(channel().pieces(Reply(text)))
+    pieces = list(channel().split(Reply(text)))
     checked(pieces)
     assert whole(text, pieces)
 
@@ -90,7 +90,7 @@ def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
 )
 def test_hundred_thousand_characters_of_one_kind_arrive(text: str):
     """platforms.md 3.3: escapes are counted, tables are code, and nothing takes for ever."""
-    pieces = list(channel().pieces(Reply(text)))
+    pieces = list(channel().split(Reply(text)))
     checked(pieces)
     assert whole(text, pieces)
 
@@ -100,5 +100,5 @@ def test_hundred_thousand_characters_of_one_kind_arrive(text: str):
 )
 def test_words_reassemble(text: str):
     """Without fences the pieces are the text; only what would begin a list in the middle of a line is escaped."""
-    joined = "".join(piece.text for piece in channel().pieces(Reply(text)))
+    joined = "".join(piece.text for piece in channel().split(Reply(text)))
     assert joined.replace("\\", "") == text.replace("\\", "") or not text.strip()

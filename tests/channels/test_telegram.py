@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Refused
+from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.config.settings.channels import TelegramSettings
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
@@ -30,7 +30,7 @@ def read(media: MemoryMedia, update: dict, **settings):
 def test_groups_take_less_than_people(media: MemoryMedia):
     """platforms.md 2.4: 20 a minute, however they come: five at once and one each 4 s."""
     channel = telegram(media, None)
-    person, group = (channel.pace(Conversation("tg", chat)) for chat in ("5123456789", "-100123"))
+    person, group = (channel.rate_limit(Conversation("tg", chat)) for chat in ("5123456789", "-100123"))
     assert (person.chat_gap, person.per_second, group.per_second) == (1.0, 30, 30)
     assert group.burst + (60 - 1) // group.chat_gap <= 20
 
@@ -177,8 +177,8 @@ def test_odd_picture_travels_as_document(media: MemoryMedia, platforms: FakePlat
 def test_long_caption_follows_its_picture(media: MemoryMedia):
     """platforms.md 2.3: a caption holds 1024 units; emoji count twice."""
     channel = telegram(media, None)
-    assert len(channel.pieces(Reply("👍" * 512, media=IMAGE))) == 1
-    assert channel.pieces(Reply("👍" * 513, media=IMAGE)) == (Reply(media=IMAGE), Reply("👍" * 513))
+    assert len(channel.split(Reply("👍" * 512, media=IMAGE))) == 1
+    assert channel.split(Reply("👍" * 513, media=IMAGE)) == (Reply(media=IMAGE), Reply("👍" * 513))
 
 
 def test_one_channel_serves_many_loops(media: MemoryMedia, platforms: FakePlatforms):
@@ -193,7 +193,7 @@ def test_one_channel_serves_many_loops(media: MemoryMedia, platforms: FakePlatfo
 def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 2.1: the button stops spinning and the bot types."""
     channel = telegram(media, platforms.telegram_url)
-    asyncio.run(channel.attend(channel.receive(telegram_hook(signing.telegram_tap(9, "x"))).turns[0]))
+    asyncio.run(channel.show_typing(channel.receive(telegram_hook(signing.telegram_tap(9, "x"))).turns[0]))
     calls = {call["method"]: call["params"] for call in platforms.calls}
     assert calls["answerCallbackQuery"] == {"callback_query_id": "cb9"}
     assert calls["sendChatAction"] == {"chat_id": "5123456789", "action": "typing"}
@@ -204,7 +204,7 @@ def test_a_tap_is_acknowledged_once(media: MemoryMedia, platforms: FakePlatforms
     channel = telegram(media, platforms.telegram_url)
     update = signing.telegram_tap(9, "x", chat=GROUP, message_thread_id=12, is_topic_message=True)
     turn = channel.receive(telegram_hook(update)).turns[0]
-    assert [asyncio.run(channel.attend(turn)) for _ in range(3)] == [4.0] * 3
+    assert [asyncio.run(channel.show_typing(turn)) for _ in range(3)] == [4.0] * 3
     methods = [call["method"] for call in platforms.calls]
     assert (methods.count("answerCallbackQuery"), methods.count("sendChatAction")) == (1, 3)
     assert {call["params"].get("message_thread_id", "12") for call in platforms.calls} == {"12"}

@@ -114,14 +114,14 @@ def test_an_edit_that_telegram_will_not_format_is_plain(channel, platforms: Fake
 
 def test_a_long_edit_begins_in_the_old_message(channel):
     """The first piece edits, the rest is new, the buttons are on the last."""
-    pieces = channel.pieces(Reply("word " * 2000, YES_NO, edits="7", optional=True))
+    pieces = channel.split(Reply("word " * 2000, YES_NO, edits="7", optional=True))
     assert [piece.edits for piece in pieces] == ["7"] + [""] * (len(pieces) - 1)
     assert [piece.buttons for piece in pieces] == [()] * (len(pieces) - 1) + [YES_NO]
 
 
 def test_a_file_follows_the_words_that_edit(channel):
     """A message cannot become a file."""
-    pieces = channel.pieces(Reply("Here it is", YES_NO, IMAGE, edits="7"))
+    pieces = channel.split(Reply("Here it is", YES_NO, IMAGE, edits="7"))
     assert pieces == (Reply("Here it is", edits="7"), Reply(buttons=YES_NO, media=IMAGE))
 
 
@@ -180,7 +180,7 @@ def test_of_a_long_draft_the_beginning_stays(channel, platforms: FakePlatforms, 
 
 def test_drafts_have_their_own_pace(channel):
     """platforms.md 2.4: 20 messages a minute in a group include edits."""
-    assert (channel.pace(CHAT).draft_gap, channel.pace(GROUP).draft_gap) == (1.0, 4.0)
+    assert (channel.rate_limit(CHAT).draft_gap, channel.rate_limit(GROUP).draft_gap) == (1.0, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,10 @@ def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, 
     """platforms.md 2.4: migrate_to_chat_id, resent once; every process goes straight there from then on."""
     notebook = MemoryNotebook()
     platforms.ledger.kept[MOVED] = {BASIC: SUPER}
-    send(telegram(media, platforms.telegram_url, notebook=notebook), Reply("hello"), Conversation("tg", BASIC))
+    send(telegram(media, platforms.telegram_url, cache=notebook), Reply("hello"), Conversation("tg", BASIC))
     assert notebook.notes == {f"telegram:moved:7000000001:{BASIC}": SUPER}
     platforms.ledger.kept.clear()
-    send(telegram(media, platforms.telegram_url, notebook=notebook), Reply("again"), Conversation("tg", BASIC))
+    send(telegram(media, platforms.telegram_url, cache=notebook), Reply("again"), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(SUPER, "hello"), (SUPER, "again")]
 
 

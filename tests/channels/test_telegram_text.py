@@ -27,7 +27,7 @@ LONG = st.builds(
 
 def shown(piece: Reply) -> str:
     """What a person sees of a piece. Raises RefusedError for what Telegram would not take."""
-    words, parse_mode = BotApiCall("1", None, piece).words
+    words, parse_mode = BotApiCall("1", None, piece).text
     seen = parsed(words, parse_mode)
     check_length(seen, 1024 if piece.media else 4096, "caption" if piece.media else "text")
     return seen
@@ -38,7 +38,7 @@ def shown(piece: Reply) -> str:
 def test_any_text_is_taken_whole_and_in_order(text: str, media: bool, edits: bool, asks: bool):
     """platforms.md 2.3: 4096 and 1024 UTF-16 units after parsing, in HTML and plain; no character is lost."""
     reply = Reply(text, YES_NO if asks else (), IMAGE if media else None, edits="7" if edits else "")
-    pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).pieces(reply)
+    pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).split(reply)
     for piece in pieces:
         assert shown(piece).strip() or piece.media
         assert telegram_length(piece.text) <= (1024 if piece.media else 4096)
@@ -57,7 +57,7 @@ def test_every_word_of_a_long_text_is_seen_once_it_is_cut(parts: list[str], time
     words = [f"zq{number}x" for number in range(soup.count("WORD"))]
     rest = iter(words)
     text = "".join(f" {next(rest)} " if part == "WORD" else part for part in soup)
-    pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).pieces(Reply(text))
+    pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).split(Reply(text))
     seen = "\n".join(map(shown, pieces))
     assert [word for word in words if word not in seen] == []
 
@@ -76,7 +76,7 @@ def test_a_draft_of_any_text_is_taken(text: str):
 def test_a_hundred_thousand_characters_are_taken(line: str):
     """The longest answer that a model gives, and more."""
     text = (line * 100_000)[:100_000]
-    pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).pieces(Reply(text, YES_NO))
+    pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).split(Reply(text, YES_NO))
     told = iter("".join(shown(piece) and piece.text for piece in pieces))
     assert all(char in told for char in text if not char.isspace())
 

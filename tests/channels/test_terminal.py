@@ -31,7 +31,7 @@ class Screen:
     def show(self, reply: Reply) -> str:
         """What is printed for a reply."""
         before = len(self.lines)
-        for piece in self.channel.pieces(reply):
+        for piece in self.channel.split(reply):
             asyncio.run(self.channel.send(Delivery("d1", self.channel.conversation, piece)))
         return "".join(self.lines[before:])
 

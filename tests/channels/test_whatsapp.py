@@ -157,7 +157,7 @@ def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePl
     """platforms.md 1.3: Contents are permanent: the second question reuses the first one's, also in another process."""
     notebook = MemoryNotebook()
     for text in ("Delete a?", "Delete *b*\nand c?"):
-        send(whatsapp(media, platforms.twilio_url, notebook=notebook), Reply(text, YES_NO))
+        send(whatsapp(media, platforms.twilio_url, cache=notebook), Reply(text, YES_NO))
     assert [call["method"] for call in platforms.calls] == ["content"]
     assert [entry["text"] for entry in platforms.sent] == ["Delete a?", "Delete _b_\nand c?"]
     assert TWILIO_AUTH_TOKEN not in str(notebook.notes)
@@ -182,9 +182,9 @@ def test_long_labels_are_cut(media: MemoryMedia, platforms: FakePlatforms):
 def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
     """platforms.md 1.3: WhatsApp shows captions on pictures only, and none beside buttons."""
     channel = whatsapp(media, None)
-    assert channel.pieces(Reply("See", media=IMAGE)) == (Reply("See", media=IMAGE),)
-    assert channel.pieces(Reply("See", media=PDF)) == (Reply("See"), Reply(media=PDF))
-    assert channel.pieces(Reply("See", YES_NO, IMAGE)) == (Reply(media=IMAGE), Reply("See", YES_NO))
+    assert channel.split(Reply("See", media=IMAGE)) == (Reply("See", media=IMAGE),)
+    assert channel.split(Reply("See", media=PDF)) == (Reply("See"), Reply(media=PDF))
+    assert channel.split(Reply("See", YES_NO, IMAGE)) == (Reply(media=IMAGE), Reply("See", YES_NO))
 
 
 @pytest.mark.parametrize("sid", [SID, f"MM{1:032x}"])
@@ -198,15 +198,15 @@ def test_repetition_is_known_by_its_message(media: MemoryMedia, sid: str):
 
 def test_sender_takes_eighty_a_second(media: MemoryMedia):
     """platforms.md 1.4: the sender's limit; chats have none."""
-    pace = whatsapp(media, None, from_="+4930111111").pace(CHAT)
+    pace = whatsapp(media, None, from_="+4930111111").rate_limit(CHAT)
     assert (pace.per_second, pace.chat_gap) == (80, 0.0)
 
 
 def test_sandbox_takes_one_in_three_seconds(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.4: what all trial accounts share is slow; a server that stands in for Twilio is not."""
-    assert whatsapp(media, None, from_=SANDBOX).pace(CHAT).per_second == pytest.approx(1 / 3)
-    assert whatsapp(media, platforms.twilio_url, from_=SANDBOX).pace(CHAT).per_second == 80
-    assert whatsapp(media, None, from_=SANDBOX, messaging_service_sid="MG1").pace(CHAT).per_second == 80
+    assert whatsapp(media, None, from_=SANDBOX).rate_limit(CHAT).per_second == pytest.approx(1 / 3)
+    assert whatsapp(media, platforms.twilio_url, from_=SANDBOX).rate_limit(CHAT).per_second == 80
+    assert whatsapp(media, None, from_=SANDBOX, messaging_service_sid="MG1").rate_limit(CHAT).per_second == 80
 
 
 def test_message_that_comes_to_the_fallback_is_a_message(media: MemoryMedia):
@@ -321,7 +321,7 @@ def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, k
 def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: the sign belongs to the message it answers."""
     turn = Turn(SID, CHAT, "u", text="x", message_id=SID)
-    asyncio.run(whatsapp(media, platforms.twilio_url).attend(turn))
+    asyncio.run(whatsapp(media, platforms.twilio_url).show_typing(turn))
     assert platforms.calls == [
         {"platform": "twilio", "method": "typing", "params": {"channel": "whatsapp", "messageId": SID}}
     ]

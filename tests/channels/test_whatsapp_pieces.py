@@ -38,7 +38,7 @@ def choices(count: int, label: str = "Choice {}") -> tuple[Button, ...]:
 def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, **extra: Any) -> None:
     """Send a reply as a worker does, piece by piece."""
     channel = whatsapp(media, platforms.twilio_url, **extra)
-    for piece in channel.pieces(reply):
+    for piece in channel.split(reply):
         asyncio.run(channel.send(Delivery("d", CHAT, piece)))
 
 
@@ -55,7 +55,7 @@ def test_one_content_serves_every_list_of_its_length(media: MemoryMedia, platfor
     """platforms.md 1.3: a Content is permanent, so titles, descriptions and ids are variables."""
     notebook = MemoryNotebook()
     for label in ("Choice {}", "Other {}", "{} is more than 24 letters long", "{} has more than 24 as well"):
-        send(media, platforms, Reply("Which?", choices(4, label)), notebook=notebook)
+        send(media, platforms, Reply("Which?", choices(4, label)), cache=notebook)
     assert [call["method"] for call in platforms.calls] == ["content", "content"]
     assert len(platforms.sent) == 4
 
@@ -143,7 +143,7 @@ def test_files_that_whatsapp_shows(mime: str, size: int, shown: bool):
 def test_file_that_is_not_shown_is_a_link(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3, pains.md 13: name, size and a link that works; it is made at send time and stored nowhere."""
     reply = Reply("Your sales", media=CSV)
-    assert whatsapp(media, None).pieces(reply) == (Reply("Your sales"), Reply(media=CSV))
+    assert whatsapp(media, None).split(reply) == (Reply("Your sales"), Reply(media=CSV))
     send(media, platforms, reply)
     url = media.url(CSV.ref, filename=CSV.filename, mime_type=CSV.mime_type)
     assert [entry["text"] for entry in platforms.sent] == ["Your sales", f"sales.csv (1.4 MB)\n{url}"]
@@ -203,7 +203,7 @@ def test_refused_values_make_no_further_content(media: MemoryMedia, platforms: F
     notebook = MemoryNotebook()
     for _ in range(3):
         platforms.script("twilio", "63013")
-        send(media, platforms, Reply("Which?", choices(2)), notebook=notebook)
+        send(media, platforms, Reply("Which?", choices(2)), cache=notebook)
     assert [call["method"] for call in platforms.calls] == ["content"]
 
 

@@ -15,16 +15,17 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 from redis import Redis
 
-from sayso.channels.setup import CheckResult
-from sayso.channels.telegram.poller import baton_of
-from sayso.config.checks.desks import desk_of
-from sayso.config.checks.doctor import FORGED, Doctor, model_findings
+from sayso.channels.setup import FORGED, CheckResult
+from sayso.config.checks.doctor import Doctor, model_findings
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.ingress import poll_lock
+from sayso.config.wiring.platforms import open_setup
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.client import keys_of
+from sayso.workers.redis.leader_lock import LeaderLock
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 from tests.web import services
@@ -60,7 +61,7 @@ class Clinic:
         self.config = written(folder, platforms)
         settings = load_settings(self.config)
         for name in ("wa", "tg"):
-            asyncio.run(desk_of(settings, name, PUBLIC_URL).point())
+            asyncio.run(open_setup(settings, name, PUBLIC_URL).set_webhook())
 
     def findings(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
         """All that the doctor finds."""
@@ -225,8 +226,8 @@ def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, r
     """platforms.md 2.5: no webhook is probed; one that is set, and nobody at work, are found."""
     clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
     assert clinic.wrong().keys() == {"tg polling", "tg poller"}
-    asyncio.run(desk_of(load_settings(clinic.config), "tg", PUBLIC_URL).leave())
-    baton_of(redis_client, fakes.TELEGRAM_TOKEN.partition(":")[0], PREFIX).take()
+    asyncio.run(open_setup(load_settings(clinic.config), "tg", PUBLIC_URL).delete_webhook())
+    LeaderLock(redis_client, poll_lock(load_settings(clinic.config).channels["tg"]), prefix=PREFIX).take()
     assert clinic.wrong() == {}
     assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.findings()}
 

@@ -128,10 +128,10 @@ def test_file_comes_with_the_address_a_webhook_names(bench: Bench):
 def test_person_is_known_by_the_id_that_webhooks_told(bench: Bench):
     """platforms.md 1.1: the list has no ExternalUserId. Under another id a question would be somebody else's."""
     channel = WhatsAppChannel(
-        "wa", account_sid="AC", auth_token="t", from_="+1", media=None, notebook=bench.notes,  # type: ignore[arg-type]
+        "wa", account_sid="AC", auth_token="t", from_="+1", media=None, cache=bench.notes,  # type: ignore[arg-type]
         api_url="http://127.0.0.1:9",
     )  # fmt: skip
-    asyncio.run(channel.attend(Turn("SM1", Conversation("wa", ANA), HIDDEN, "hi", message_id="SM1")))
+    asyncio.run(channel.show_typing(Turn("SM1", Conversation("wa", ANA), HIDDEN, "hi", message_id="SM1")))
     bench.arrive(ANA, "hello", ago=600)
     bench.run()
     (turn,) = bench.waiting()

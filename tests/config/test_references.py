@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.settings.channels import ConsoleSettings, WhatsAppSettings
+from sayso.channels.console.settings import ConsoleSettings
+from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.config.settings.loader import ConfigError, load_settings
 
 SECRETS = {

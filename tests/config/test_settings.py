@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.console.adapter import RESERVED_NAMES
+from sayso.channels.console.settings import RESERVED_NAMES
 from sayso.channels.types import Conversation
 from sayso.config.checks.describe import describe
-from sayso.config.settings.channels import CONSOLE_PATHS
 from sayso.config.settings.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
 from sayso.config.wiring.agents import load_tools_of
 from sayso.config.wiring.bootstrap import bootstrap
@@ -227,16 +226,11 @@ def test_references_are_read_from_environment_default_and_file(file: Path):
     assert settings.channels["a"].model_dump()["title"] == "from file"
 
 
-@pytest.mark.parametrize("name", sorted(CONSOLE_PATHS))
+@pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
 def test_names_that_a_console_cannot_have_are_free_for_others(file: Path, name: str):
     """Only a console has pages below /console; elsewhere `events` is a name like any other."""
     file.write_text(f"channels:\n  {name}: {{platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}}}\n")
     assert list(load_settings(file, {"SECRET": SECRET}).channels) == [name]
-
-
-def test_names_that_a_console_cannot_have_are_those_its_pages_refuse():
-    """The schema's list and the pages' list are one."""
-    assert CONSOLE_PATHS == RESERVED_NAMES
 
 
 def test_seconds_may_come_from_the_environment(file: Path):

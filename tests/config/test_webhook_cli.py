@@ -105,7 +105,7 @@ def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
     assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"][""]] == list(COMMANDS)
     assert "webhook set to https://bots.example.com/hooks/tg" in words
     assert "ok    tg pending              0 updates waiting" in words
-    assert "in groups the bot hears" in words
+    assert "in groups the bot gets" in words
 
 
 def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):

@@ -67,7 +67,7 @@ class EchoApp:
         return "waits" if turn.event_id in {held.event_id for held in self.held} else "done"
 
     async def _answer(self, channel: ConsoleChannel, turn: Turn) -> None:
-        await channel.attend(turn)
+        await channel.show_typing(turn)
         await channel.send(Delivery(f"d-{turn.event_id}", turn.conversation, self.reply(turn)))
 
     def reply(self, turn: Turn) -> Reply:

@@ -261,14 +261,14 @@ def test_a_link_is_made_when_the_entry_is_shown(channel: ConsoleChannel, convers
 def test_attending_shows_the_users_words_before_typing(channel: ConsoleChannel, conversation: Conversation):
     """After a reload, the user's own bubbles are there."""
     turn = Turn("u1:e1", conversation, "u1", text="hi", message_id="e1")
-    asyncio.run(channel.attend(turn))
+    asyncio.run(channel.show_typing(turn))
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
     assert entries == [{"type": "user", "event": "e1", "text": "hi"}, {"type": "typing"}]
 
 
 def test_attending_a_tap_tells_which_button(channel: ConsoleChannel, conversation: Conversation):
     """After a reload, the page knows which button was chosen."""
-    asyncio.run(channel.attend(Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")))
+    asyncio.run(channel.show_typing(Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")))
     assert channel.feed.read(conversation.id, "", 0)[0][1] == {"type": "tap", "event": "e1", "data": "c:1"}
 
 
@@ -308,7 +308,7 @@ def test_a_feed_that_is_away_makes_sending_unreachable(media: LocalMediaStore, c
 def test_attending_never_raises(media: LocalMediaStore, conversation: Conversation):
     """Typing dots are a courtesy: without them the turn still runs."""
     channel = ConsoleChannel("web", feed=DownFeed(), media=media, keys=["k"])
-    asyncio.run(channel.attend(Turn("u1:e1", conversation, "u1", text="hi")))
+    asyncio.run(channel.show_typing(Turn("u1:e1", conversation, "u1", text="hi")))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_attending_never_raises(media: LocalMediaStore, conversation: Conversati
 )
 def test_pieces_lose_no_character(channel: ConsoleChannel, text: str):
     """The parts make the whole, each within the limit."""
-    pieces = channel.pieces(Reply(text))
+    pieces = channel.split(Reply(text))
     assert "".join(piece.text for piece in pieces) == text
     assert all(len(piece.text) <= MAX_PIECE_CHARS for piece in pieces)
 
@@ -324,13 +324,13 @@ def test_pieces_lose_no_character(channel: ConsoleChannel, text: str):
 def test_a_caption_stays_with_its_file(channel: ConsoleChannel):
     """Text, file and buttons are one bubble."""
     reply = Reply("Chart", (Button("OK", "1"),), Media("0" * 64, "image/png", stored=True))
-    assert channel.pieces(reply) == (reply,)
+    assert channel.split(reply) == (reply,)
 
 
 def test_a_long_text_asks_at_its_end(channel: ConsoleChannel, question: Reply):
     """The file leads, and the buttons come under the last words."""
     media = Media("0" * 64, "image/png", stored=True)
-    first, last = channel.pieces(Reply("x" * 20_000, question.buttons, media))
+    first, last = channel.split(Reply("x" * 20_000, question.buttons, media))
     assert (first.media, first.buttons, last.media, last.buttons) == (media, (), None, question.buttons)
 
 
@@ -343,5 +343,5 @@ def test_a_channel_without_keys_cannot_be_built(feed: MemoryFeed, media: LocalMe
 def test_the_outcome_is_not_repeated_where_it_was_asked_for(channel: ConsoleChannel, conversation: Conversation):
     """The page shows the outcome in the next message: the question keeps its preview, and what was chosen."""
     text = "Delete INV-42\n\n✅ INV-42 is deleted."
-    (piece,) = channel.pieces(Reply(text, outcome_elsewhere="Delete INV-42\n\n✅ Confirm"))
+    (piece,) = channel.split(Reply(text, outcome_elsewhere="Delete INV-42\n\n✅ Confirm"))
     assert piece.text == "Delete INV-42\n\n✅ Confirm"

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sayso.config.settings.channels import polls
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 
@@ -66,7 +65,7 @@ def test_the_bot_of_the_laptop_needs_a_token_and_nothing_else(tmp_path: Path) ->
     file = tmp_path / "laptop.yaml"
     file.write_text(block("yaml", 1, page=PLATFORMS))
     settings = load_settings(file, {"TELEGRAM_TOKEN": "1:a"})
-    assert [polls(channel) for channel in settings.channels.values()] == [True]
+    assert [channel.polls for channel in settings.channels.values()] == [True]
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.i18n.texts import brief, catalogue, languages, plural_form, texts_for
+from sayso.channels.i18n.texts import LANGUAGES, brief, catalogue, plural_form, texts_for
 from sayso.pending import RegexConfirmParser
 from sayso.pending.consent.parser import ParsedAnswer, read_answer
 
-ALL = sorted(languages())
+ALL = list(LANGUAGES)
 EVERYTHING = RegexConfirmParser(ALL)
 HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 #: What only one language needs, or needs in another number.

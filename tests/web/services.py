@@ -8,13 +8,14 @@ from typing import Any
 
 from flask.testing import FlaskClient
 
-from sayso.channels.base import Channel
+from sayso.channels.base import AdapterDeps, Channel
+from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.logins import MemoryLogins
 from sayso.channels.types import Conversation, Received, Turn, WebhookRequest
-from sayso.channels.web.app import create_app
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.platforms import AdapterDeps, open_channel
+from sayso.config.wiring.platforms import open_channel
+from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.access.gate import AccessControl
@@ -91,8 +92,13 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
         "web": {"platform": "console"},
     }
     settings = Settings.model_validate({"channels": given})
-    shelf = AdapterDeps(nothing, MemoryFeed(), MemoryLogins(), media, ["key"], PUBLIC_URL)
-    return {name: open_channel(name, settings, shelf) for name in given}
+    deps = AdapterDeps(
+        cache=nothing, media=media, keys=["key"], public_url=PUBLIC_URL, redis=nothing,
+        connect=lambda _: nothing, key_prefix=PREFIX,
+    )  # fmt: skip
+    channels = {name: open_channel(name, settings, deps) for name in given}
+    channels["web"].feed, channels["web"].logins = MemoryFeed(), MemoryLogins()
+    return channels
 
 
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
@@ -106,10 +112,15 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "spool": None,
         "tides": (),
         "alerts": MemoryAlerts(),
+        "deliveries": FakeDeliveries(),
         **parts,
     }
     mailbox = mailbox or FakeMailbox()
     parts = {"gate": AccessControl(mailbox, voice), **parts}
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
-    return create_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts)).test_client()
+    parts["settings"].channels = {
+        name: SimpleNamespace(platform="console" if isinstance(each, ConsoleChannel) else "whatsapp")
+        for name, each in channels.items()
+    }
+    return build_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts)).test_client()

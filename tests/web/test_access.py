@@ -15,9 +15,9 @@ from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.telegram.setup import telegram_hook
 from sayso.channels.types import Received, Tap
-from sayso.channels.web.app import create_app
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
@@ -127,7 +127,7 @@ def test_stranger_is_let_in_with_their_code(tmp_path: Path, redis_url: str, redi
     )
     settings = load_settings(file, {"T": fakes.TELEGRAM_TOKEN, "S": fakes.TELEGRAM_SECRET})
     services = bootstrap(settings, data=tmp_path, redis_url=redis_url)
-    client = create_app(services).test_client()
+    client = build_app(services).test_client()
 
     def post(number: int, text: str) -> int:
         headers, body = telegram_hook(fakes.TELEGRAM_SECRET, telegram_text(number, text))

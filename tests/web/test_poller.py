@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +11,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from sayso.channels.base import ChannelDown, DeliveryUncertain, Forbidden, RateLimited, Unreachable, WebhookConflict
-from sayso.channels.telegram.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
+from sayso.channels.telegram.poller import (
+    CONFLICT_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    RETRY_SECONDS,
+    WINDOW,
+    Poller,
+)
 from sayso.channels.web.ingress import Ingress
+from sayso.config.wiring.ingress import run_pollers
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
@@ -22,7 +28,7 @@ from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.redis.leader_lock import LeaderLock
 from tests.channels.harness import telegram, telegram_hook
 from tests.contracts.rigs import voice
-from tests.web.services import FakeMailbox
+from tests.web.services import FakeDeliveries, FakeMailbox
 
 POISON = {"update_id": 2, "message": {"from": [], "chat": 7}}
 HALF = "\ud83d"
@@ -67,9 +73,10 @@ def said(number: int, user: int = 5123456789) -> dict:
 def polled(bot: Bot, mailbox: FakeMailbox | None = None, alerts: MemoryAlerts | None = None) -> Poller:
     """A poller of the bot, in front of a mailbox."""
     gate = AccessControl(mailbox or FakeMailbox(), voice)
-    return Poller(
-        bot, Ingress(SimpleNamespace(gate=gate, spool=None, tides=(), alerts=alerts or MemoryAlerts())), Held()
+    ingress = Ingress(
+        gate, gate, deliveries=FakeDeliveries(), alerts=alerts or MemoryAlerts(), action_of=lambda data: ""
     )
+    return Poller(bot, ingress, Held())
 
 
 def rounds(poller: Poller, count: int) -> list[float]:
@@ -86,7 +93,7 @@ def test_store_that_is_away_forgets_nothing():
     outcomes = iter(["new", RedisConnectionError(), "new", "new"])
     mailbox = FakeMailbox(lambda: raised(next(outcomes)))
     bot = Bot([said(1), said(2), said(3)], [said(2), said(3)], [])
-    assert rounds(polled(bot, mailbox), 3) == [AGAIN_SECONDS, 0.0, 0.0]
+    assert rounds(polled(bot, mailbox), 3) == [RETRY_SECONDS, 0.0, 0.0]
     assert [turn.event_id for turn, _ in mailbox.turns] == ["1", "2", "2", "3"]
     assert bot.offsets == [None, 2, 4]
 
@@ -109,7 +116,7 @@ def test_update_that_nobody_can_read_stops_nobody():
     """platforms.md 2.1: it is dropped as a webhook's is, and those behind it are kept; even one without a number."""
     mailbox = FakeMailbox()
     bot = Bot([said(1), POISON, said(3), "rubbish", {"message": {}}], [])
-    assert rounds(polled(bot, mailbox), 2) == [AGAIN_SECONDS, 0.0]
+    assert rounds(polled(bot, mailbox), 2) == [RETRY_SECONDS, 0.0]
     assert ([turn.event_id for turn, _ in mailbox.turns], bot.offsets) == (["1", "3"], [None, 4])
 
 
@@ -135,7 +142,7 @@ def test_who_writes_too_much_holds_up_nobody_else():
     mailbox = FakeMailbox(lambda: next(outcomes))
     batch = [said(1), said(2), said(3), said(4, user=77)]
     bot = Bot(batch, batch[1:], [])
-    assert rounds(polled(bot, mailbox), 3) == [AGAIN_SECONDS, 0.0, 0.0]
+    assert rounds(polled(bot, mailbox), 3) == [RETRY_SECONDS, 0.0, 0.0]
     assert [turn.event_id for turn, _ in mailbox.turns] == ["1", "2", "4", "2", "3"]
     assert bot.offsets == [None, 2, 5]
 
@@ -152,7 +159,7 @@ def test_tap_overtakes_words_that_wait():
     ("error", "pauses"),
     [
         (RateLimited(7.0), [7.0, 7.0, 7.0]),
-        (WebhookConflict("a webhook is set"), [ELSEWHERE_SECONDS] * 3),
+        (WebhookConflict("a webhook is set"), [CONFLICT_SECONDS] * 3),
         (Unreachable("no connection"), [1.0, 2.0, 4.0]),
     ],
 )
@@ -174,7 +181,7 @@ def test_operator_hears_who_has_the_updates_and_that_a_token_is_wrong():
     rounds(polled(Bot(WebhookConflict("run `sayso webhook delete tg`")), alerts=alerts), 1)
     assert [alert.words for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
-    asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).forever(), 60))
+    asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).run(), 60))
     assert (alerts.of(["tg"])[0].words.startswith("the token is wrong"), bot.offsets) == (True, [None])
 
 
@@ -236,9 +243,9 @@ def test_flood_that_fills_the_window_is_passed_over(caplog: pytest.LogCaptureFix
     flood = [said(number) for number in range(1, WINDOW + 2)]
     half = WINDOW // 2 + 1
     bot = Bot(flood[:WINDOW], flood[1:], [*flood[half:], said(999, user=77)])
-    assert rounds(polled(bot, mailbox), 3) == [AGAIN_SECONDS] * 3
+    assert rounds(polled(bot, mailbox), 3) == [RETRY_SECONDS] * 3
     assert [turn.event_id for turn, _ in mailbox.turns] == ["1", "2", "2", str(half + 1), "999"]
-    assert (bot.offsets, "poll.passed_over" in caplog.text) == ([None, 2, half + 1], True)
+    assert (bot.offsets, "poll.skipped" in caplog.text) == ([None, 2, half + 1], True)
 
 
 def test_one_who_is_refused_for_long_holds_up_nobody_behind_a_full_window():
@@ -246,7 +253,7 @@ def test_one_who_is_refused_for_long_holds_up_nobody_behind_a_full_window():
     outcomes = iter(["full", *["new"] * (WINDOW - 1), "full"])
     batch = [said(1, user=66), *(said(number) for number in range(2, WINDOW + 1))]
     bot = Bot(batch, batch, [])
-    assert rounds(polled(bot, FakeMailbox(lambda: next(outcomes))), 3) == [AGAIN_SECONDS, 0.0, 0.0]
+    assert rounds(polled(bot, FakeMailbox(lambda: next(outcomes))), 3) == [RETRY_SECONDS, 0.0, 0.0]
     assert bot.offsets == [None, 1, WINDOW + 1]
 
 
@@ -282,9 +289,9 @@ def test_poller_that_breaks_ends_its_process():
         def take(self) -> bool:
             raise RuntimeError("can't start new thread")
 
-    broken = Poller(Bot(), Ingress(SimpleNamespace()), Broken())
+    broken = Poller(Bot(), None, Broken())
     with pytest.raises(ExceptionGroup):
-        asyncio.run(asyncio.wait_for(_all([broken]), 5))
+        asyncio.run(asyncio.wait_for(run_pollers([broken]), 5))
 
 
 def test_answer_that_nobody_can_read_is_not_logged(platforms: FakePlatforms, caplog: pytest.LogCaptureFixture):

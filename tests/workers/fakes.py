@@ -30,18 +30,18 @@ class FakeChannel:
         self.sent: list[Delivery] = []
         self.errors: list[Exception | None] = []
 
-    def pieces(self, reply: Reply) -> list[Reply]:
+    def split(self, reply: Reply) -> list[Reply]:
         """A message for each paragraph; the first one edits what the reply does."""
         first, *others = [Reply(text) for text in reply.text.split("|")[:-1]] + [
             Reply(reply.text.split("|")[-1], reply.buttons, reply.media)
         ]
         return [replace(first, edits=reply.edits, optional=reply.optional), *others]
 
-    def pace(self, conversation: Conversation) -> RateLimit:
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
         """As fast as it goes."""
         return RateLimit()
 
-    async def attend(self, turn: Turn) -> float:
+    async def show_typing(self, turn: Turn) -> float:
         """Do nothing."""
         return 0.0
 

@@ -24,7 +24,7 @@ class Platform(FakeChannel):
         super().__init__()
         self.again, self.attended, self.said = again, 0, asyncio.Event()
 
-    async def attend(self, turn) -> float:
+    async def show_typing(self, turn) -> float:
         """Count it."""
         self.attended += 1
         return self.again
@@ -139,7 +139,7 @@ def test_call_that_hangs_is_broken_off(monkeypatch):
         finally:
             ended.append(True)
 
-    platform.attend = hang
+    platform.show_typing = hang
     kept(platform)
     assert ended == [True]
 

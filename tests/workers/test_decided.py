@@ -114,7 +114,7 @@ def test_decided_question_never_expires_afterwards(asking, answer):
 def test_platform_that_edits_nothing_keeps_no_timer(make_bot):
     """Nobody is woken there for nothing."""
     bot = make_bot("A")
-    bot.channel.pieces = lambda reply: [] if reply.edits and reply.optional else [reply]
+    bot.channel.split = lambda reply: [] if reply.edits and reply.optional else [reply]
     bot.say("delete A")
     bot.hear("next")
     _, work = bot.rig.mailbox.lease(CHAT.id, "w9")

@@ -234,7 +234,7 @@ def test_answer_goes_out_at_once_although_its_draft_was_refused():
         room.channel.seen.set()
         raise RateLimited(3600)
 
-    room.channel.draft, room.channel.pieces = refuse, lambda reply: [reply]
+    room.channel.draft, room.channel.split = refuse, lambda reply: [reply]
     room.work("hi")
     assert edits(room) == [("Hello", ""), ("there", "")]
 
@@ -373,7 +373,7 @@ def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room
         return message
 
     room.channel.draft = draft
-    room.channel.pace = lambda _: RateLimit(draft_gap=0.001)
+    room.channel.rate_limit = lambda _: RateLimit(draft_gap=0.001)
     return room
 
 
@@ -385,7 +385,7 @@ def edits(room: Room) -> list[tuple[str, str]]:
 def test_answer_takes_the_place_of_its_draft():
     """The first message of it; the others are new."""
     room = streaming_room()
-    room.channel.pieces = lambda reply: [reply]
+    room.channel.split = lambda reply: [reply]
     room.work("hi")
     assert (room.channel.drafts, edits(room)) == (["Hel"], [("Hello", "d1"), ("there", "")])
 
@@ -393,7 +393,7 @@ def test_answer_takes_the_place_of_its_draft():
 def test_turn_that_breaks_leaves_no_draft_behind():
     """The word that it broke takes its place."""
     room = streaming_room(breaks=True)
-    room.channel.pieces = lambda reply: [reply]
+    room.channel.split = lambda reply: [reply]
     room.work("hi")
     assert edits(room) == [(ENGLISH.broken(), "d1")]
 
@@ -407,7 +407,7 @@ def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
         room.channel.seen.set()
         return "d1"
 
-    room.channel.draft, room.channel.pace = draft, lambda _: RateLimit(draft_gap=0.001)
+    room.channel.draft, room.channel.rate_limit = draft, lambda _: RateLimit(draft_gap=0.001)
     room.hear("work")
 
     async def scene() -> None:
@@ -436,7 +436,7 @@ def test_draft_of_a_dead_worker_does_not_stay_half_said_behind_a_stop():
 def test_draft_that_goes_by_itself_is_not_edited():
     """platforms.md 2.3: the answer is a message of its own."""
     room = streaming_room("")
-    room.channel.pieces = lambda reply: [reply]
+    room.channel.split = lambda reply: [reply]
     room.work("hi")
     assert edits(room) == [("Hello", ""), ("there", "")]
 
@@ -446,7 +446,7 @@ def test_nothing_is_streamed_where_it_is_not_configured():
     room = streaming_room(streams=())
     room.work("hi")
     other = streaming_room()
-    other.channel.pace = lambda _: RateLimit()
+    other.channel.rate_limit = lambda _: RateLimit()
     other.work("hi")
     assert (room.drain.agents["chat"].heard, other.drain.agents["chat"].heard) == ([False], [False])
 

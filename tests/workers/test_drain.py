@@ -82,7 +82,7 @@ def test_typing_that_hangs_is_given_up_before_the_answer(monkeypatch):
             seen.append(list(room.channel.texts))
 
     monkeypatch.setattr(beside, "LAST_CALL_SECONDS", 0.001)
-    monkeypatch.setattr(room.channel, "attend", hang)
+    monkeypatch.setattr(room.channel, "show_typing", hang)
     assert (room.work("a"), seen) == (["A"], [[]])
 
 
@@ -218,7 +218,7 @@ def test_words_that_fill_a_message_are_said_again_as_they_were():
     room = Room(lambda text: "A|")
     room.channel.errors = [None, DeliveryUncertain("lost")]
     room.work("a")
-    room.channel.pieces = lambda reply: [reply, reply]
+    room.channel.split = lambda reply: [reply, reply]
     room.rig.pass_time(3)
     assert room.work() == ["A", ""]
 
@@ -301,7 +301,7 @@ def test_adapter_that_crashes_is_a_try():
 def test_adapter_that_cannot_split_sends_whole():
     """Nor does a bug in its arithmetic."""
     room = Room()
-    room.channel.pieces = None
+    room.channel.split = None
     assert room.work("a|b") == ["A|B"]
 
 
@@ -359,8 +359,8 @@ def test_reply_goes_out_in_pieces_in_order():
 def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
     """While it takes its time, the worker's other conversations go on."""
     room, threads = Room(lambda text: "X" * size), []
-    cut = room.channel.pieces
-    room.channel.pieces = lambda reply: threads.append(threading.current_thread()) or cut(reply)
+    cut = room.channel.split
+    room.channel.split = lambda reply: threads.append(threading.current_thread()) or cut(reply)
     assert room.work("a") == ["X" * size]
     assert (threads[0] is not threading.main_thread()) == beside
 
@@ -375,7 +375,7 @@ def test_each_piece_of_a_question_belongs_to_it():
 def test_edit_that_a_platform_cannot_show_is_left_out():
     """The replies around it go out, and a question is never left out."""
     channel = FakeChannel()
-    channel.pieces = lambda reply: () if reply.optional else (reply,)
+    channel.split = lambda reply: () if reply.optional else (reply,)
     edit = Reply("Delete it?", edits="m7", optional=True)
     change = TurnChange(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
     assert _in_pieces(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))

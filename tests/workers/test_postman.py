@@ -72,7 +72,7 @@ class Platform:
             raise error
         return Receipt("m")
 
-    def pieces(self, reply: Reply) -> list[Reply]:
+    def split(self, reply: Reply) -> list[Reply]:
         """Everything fits."""
         return [reply]
 
@@ -176,7 +176,7 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_holds_nobody_up_for
     def broken(reply: Reply) -> list[Reply]:
         raise RuntimeError("bug")
 
-    post.platform.pieces = broken
+    post.platform.split = broken
     post.run()
     (fate,) = post.rig.deliveries.aside("dead")
     assert (fate.tries, fate.doubtful) == (sender.MAX_ATTEMPTS, True)

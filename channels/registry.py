@@ -1,0 +1,138 @@
+"""The platforms: each with its settings, adapter, setup and whatever else it brings.
+
+Another distribution adds a platform with an entry point in the group `sayso.channels` that names a `Platform`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
+from typing import Any
+
+from sayso.channels.base import AdapterDeps, Channel
+from sayso.channels.console.settings import ConsoleSettings
+from sayso.channels.settings import PlatformSettings
+from sayso.channels.setup import PlatformSetup, SetupOptions
+from sayso.channels.slack.settings import SlackSettings
+from sayso.channels.telegram.settings import TelegramSettings
+from sayso.channels.whatsapp.settings import WhatsAppSettings
+
+#: The entry-point group of platforms from other distributions.
+GROUP = "sayso.channels"
+
+#: A callable, or where it is, as `package.module:name`. Loaded when it is needed: no process needs all platforms.
+Factory = Callable[..., Any] | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What the bot must know of a platform.
+
+    `adapter(name, settings, deps)` returns a Channel. `setup(name, settings, public_url, options)` returns a
+    PlatformSetup. `poller(channel, ingress, lock)` returns an object whose `run()` polls. `pages(*channels,
+    public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint. `sdk_modules` are imported by a worker before
+    its first turn, since an import blocks all others.
+    """
+
+    settings: type[PlatformSettings]
+    adapter: Factory
+    setup: Factory | None = None
+    poller: Factory | None = None
+    pages: Factory | None = None
+    sdk_modules: tuple[str, ...] = ()
+
+
+BUILT_IN: Mapping[str, Platform] = {
+    "whatsapp": Platform(
+        settings=WhatsAppSettings,
+        adapter="sayso.channels.whatsapp.adapter:open_channel",
+        setup="sayso.channels.whatsapp.setup:TwilioSetup",
+        sdk_modules=("twilio.rest.api", "aiohttp"),
+    ),
+    "telegram": Platform(
+        settings=TelegramSettings,
+        adapter="sayso.channels.telegram.adapter:open_channel",
+        setup="sayso.channels.telegram.setup:TelegramSetup",
+        poller="sayso.channels.telegram.poller:Poller",
+        sdk_modules=("telegram", "sayso.channels.telegram.client"),
+    ),
+    "slack": Platform(
+        settings=SlackSettings,
+        adapter="sayso.channels.slack.adapter:open_channel",
+        setup="sayso.channels.slack.setup:SlackSetup",
+        sdk_modules=("slack_sdk.web.async_client",),
+    ),
+    "console": Platform(
+        settings=ConsoleSettings,
+        adapter="sayso.channels.console.adapter:open_channel",
+        pages="sayso.channels.console.views:console_pages",
+    ),
+}
+
+
+def find_platform(name: str) -> Platform | None:
+    """Return the platform of this name, None if there is none. Entry points are read for other than built-in names."""
+    return BUILT_IN.get(name) or _from_entry_point(name)
+
+
+def platform_of(settings: PlatformSettings) -> Platform:
+    """Return the platform of a configured channel."""
+    platform = find_platform(settings.platform)
+    if platform is None:
+        raise LookupError(f"unknown platform {settings.platform!r}; known: {', '.join(platform_names())}")
+    return platform
+
+
+def platform_names() -> list[str]:
+    """Return the names of all platforms, those of other distributions included."""
+    return [*BUILT_IN, *sorted(_entry_points().keys() - BUILT_IN.keys())]
+
+
+def open_channel(name: str, settings: PlatformSettings, deps: AdapterDeps) -> Channel:
+    """Return the adapter of a channel. Raises ValueError for settings that it refuses."""
+    channel: Channel = load(platform_of(settings).adapter)(name, settings, deps)
+    return channel
+
+
+def open_setup(
+    name: str, settings: PlatformSettings, public_url: str, options: SetupOptions | None = None
+) -> PlatformSetup | None:
+    """Return what tells the platform about a channel; None for a platform that cannot be told anything."""
+    factory = platform_of(settings).setup
+    if factory is None:
+        return None
+    setup: PlatformSetup = load(factory)(name, settings, public_url, options or SetupOptions())
+    return setup
+
+
+def load_sdks(platforms: Iterable[str]) -> None:
+    """Import what sending on these platforms needs."""
+    for name in platforms:
+        platform = find_platform(name)
+        for module in platform.sdk_modules if platform else ():
+            import_module(module)
+
+
+def load(factory: Factory) -> Callable[..., Any]:
+    """Return a factory, imported if only its place is given."""
+    return resolve_name(factory) if isinstance(factory, str) else factory
+
+
+@cache
+def _entry_points() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+@cache
+def _from_entry_point(name: str) -> Platform | None:
+    entry = _entry_points().get(name)
+    if entry is None:
+        return None
+    platform = entry.load()
+    if not isinstance(platform, Platform):
+        raise TypeError(f"entry point {name!r} in {GROUP!r} is {platform!r}: it must name a {Platform.__qualname__}")
+    return platform

@@ -1,0 +1,63 @@
+"""The settings of a Telegram channel."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from sayso.channels.settings import OptionalSecret, Secret, VendorSettings
+
+
+class TelegramSettings(VendorSettings):
+    """A Telegram bot. In groups, its `username` tells its own @name from others; without it any ending in bot counts.
+
+    With `polling` the bot asks Telegram for what people write and takes no webhooks: it needs no address and no secret.
+    """
+
+    can_drop_updates: ClassVar[bool] = True
+
+    platform: Literal["telegram"]
+    token: Secret
+    secret_token: OptionalSecret = None
+    polling: bool = False
+    username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
+
+    @field_validator("secret_token")
+    @classmethod
+    def _is_header_value(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret and not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", secret.get_secret_value()):
+            raise ValueError("malformed: Telegram takes 1 to 256 letters, digits, _ and -")
+        return secret
+
+    @model_validator(mode="after")
+    def _gets_updates(self) -> Self:
+        if not (self.polling or self.secret_token):
+            raise ValueError("secret_token is missing: give one for its webhooks, or write polling: true")
+        return self
+
+    @property
+    def bot_id(self) -> str:
+        """The number that the token begins with."""
+        return self.token.get_secret_value().strip().partition(":")[0]
+
+    @property
+    def webhook_secret(self) -> str | None:
+        """The secret in the header of webhooks; None if the bot takes none."""
+        return None if self.polling or not self.secret_token else self.secret_token.get_secret_value()
+
+    @property
+    def account_id(self) -> str:
+        """The bot's id."""
+        return self.bot_id
+
+    @property
+    def polls(self) -> bool:
+        """Whether the bot polls."""
+        return self.polling
+
+    @property
+    def update_source(self) -> str:
+        """The bot, which gets each update once. "" while the token is a placeholder, as in `sayso chat`."""
+        return f"{self.api_url or ''} {self.bot_id}" if self.bot_id.isdecimal() else ""

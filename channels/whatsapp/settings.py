@@ -1,0 +1,70 @@
+"""The settings of a WhatsApp channel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from sayso.channels.settings import OptionalSecret, Secret, VendorSettings, nothing_if_empty
+from sayso.channels.types import Conversation
+
+
+class WhatsAppSettings(VendorSettings):
+    """WhatsApp through Twilio: sent from one number, or by a Messaging Service.
+
+    `shared_key` signs webhooks in place of the auth token, once it is turned on at Twilio. `template` is an approved
+    Content with the text as {{1}}, for people who have been silent for 24 hours; `confirm_template` an approved quick
+    reply with the question as {{1}}, and buttons with the ids {{2}}, which confirms, and {{3}}, which cancels.
+    """
+
+    has_phone_numbers: ClassVar[bool] = True
+
+    platform: Literal["whatsapp"]
+    account_sid: str = Field(min_length=1)
+    auth_token: Secret
+    from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(default=None, alias="from")
+    messaging_service_sid: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    shared_key: OptionalSecret = None
+    template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    confirm_template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+
+    @field_validator("from_")
+    @classmethod
+    def _is_sender(cls, sender: str | None) -> str | None:
+        if sender is not None and not re.fullmatch(r"whatsapp:\+?[0-9]+", sender):
+            raise ValueError("no WhatsApp sender: write it as whatsapp:+14155238886")
+        return sender
+
+    @field_validator("messaging_service_sid", "template", "confirm_template")
+    @classmethod
+    def _is_sid(cls, sid: str | None, info: ValidationInfo) -> str | None:
+        prefix = "MG" if info.field_name == "messaging_service_sid" else "HX"
+        if sid is not None and not re.fullmatch(rf"{prefix}[0-9a-fA-F]{{32}}", sid):
+            raise ValueError(f"no id of this kind: write {prefix} and the 32 digits that Twilio's Console shows")
+        return sid
+
+    @model_validator(mode="after")
+    def _has_sender(self) -> Self:
+        if self.from_ is None and self.messaging_service_sid is None:
+            raise ValueError("from is missing: give the sender as from, or a messaging_service_sid")
+        return self
+
+    @property
+    def account_id(self) -> str:
+        """The account and its sender."""
+        return f"{self.account_sid} {self.from_}"
+
+    def user_ids(self, channel: str, user: str, get_note: Callable[[str], str | None]) -> tuple[str, ...]:
+        """Return the ids of a phone number: with and without `whatsapp:`, and the user id that a webhook named."""
+        number = user.strip().casefold().removeprefix("whatsapp:")
+        address = f"whatsapp:{number}"
+        noted = get_note(sender_key(Conversation(channel, address))) or ""
+        return tuple(dict.fromkeys(each for each in (user, address, number, noted) if each))
+
+
+def sender_key(conversation: Conversation) -> str:
+    """Return the key in the shared cache that holds the user id of who writes in a conversation."""
+    return f"person:{conversation.id}"

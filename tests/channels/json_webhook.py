@@ -1,0 +1,71 @@
+"""A fake of the example platform's other end, and what the contract suite must know of the platform."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.request import urlopen
+
+from sayso.channels.types import Conversation, WebhookRequest
+from sayso.examples.json_webhook.sayso_json_webhook import JsonWebhookChannel, sign
+from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_answer
+
+NAME = "json_webhook"
+SECRET = "json-webhook-test-secret"
+CHAT = Conversation("jw", "room-1")
+
+
+class FakeJsonWebhook:
+    """A server that shows the messages it is sent."""
+
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
+
+    def sends(self, call: RecordedRequest) -> bool:
+        """Every call is a message."""
+        return True
+
+    def answer(self, call: RecordedRequest) -> FakeResponse:
+        """Verify and show a message."""
+        if call.headers.get("x-signature") != sign(SECRET, call.body):
+            return json_answer({}, 403)
+        message = json.loads(call.body)
+        text, buttons = message["text"], message.get("buttons", [])
+        if "edits" in message:
+            number = int(message["edits"])
+            if number > len(self._log.sent):
+                return json_answer({}, 404)
+            self._log.edit(number, text=text, buttons=buttons, raw=message)
+        else:
+            media = message.get("media") and self._downloaded(message["media"])
+            number = self._log.record(NAME, message["chat"], text=text, buttons=buttons, media=media, raw=message)
+        return json_answer({"message_id": str(number)})
+
+    def failure(self, error: str) -> FakeResponse:
+        """Answer with this status."""
+        return json_answer({}, int(error), Retry_After="7")
+
+    def host(self, data: bytes) -> str:
+        """People send no files."""
+        raise NotImplementedError
+
+    def _downloaded(self, media: dict[str, str]) -> dict[str, Any]:
+        with urlopen(media["url"]) as answer:
+            return self._log.keep(media["filename"], media["mime_type"], answer.read())
+
+
+def json_webhook(media: Any, api_url: str | None) -> JsonWebhookChannel:
+    """A channel that posts to the fake."""
+    return JsonWebhookChannel("jw", secret=SECRET, reply_url=api_url or "http://127.0.0.1:9", media=media)
+
+
+def json_webhook_hook(number: int, **event: Any) -> WebhookRequest:
+    """A signed event of somebody in the room."""
+    return signed_hook(
+        json.dumps({"id": f"e{number}", "chat": CHAT.chat, "user": "ana", **event}, ensure_ascii=False).encode()
+    )
+
+
+def signed_hook(body: bytes) -> WebhookRequest:
+    """Any signed body."""
+    return WebhookRequest("https://bots.example.com/hooks/jw", {"x-signature": sign(SECRET, body)}, body)
