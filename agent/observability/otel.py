@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sayso.agent.extras import install_command
-from sayso.agent.memory.scope import digest_of, memory_scope
+from sayso.agent.memory.scope import current_scope, digest_of
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.observer import AgentObserver, LlmCall
 from sayso.agent.observability.trace import AgentTrace, TraceStep
@@ -321,7 +321,7 @@ class OpenTelemetryObserver(AgentObserver):
         """A span `invoke_agent` begins."""
         if len(self._runs) >= MOST_RUNS:
             self._end_run(next(iter(self._runs)), OTHER)
-        outside, scope = self._context.get_current(), memory_scope.get()
+        outside, scope = self._context.get_current(), current_scope()
         conversation = {CONVERSATION: digest_of(scope)} if scope else {}
         span = self._tracer.start_span(
             f"{INVOKE_AGENT} {self._agent_name}",

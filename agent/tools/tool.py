@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from sayso.agent.tools.arguments import Checked, TypedArguments
-from sayso.agent.tools.context import ArtifactsOfACall, HiddenArguments, Injected, Injector
+from sayso.agent.tools.context import ArtifactsOfCall, HiddenArguments, InjectedArguments, Injector
 from sayso.agent.tools.definition import (
     UNDO_SECONDS,
     ToolMetadata,
@@ -31,7 +31,7 @@ from sayso.agent.tools.definition import (
     namespaced,
     normalise_namespace,
 )
-from sayso.agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolValidationError
+from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolValidationError
 from sayso.agent.tools.parameter import ToolParameter, as_parameters
 from sayso.agent.tools.preview import REASON, Preview, ProposalDraft, preview_words, with_reason, without_reason
 from sayso.agent.tools.results import ChunkCallback, awaited, finished, is_async_value, serialise, truncate
@@ -104,7 +104,9 @@ class Tool:
         check_kinds(self)
         self._settle_twins(_copied)
         function = self.function
-        self._set(_copied=self, injected_kwargs=Injected(self.injected_kwargs), is_async=self._is_async(function))
+        self._set(
+            _copied=self, injected_kwargs=InjectedArguments(self.injected_kwargs), is_async=self._is_async(function)
+        )
         tags = self.metadata.tags | ({ToolTag.READ_ONLY} if self.read_only else frozenset())
         self._set(metadata=replace(self.metadata, is_async=bool(self.is_async), tags=tags))
         self._set(read_only=ToolTag.READ_ONLY in tags)
@@ -289,7 +291,7 @@ class Tool:
         """Run the tool from sync code and return its own value (seed: Tool). Raises what the tool raises."""
         if self.is_async or self.metadata.timeout is not None:
             return run_sync(self.arun_raw(parameters, chunk_callback))
-        with ArtifactsOfACall(), self._declared(), self._injection.opened() as injected:
+        with ArtifactsOfCall(), self._declared(), self._injection.opened() as injected:
             value = self._own_function()(**self._arguments(parameters, injected))
             if type(value) is str:
                 return value
@@ -336,7 +338,7 @@ class Tool:
         if self.config_injector is not None:
             return await self._value_with_injector(function, parameters, chunk_callback, thread)
         kwargs = self._arguments(parameters, self.injected_kwargs, checked)
-        with ArtifactsOfACall():
+        with ArtifactsOfCall():
             if returns_awaitable(function):
                 value = function(**kwargs)
             else:  # also where `is_async` is claimed: a plain function might block the event loop
@@ -362,7 +364,7 @@ class Tool:
                     left_open.push(stack.pop_all())
                 return value
 
-        with ArtifactsOfACall():
+        with ArtifactsOfCall():
             value = await thread(begin)
             try:
                 if is_async:
@@ -381,7 +383,7 @@ class Tool:
         """As `run_raw`, but an error is returned as text, with a DeprecationWarning (seed: Tool)."""
         try:
             return self.run_raw(parameters)
-        except (Exception, *LEAVES) as exc:  # noqa: BLE001  # this is what the seed promises
+        except (Exception, *FATAL_ERRORS) as exc:  # noqa: BLE001  # this is what the seed promises
             return self._told(exc)
 
     async def arun(self, parameters: Mapping[str, Any]) -> Any:
@@ -416,7 +418,7 @@ class Tool:
             return serialise(self.run_raw(params, chunk_callback))
         except ToolError:
             raise
-        except (Exception, *LEAVES) as exc:
+        except (Exception, *FATAL_ERRORS) as exc:
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo(self, params: Mapping[str, Any], result: str = "") -> str:
@@ -472,7 +474,7 @@ class Tool:
     def _compiled(self) -> TypedArguments | SchemaArguments:
         if self.input_schema is not None:
             return SchemaArguments(self.name, self.input_schema)
-        hidden = self._injection.hidden()
+        hidden = self._injection.names()
         return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
 
     @functools.cached_property
