@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import AbstractContextManager
 
 from sayso.agent.tools.context import provided, tool_environment
@@ -23,8 +22,3 @@ def named(scope: str) -> str:
     if not scope:
         raise ValueError(f"scope={scope!r} is everybody's: name one, such as the id of a user and a conversation")
     return scope
-
-
-def digest_of(scope: str) -> str:
-    """A stable name for keys, logs and spans: 32 hex digits, nothing of the scope in clear."""
-    return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]

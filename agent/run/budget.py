@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from sayso.agent.memory.scope import digest_of
+from sayso.agent.tools.context import scope_digest
 from sayso.agent.messages import UsageStats
 from sayso.pending.concurrency import reach
 from sayso.pending.redis.client import Connections, RedisCircuitBreaker
@@ -245,7 +245,7 @@ class RedisBudget:
 
     def _keys(self, scope: str) -> tuple[str, str]:
         day = f"{self._prefix}:{day_of(self._clock())}"
-        return f"{day}:{digest_of(scope)}", day
+        return f"{day}:{scope_digest(scope)}", day
 
     def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
         answer = self._ask("EVAL", _USED, 2, *keys)

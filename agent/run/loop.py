@@ -60,7 +60,7 @@ class Loop:
 
     async def _steps(self, run: RunState, watch: CallObserver) -> RunEnd:
         for run.iterations in range(1, self._config.max_iterations + 1):
-            ending = await (self._watched(run, watch) if run.chronicle.is_heard else self._iteration(run, watch))
+            ending = await (self._watched(run, watch) if run.chronicle.has_observers else self._iteration(run, watch))
             if ending is not None:
                 return ending
         return _exhausted(run)

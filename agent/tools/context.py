@@ -201,6 +201,11 @@ def provide_timers(timers: TurnTimers | None) -> AbstractContextManager[TurnTime
     return provided("timers", timers)
 
 
+def scope_digest(scope: str) -> str:
+    """Return a stable name of a memory scope for keys, logs and spans: 32 hex digits that do not reveal the scope."""
+    return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
 class ArtifactsOfCall:
     """Passes the artifacts made in this block to the run, unless the block raises.
 

@@ -12,7 +12,6 @@ import pytest
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, tool
 from sayso.agent.messages import NO_USAGE
 from sayso.agent.observability import usage
-from sayso.agent.observability import usage as analytics
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetrics, countable
 
 QUESTION = UsageStats(100, 20, 120, 0.01, "m", "p")
@@ -34,9 +33,8 @@ def test_threads_lose_no_count():
 
 def test_a_long_lived_agent_does_not_grow(monkeypatch):
     """Neither by questions nor by names that a model thinks of; the totals stay right."""
-    monkeypatch.setattr(usage, "MOST_TOOLS", 3)
-    monkeypatch.setattr(analytics, "MOST_TOOLS", 3)
-    spent, counted = AgentUsage(most_iterations=5), AgentAnalytics()
+    monkeypatch.setattr(usage, "MAX_TOOLS", 3)
+    spent, counted = AgentUsage(max_iterations=5), AgentAnalytics()
     for number in range(50):
         spent.add_usage(QUESTION, f"tool_{number}")
         counted.record_tool_call(f"tool_{number}", success=True, duration=0.0)
@@ -85,7 +83,7 @@ def test_usage_is_readable():
     assert str(spent).splitlines() == [
         "Tokens: 1,200 (1,000 prompt, 200 completion)",
         "Cost: $0.012500",
-        "Questions to models: 1",
+        "Model calls: 1",
         "Tools:",
         "  search: 1",
     ]
