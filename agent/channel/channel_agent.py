@@ -30,13 +30,14 @@ from sayso.agent.channel.files import ArtifactStore, TurnFiles
 from sayso.agent.channel.long_texts import LongTexts, TextStore
 from sayso.agent.channel.prompts import ClosedPrompts, ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors, is_hidden, learn_schemas
-from sayso.agent.channel.user_message import HeardJournal, may_be_heard, spoken, user_message_text
+from sayso.agent.channel.turn_journal import Journals, TurnJournal, unclear_calls
+from sayso.agent.channel.user_message import StreamingJournal, may_stream, user_message_text
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.scope import in_scope
-from sayso.agent.messages import Message, Role
+from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
-from sayso.agent.run.journal import Journals, NoJournal, TurnJournal, unclear_calls
+from sayso.agent.run.journal import NoJournal
 from sayso.agent.tools.context import (
     TurnTimers,
     collect_artifacts,
@@ -122,18 +123,12 @@ def _failed(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
 
 log = logging.getLogger(__name__)
 
-
 #: Scopes whose history a ChannelAgent without a mailbox remembers.
 MAX_MEMORIES = 5000
-
-
 _WAITING = ("armed", "shown")
-
 
 #: Why a run ended whose last words are its own, not ours.
 _ITS_OWN = ("answer", "terminal")
-
-
 _BEGUN_AND_OVER = ("done", "failed", "unknown")
 
 
@@ -279,7 +274,7 @@ class ChannelAgent:
         )
         answer = await self._heard_out(case)
         history = memory.to_dict()
-        await texts.fold(history["messages"])
+        await texts.move_to_files(history["messages"])
         replies = _in_language(answer.change.replies, case.words)
         return replace(answer.change, replies=replies, history=json.dumps(history))
 
@@ -583,7 +578,7 @@ class ChannelAgent:
 
     def _words(self, turn: Turn, memory: ConversationMemory) -> Texts:
         """How to speak to this person: as they write, now or before, else as their app, else as the channel does."""
-        before = (spoken(message.content) for message in reversed(memory.get_history()) if _typed(message))
+        before = (without_notes(message.content) for message in reversed(memory.get_history()) if _typed(message))
         return self._speak(chain([turn.text], before), turn)
 
     def _speak(self, said: Iterable[str], turn: Turn) -> Texts:
@@ -606,12 +601,12 @@ class ChannelAgent:
         run = self._channel_run(case)
         book = TurnTimers(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
         memory = await load_history(case)
-        hear = case.hear if case.hear and may_be_heard(self.agent.config) else None
+        hear = case.hear if case.hear and may_stream(self.agent.config) else None
         with channel_run(run), provide_timers(book):
             result = await self.agent.arun(
                 [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
                 memory=memory,
-                journal=HeardJournal(case.journal or NoJournal(), hear) if hear else case.journal,
+                journal=StreamingJournal(case.journal or NoJournal(), hear) if hear else case.journal,
                 stream_handler=hear,
                 scope=_memory_scope(turn),
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import ClosedPrompts
-from sayso.agent.run.approval import effective_decision, is_always_denied
+from sayso.agent.guards.policy import effective_decision, is_always_denied
 from sayso.agent.tools.preview import literal
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
@@ -72,9 +72,9 @@ class Commands:
         """What whoever speaks now may use here. A selector that depends on what is said hides nothing from the list."""
         found = []
         for tool in self._agent.tools:
-            if is_always_denied(tool, self._agent.config):
+            if is_always_denied(tool, self._agent.config.tool_policy):
                 continue
-            decision = effective_decision(tool, {}, self._agent.config).decision
+            decision = effective_decision(tool, {}, self._agent.config.tool_policy).decision
             if await would_show(self._agent.selector, tool) != "hidden":
                 found.append(Usable(tool, decision == "review" or bool(tool.proposes)))
         return found

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.long_texts import LongTexts
+from sayso.agent.channel.turn_journal import TurnJournal
 from sayso.agent.channel.user_message import user_message_text
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
-from sayso.agent.run.journal import TurnJournal
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.concurrency import reach
@@ -113,7 +113,7 @@ async def load_history(case: TurnContext) -> ConversationMemory:
         return case.memory
     kept = case.memory
     memory = ConversationMemory(kept.max_messages, kept.max_tokens, kept.summary, kept.notes)
-    memory.add_many(await case.texts.unfolded(history))
+    memory.add_many(await case.texts.with_files(history))
     return memory
 
 

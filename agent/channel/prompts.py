@@ -21,15 +21,11 @@ from sayso.pending.turns.queued import CHOICE_KIND
 #: sent by itself, and its buttons below it.
 MAX_KEPT_CHARS = 1000
 
-
 #: Characters of an outcome that are shown where it was asked for: the whole of it is a message of its own.
 MAX_TOLD_CHARS = 600
 
-
 #: Before what is said of an action that ended so; anything else is a warning.
 _SYMBOLS: dict[ActionState, str] = {"done": "✅", "cancelled": "❌", "expired": "⌛"}
-
-
 _WARNING = "⚠️"
 
 
@@ -112,11 +108,7 @@ class Escalation:
 
 #: Characters of a preview that a button may show.
 MAX_EFFECT_CHARS = 48
-
-
 _DETAILS = re.compile(r"\s+\([^()]*\)\.?$")
-
-
 _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 

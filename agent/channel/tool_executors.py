@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
-from sayso.agent.run.approval import effective_decision
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from sayso.agent.tools.results import serialise
 from sayso.agent.tools.tool import Tool
@@ -185,7 +185,7 @@ def _policy_refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> s
     """The event that is logged where nothing may run for this action; "" where something may."""
     if action.version and action.version != tool.version:
         return "pending.other_version"
-    return "pending.denied" if effective_decision(tool, action.args, config).decision == "deny" else ""
+    return "pending.denied" if effective_decision(tool, action.args, config.tool_policy).decision == "deny" else ""
 
 
 def _refusal(tool: Tool, action: PendingAction) -> str:

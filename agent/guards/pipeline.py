@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
-from sayso.agent.result import ending_words
+from sayso.agent.result import stop_text
 from sayso.pending.concurrency import contained, in_thread, run_sync
 
 
@@ -154,7 +154,7 @@ class GuardrailBlocked(Exception):
     def __init__(self, reason: str, words: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
-        self.words = words or ending_words("refused")
+        self.words = words or stop_text("refused")
 
 
 class EventSink(Protocol):

@@ -13,10 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sayso.agent.messages import NO_USAGE, UsageStats
+from sayso.agent.messages import NO_USAGE, UsageStats, countable
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
 from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep, new_run_id
-from sayso.agent.observability.usage import countable
 from sayso.channels.redaction import redact
 from sayso.pending.concurrency import contained
 

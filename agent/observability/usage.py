@@ -17,8 +17,6 @@ from sayso.agent.messages import UsageStats
 MAX_TOOLS, OTHER_TOOLS = 1000, "(other)"
 #: How many model calls `AgentUsage.iterations` keeps.
 MAX_ITERATIONS = 1000
-#: The largest number of tokens or dollars that is credible for one call. A float is exact up to here.
-MAX_CREDIBLE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,41 +127,6 @@ class AgentAnalytics:
         """Set all counts to zero."""
         with self._lock:
             self._tools.clear()
-
-
-def countable(usage: UsageStats) -> UsageStats:
-    """Return the usage with only credible numbers, so that one wrong number does not spoil every later sum.
-
-    Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A usage with a field
-    of the wrong type counts as empty.
-    """
-    if not _has_valid_types(usage):
-        return UsageStats()
-    parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
-    are_credible = min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and 0 <= usage.cost_usd <= MAX_CREDIBLE
-    if are_credible and parts[0] + parts[1] <= usage.total_tokens <= MAX_CREDIBLE:
-        return usage
-    prompt, completion, cache_read, cache_write, total = (
-        number if 0 <= number <= MAX_CREDIBLE else 0 for number in (*parts, usage.total_tokens)
-    )
-    return replace(
-        usage,
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=max(total, prompt + completion),
-        cost_usd=usage.cost_usd if 0 <= usage.cost_usd <= MAX_CREDIBLE else 0.0,
-        cache_read_tokens=cache_read,
-        cache_write_tokens=cache_write,
-    )
-
-
-def _has_valid_types(usage: UsageStats) -> bool:
-    # Written out rather than looped: it runs for each answer.
-    prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
-    cache_read, cache_write = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
-    has_counts = prompt is completion is total is cache_read is cache_write is int
-    has_names = isinstance(usage.model, str) and isinstance(usage.provider, str)
-    return has_counts and has_names and isinstance(usage.cost_usd, int | float)
 
 
 class AgentUsage:

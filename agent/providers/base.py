@@ -9,11 +9,9 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall, UsageStats
-from sayso.agent.observability.usage import countable
-from sayso.agent.swift import swift
+from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
 from sayso.agent.tools.arguments import quoted
 from sayso.pending.concurrency import TimeIsUp, contained, in_thread, in_time
 
@@ -111,11 +109,6 @@ def without_secrets(line: str) -> str:
     return _SECRETS.sub(r"\1***", line[:MAX_REASON_CHARS])
 
 
-#: What a failure means for the person who waits: no answer at all; too many requests at the vendor; the vendor does not
-#: take this request; the conversation is too long for the model; the answer ended too early.
-FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
-
-
 #: The code of an error for what a vendor's content filter refused or stopped.
 FILTERED = "content_filter"
 
@@ -196,7 +189,6 @@ class UnchosenTemperature(float):
 DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
     """What a provider is called with, as keyword arguments of these names.

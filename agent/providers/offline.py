@@ -10,8 +10,7 @@ from datetime import UTC, date, datetime
 from itertools import takewhile
 from typing import Any
 
-from sayso.agent.channel.user_message import spoken
-from sayso.agent.messages import Message, Role, ToolCall, UsageStats
+from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
 from sayso.agent.providers.offline_matching import convert, match_tools, name_words, pick_calls
 from sayso.channels.types import Media
@@ -167,7 +166,7 @@ class OfflineProvider:
         )
 
     def _move(self, user: Message | None, schemas: Sequence[OfflineSchema]) -> OfflineStep:
-        text = spoken(user.content).strip() if user else ""
+        text = without_notes(user.content).strip() if user else ""
         if text.startswith("/") and text[1:2].isalpha():
             return _command(text[1:], schemas)
         matched = match_tools(text, schemas)

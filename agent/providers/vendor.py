@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from sayso.agent.extras import install_command
 from sayso.agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
 from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
-from sayso.agent.run.model_call import context_tokens
+from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.schema.vendors import ApiFormat
 from sayso.pending.concurrency import offload
 

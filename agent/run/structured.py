@@ -26,41 +26,24 @@ if TYPE_CHECKING:
 
 _SPACE = r"[ \t\n\r]*+"
 
-
 #: Line breaks and tabs may stand in it unescaped: models write them so.
 _STRING = r'"(?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"'
-
-
 _NUMBER = r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+"
-
-
 _SCALAR = rf"{_STRING}|{_NUMBER}|true|false|null"
-
 
 #: What may come where any value may, behind an opening bracket, behind a comma, and behind a value. Each is told
 #: by its last character: that of a text is a quote.
 _VALUE = re.compile(rf"{_SPACE}(?:[\[{{]|{_SCALAR})")
-
-
 _KEY = re.compile(rf"{_SPACE}{_STRING}{_SPACE}:")
-
-
 _FIRST: Mapping[str, re.Pattern[str]] = {
     "[": re.compile(rf"{_SPACE}(?:[\[{{\]]|{_SCALAR})"),
     "{": re.compile(rf"{_SPACE}(?:}}|{_STRING}{_SPACE}:)"),
 }
-
-
 _NEXT: Mapping[str, re.Pattern[str]] = {"[": _VALUE, "{": _KEY}
-
-
 _REST: Mapping[str, re.Pattern[str]] = {"[": re.compile(rf"{_SPACE}[,\]]"), "{": re.compile(rf"{_SPACE}[,}}]")}
-
 
 #: The beginning of a code block that begins with a bracket.
 _FENCED = re.compile(r"```[\w+.-]*+\s*+(?=[\[{])")
-
-
 _BRACKET = re.compile(r"[\[{]")
 
 
@@ -135,17 +118,9 @@ def _expected(mark: str, inside: str) -> re.Pattern[str]:
 
 #: A quoted string, also one that never ends: whatever follows is in it, and is read only once.
 _STRING_of_lenient_json = r'"(?:[^"\\]|\\.)*+"?|' r"'(?:[^'\\]|\\.)*+'?"
-
-
 _BRACKETS = re.compile(rf"{_STRING_of_lenient_json}|[{{}}\[\]]", re.DOTALL)
-
-
 _FAULTS = re.compile(rf"{_STRING_of_lenient_json}|,(?=\s*+[}}\]])|\b(?:True|False|None)\b", re.DOTALL)
-
-
 _ESCAPES = re.compile(r"\\.|\"", re.DOTALL)
-
-
 _WORDS = {"True": "true", "False": "false", "None": "null", ",": ""}
 
 
@@ -197,22 +172,17 @@ def _requoted(found: re.Match[str]) -> str:
 #: What an answer is to be: an instance of a pydantic model, or plain data that fits a JSON Schema.
 ResponseFormat: TypeAlias = type[BaseModel] | dict[str, Any]
 
-
 #: Where in a value something is.
 _Path: TypeAlias = tuple[int | str, ...]
-
 
 #: What makes the shape of an object hang on more than its properties, which vendors do not know at its top.
 _CHOICES = frozenset(("anyOf", "oneOf", "not", "patternProperties", "if"))
 
-
 #: Keywords whose values are data, whatever they look like.
 _DATA = frozenset(("const", "default", "enum", "examples"))
 
-
 #: JSON values of an answer that are tried: a model may quote a few before it comes to its own.
 MAX_CANDIDATES = 8
-
 
 #: Mistakes of an answer that are told, and characters of them that a model is shown.
 MAX_MISTAKES, MAX_ERROR_CHARS = 10, 2000

@@ -21,11 +21,7 @@ from sayso.agent.tools.tool import Tool
 
 #: What a call begins with, in the words of a model.
 MARKER = "TOOL_CALL"
-
-
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Call a tool when it helps to answer; else answer yourself."
-
-
 _CONTRACT = f"""\
 How to call a tool:
 - Write {MARKER}, then one JSON object: {{"tool_name": "<name>", "parameters": {{...}}}}
@@ -61,36 +57,23 @@ def _written(schema: Mapping[str, Any]) -> str:
 #: Broken payloads of one text that are repaired: as each may be long, many would take long.
 MAX_REPAIRS = 16
 
-
 #: Characters before a marker that belong to its call at most: the start of a code block, or emphasis.
 MAX_LEAD_CHARS = 40
 
-
 #: What models call the name of a tool and its parameters.
 _NAMES = ("tool_name", "name", "tool", "function")
-
-
 _PARAMETERS = ("parameters", "arguments", "args", "params", "input")
-
 
 #: What else they write beside these, which is no parameter.
 _BESIDE = frozenset({"id", "type"})
 
-
 #: What stands before a marker that is only quoted: as part of a word it is none.
 _QUOTED = "quoted_"
 
-
 #: Characters of parameters that are none that are kept.
 _MAX_NOT_JSON_CHARS = 500
-
-
 _FENCE = r"<<<data (?P<boundary>[0-9a-f]{1,64})>>>"
-
-
 _LEAD = r"\s{0,8}(?:```\w{0,12}\s{0,8})?[*#<`]{0,4}"
-
-
 _TRAIL = r"s?(?!\w)[*>`]{0,4}[ \t]{0,8}[:=]?[*`]{0,4}\s{0,8}(?:```)?(?:json\w?)?\s{0,8}(?=[{\[])"
 
 
@@ -289,7 +272,7 @@ class TextToolProvider:
         return tuple(replace(call, id=self._new_id()) for call in calls)
 
 
-def speaks_text(provider: Provider) -> bool:
+def needs_text_tools(provider: Provider) -> bool:
     """Whether a provider must be told of tools in words: it says so, or its doors have no parameter for them (seed)."""
     if not getattr(provider, "supports_tools", True):
         return True

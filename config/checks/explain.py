@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from sayso.agent import AgentConfig, Tool
-from sayso.agent.policy import PolicyDecision
-from sayso.agent.run.approval import effective_decision
+from sayso.agent.guards.policy import PolicyDecision, effective_decision
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import ToolError, did_you_mean
 from sayso.agent.tools.registry import unknown_tool
@@ -174,7 +173,7 @@ class _Judged:
         args, problem = self._checked(given)
         if problem:
             return replace(self.known, problem=problem)
-        decision = effective_decision(self.case.tool, args or {}, self._config)
+        decision = effective_decision(self.case.tool, args or {}, self._config.tool_policy)
         explained = replace(
             self.known,
             arguments=args,

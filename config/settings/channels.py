@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from sayso.agent.policy import ArgumentForm, problem_of
+from sayso.agent.guards.policy import ArgumentForm, problem_of
 from sayso.config.settings.agent import ChannelAgentSettings
 from sayso.config.settings.base import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section, nothing_if_empty
 from sayso.config.settings.tools import RolesSettings, Selector

@@ -15,8 +15,8 @@ from redis import Redis
 from sayso.agent import ChannelAgent
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
+from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.providers.base import Provider
-from sayso.agent.run.journal import RedisJournals
 from sayso.channels.base import Channel
 from sayso.channels.console.feed import RedisFeed
 from sayso.channels.console.logins import RedisLogins

@@ -20,7 +20,7 @@ from sayso.agent import (
     emit_artifact,
     tool,
 )
-from sayso.agent.run.result_cache import cache_key
+from sayso.agent.run.tool_results import cache_key
 from sayso.agent.tools.context import TurnTimers, provide_timers, schedule_reply
 from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
 from tests.agent.test_compression import LONG, Summariser

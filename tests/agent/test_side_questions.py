@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
+from sayso.agent.guards.budget import BudgetLimits, MemoryBudget
 from sayso.agent.guards.pipeline import Guardrail, GuardrailsPipeline
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.recall import RunMemory
 from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.run.budget import BudgetLimits, MemoryBudget
 from sayso.agent.run.state import WITHHELD
 
 

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, tool
-from sayso.agent.messages import NO_USAGE
+from sayso.agent.messages import NO_USAGE, countable
 from sayso.agent.observability import usage
-from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetrics, countable
+from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetrics
 
 QUESTION = UsageStats(100, 20, 120, 0.01, "m", "p")
 

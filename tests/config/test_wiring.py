@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from sayso.agent.channel.prompts import Escalation
-from sayso.agent.run.journal import RedisJournals
+from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap

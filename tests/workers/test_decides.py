@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent.channel.user_message import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, spoken, user_message_text
+from sayso.agent.channel.user_message import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, user_message_text
+from sayso.agent.messages import without_notes
 from sayso.channels.types import Media, Receipt, Tap
 from tests.contracts.rigs import CHAT, turn
 
@@ -113,7 +114,7 @@ def test_the_model_reads_what_came_along_and_remembers_it(make_bot):
 @pytest.mark.parametrize("fields", [{"notes": ("location 35.68,139.69",)}, {"quoted": "the and that with this"}, {}])
 def test_the_words_can_be_told_from_the_rest(fields):
     """The language is that of the person, not of our brackets."""
-    assert spoken(user_message_text(replace(turn("wo ist das?\n[hm]"), **fields))) == "wo ist das?\n[hm]"
+    assert without_notes(user_message_text(replace(turn("wo ist das?\n[hm]"), **fields))) == "wo ist das?\n[hm]"
 
 
 def test_a_note_alone_is_a_turn():
