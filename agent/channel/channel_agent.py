@@ -67,61 +67,10 @@ from sayso.pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from sayso.pending.turns.change import Lease, Transition, TurnChange
 from sayso.pending.turns.queued import CHOICE_KIND, JournalUnreadable, QueuedTurn, StreamListener
 
-#: Characters of a read-only tool's result that the user sees above a question.
-MAX_READ_CHARS = 2000
-
-
-def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
-    """Return the text for the user. Texts of our own are in the user's language.
-
-    An empty answer counts as no answer. If tools have acted, the text never says that nothing was done.
-    """
-    match result.stop_reason:
-        case "provider_error":
-            return _failed(result, texts, has_acted=has_acted)
-        case "answer" if not (result.content.strip() or result.artifacts or result.choices):
-            return texts.model_lost() if has_acted else texts.model_away()
-        case "max_iterations":
-            return texts.too_many_steps()
-        case "budget":
-            return texts.budget_spent()
-        case "guardrail":
-            return texts.refused()
-        case "loop":
-            return texts.in_circles()
-        case "cancelled":
-            return texts.stopped()
-        case "answer" if result.finish_reason == "length":
-            return f"{result.content}\n\n{texts.answer_cut()}"
-    return result.content
-
-
-def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str] = ()) -> list[str]:
-    """Return the results of read-only tools that the model's last answer with calls asked for, as text.
-
-    If that answer also proposed an action, the run has ended before a model could report them. Errors are for models
-    and are left out, and so are results that are `shown` already.
-    """
-    last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
-    reading = {tool.name for tool in tools if tool.read_only}
-    results = [
-        message.content
-        for message in result.messages[last:]
-        if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
-    ]
-    as_text = [tell_result(unfenced(content)) for content in results if content not in shown]
-    return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text]
-
-
-def _failed(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
-    """Return why there is no answer. The text of a model that refuses comes first."""
-    if not result.refusal:
-        return words.model_lost(result.failure) if has_acted else words.model_failed(result.failure)
-    return f"{result.refusal}\n\n{words.model_lost(result.failure)}" if has_acted else result.refusal
-
-
 log = logging.getLogger(__name__)
 
+#: Characters of a read-only tool's result that the user sees above a question.
+MAX_READ_CHARS = 2000
 #: Number of scopes whose history is kept without a mailbox.
 MAX_MEMORIES = 5000
 
@@ -181,7 +130,7 @@ class ChannelAgent:
             choices=self._choices,
             files=self._files,
             confirm_ok=confirm_ok,
-            run_agent=self._run,
+            run_agent=self._run_agent,
             create_channel_run=self._channel_run,
         )
         self._last_questions: OrderedDict[str, str] = OrderedDict()
@@ -312,8 +261,8 @@ class ChannelAgent:
         `words`. A pending action is cancelled. Raises LeaseLost.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        looked = await reach(self.store.records.look, conversation, queued.user)
-        live = _with_prompt(looked, queued) if looked else None
+        current = await reach(self.store.records.look, conversation, queued.user)
+        live = _with_prompt(current, queued) if current else None
         pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
         press = self.store.seal.read(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
         is_choice = press is not None and press.choice is not None
@@ -322,12 +271,12 @@ class ChannelAgent:
                 return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
                 return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
-        told = [*await self._unclear_call_texts(queued, lease), words]
+        paragraphs = [*await self._unclear_call_texts(queued, lease), words]
         if live and live.state in WAITING_STATES and (is_choice or not queued.turn.tap):
             move = dropped_transition(live, queued.turn)
             closed = await self._prompts.close(queued.turn, live, "cancelled", move.told)
-            return TurnChange(replies=(*closed, (Reply(_join([move.told, *told])), "")), move=move)
-        return TurnChange(replies=((Reply(_join(told)), ""),))
+            return TurnChange(replies=(*closed, (Reply(_join([move.told, *paragraphs])), "")), move=move)
+        return TurnChange(replies=((Reply(_join(paragraphs)), ""),))
 
     async def _unclear_call_texts(self, queued: QueuedTurn, lease: Lease) -> list[str]:
         """Return a text for each call that an attempt at this turn started without knowing its outcome."""
@@ -345,16 +294,16 @@ class ChannelAgent:
         genuine = stored.is_genuine(self.store.seal, queued.turn.scope)
         words = texts_for(stored.action.language if genuine else "")
         preview = stored.action.preview if genuine else CHANGED  # its text must not be repeated
-        state, told, move = stored.state, "", None
+        state, outcome, move = stored.state, "", None
         if state == "claimed":  # it has not started
-            state, told = "superseded", words.unsafe(preview)
+            state, outcome = "superseded", words.unsafe(preview)
         elif state == "started":
-            state, told = "unknown", words.unknown(preview)
-            move = Transition(stored.pid, ("started", "unknown"), "unknown", told, queued.turn.event_id)
+            state, outcome = "unknown", words.unknown(preview)
+            move = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, queued.turn.event_id)
         else:
-            told = await self._confirmation.outcome_text(queued.turn.scope, stored)
-        closed = await self._prompts.close(queued.turn, stored, state, told)
-        return TurnChange(replies=(*closed, (Reply(told), "")), move=move)
+            outcome = await self._confirmation.outcome_text(queued.turn.scope, stored)
+        closed = await self._prompts.close(queued.turn, stored, state, outcome)
+        return TurnChange(replies=(*closed, (Reply(outcome), "")), move=move)
 
     async def _answer_with_files(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools can read the files that the user sent."""
@@ -393,9 +342,10 @@ class ChannelAgent:
             question = await find_question_elsewhere(self.store, turn, context.received_at)
             if question:
                 told = texts_for(question.action.language).asked_elsewhere(question.action.preview)
-                # In a thread with a history, the yes may answer an earlier message there.
-                return await self._run(context, told) if context.memory.get_history() else fixed_answer(context, told)
-        return await self._run(context, await self._recover_stale(context))
+                if context.memory.get_history():  # the yes may answer an earlier message of this thread
+                    return await self._run_agent(context, told)
+                return fixed_answer(context, told)
+        return await self._run_agent(context, await self._recover_stale(context))
 
     async def _recover_stale(self, context: TurnContext) -> str:
         """Settle an action whose process died while it ran. Return the text for the user."""
@@ -419,7 +369,8 @@ class ChannelAgent:
         language = choose(said, turn.language, self._language)
         return texts_for(language if not self._languages or language in self._languages else self._language)
 
-    async def _run(self, context: TurnContext, preface: str = "") -> TurnAnswer:
+    async def _run_agent(self, context: TurnContext, preface: str = "") -> TurnAnswer:
+        """Run the agent for a turn. The reply begins with the preface."""
         turn, run, timers = context.turn, self._channel_run(context), None
         if context.lease:
             timers = TurnTimers(turn.scope.id, context.received_at, context.texts.language, context.timers)
@@ -449,19 +400,19 @@ class ChannelAgent:
         self, context: TurnContext, result: AgentResult, proposal: Proposal | None, preface: str
     ) -> TurnAnswer:
         """Return the replies to a run, including its question."""
-        words = context.texts
+        texts = context.texts
         files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
-        content = reply_text(result, words, has_acted=self._has_acted(result))
+        content = reply_text(result, texts, has_acted=self._has_acted(result))
         # The user is told of unclear calls whatever the model writes about them.
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
-        found = read_results(result, self.agent.tools, shown=beside) if proposal else []
-        told = _join([*(words.unknown(call.tool_name) for call in result.unclear), *found, *beside])
+        results = read_results(result, self.agent.tools, shown=beside) if proposal else []
+        reports = _join([*(texts.unknown(call.tool_name) for call in result.unclear), *results, *beside])
         if proposal:  # the question stands alone: no choices beside it
-            asked, arms = self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
-            await note_question(self.store, context.turn, asked[1])
-            return TurnAnswer(TurnChange(replies=(*_text_replies(told), *files, asked), arms=arms), result)
-        spoken_text = _text_replies(_join([preface, told, content]), result.failure_cause)
-        answer = TurnAnswer(TurnChange(replies=(*spoken_text, *files)), result)
+            question, actions = self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
+            await note_question(self.store, context.turn, question[1])
+            return TurnAnswer(TurnChange(replies=(*_text_replies(reports), *files, question), arms=actions), result)
+        text = _text_replies(_join([preface, reports, content]), result.failure_cause)
+        answer = TurnAnswer(TurnChange(replies=(*text, *files)), result)
         return self._choices.add_to(context, answer, result.choices if result.stop_reason in _OWN_REPLY_REASONS else ())
 
     def _has_acted(self, result: AgentResult) -> bool:
@@ -493,6 +444,55 @@ class ChannelAgent:
 
 def _text_replies(text: str, cause: str = "") -> tuple[tuple[Reply, str], ...]:
     return ((Reply(text, cause=cause), ""),) if text else ()
+
+
+def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
+    """Return the text for the user. Texts of our own are in the user's language.
+
+    An empty answer counts as no answer. If tools have acted, the text never says that nothing was done.
+    """
+    match result.stop_reason:
+        case "provider_error":
+            return _failed(result, texts, has_acted=has_acted)
+        case "answer" if not (result.content.strip() or result.artifacts or result.choices):
+            return texts.model_lost() if has_acted else texts.model_away()
+        case "max_iterations":
+            return texts.too_many_steps()
+        case "budget":
+            return texts.budget_spent()
+        case "guardrail":
+            return texts.refused()
+        case "loop":
+            return texts.in_circles()
+        case "cancelled":
+            return texts.stopped()
+        case "answer" if result.finish_reason == "length":
+            return f"{result.content}\n\n{texts.answer_cut()}"
+    return result.content
+
+
+def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str] = ()) -> list[str]:
+    """Return the results of read-only tools that the model's last answer with calls asked for, as text.
+
+    If that answer also proposed an action, the run has ended before a model could report them. Errors are for models
+    and are left out, and so are results that are `shown` already.
+    """
+    last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
+    reading = {tool.name for tool in tools if tool.read_only}
+    results = [
+        message.content
+        for message in result.messages[last:]
+        if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
+    ]
+    as_text = [tell_result(unfenced(content)) for content in results if content not in shown]
+    return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text]
+
+
+def _failed(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
+    """Return why there is no answer. The text of a model that refuses comes first."""
+    if not result.refusal:
+        return words.model_lost(result.failure) if has_acted else words.model_failed(result.failure)
+    return f"{result.refusal}\n\n{words.model_lost(result.failure)}" if has_acted else result.refusal
 
 
 def turn_label(turn: Turn) -> str:
