@@ -41,7 +41,7 @@ def test_what_does_not_decide_confirms_nothing(make_bot, fields):
 def test_what_does_not_decide_is_no_late_yes(make_bot, fields):
     """Nor is it told what became of a question that ended unanswered."""
     bot = make_bot("A", lines=["I see."])
-    bot.agent._questions._expiry_notice = True
+    bot.agent._prompts._expiry_notice = True
     bot.say("delete A")
     bot.rig.pass_time(61)
     bot.rig.overdue()
