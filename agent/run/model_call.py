@@ -27,7 +27,7 @@ from sayso.agent.providers.base import (
     astream_call,
 )
 from sayso.agent.providers.fallback import fallback_listener, name_of
-from sayso.agent.providers.files import named_only
+from sayso.agent.providers.files import without_files
 from sayso.agent.result import ending_words
 from sayso.agent.run.budget import BudgetRefusal, book_in, refusal_of
 from sayso.agent.run.cache import Cache, CacheKeyBuilder, forgotten, looked_up, stored
@@ -387,7 +387,7 @@ class ModelCaller:
     def _messages(self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]) -> Sequence[Message]:
         """Return what the model is sent of the transcript."""
         messages = self._fitted(run, model, prompt, schemas)
-        return named_only(messages) if run.names_files else messages
+        return without_files(messages) if run.names_files else messages
 
     def _fitted(self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]) -> Sequence[Message]:
         """Return the transcript as far as the model's context window has room for it."""
