@@ -102,7 +102,7 @@ def remembered(history: str, limits: ConversationMemory | None) -> ConversationM
         memory = ConversationMemory.from_dict(json.loads(history))
         if limits is None or (memory.max_messages, memory.max_tokens) == (limits.max_messages, limits.max_tokens):
             return memory
-        return memory.limited(limits.max_messages, limits.max_tokens)  # they were configured anew since
+        return memory.with_limits(limits.max_messages, limits.max_tokens)  # they were configured anew since
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
 
 

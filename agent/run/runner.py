@@ -97,7 +97,8 @@ class Session:
             if kept is None:
                 self._shared = self._without_store(memory)
             else:
-                self._shared = self._known = kept.limited(memory.max_messages, memory.max_tokens) if memory else kept
+                limited = kept.with_limits(memory.max_messages, memory.max_tokens) if memory else kept
+                self._shared = self._known = limited
             return self._shared, kept is not None
 
     def _without_store(self, memory: ConversationMemory | None) -> ConversationMemory:
@@ -187,8 +188,8 @@ class Runner:
         if self._session is not None and request.memory is None:
             self.memory = await self._session.load(self.memory, run.chronicle)
         run.recall(self.memory if request.memory is None else request.memory)
-        if run.remembering.may_know:
-            sections = await run.remembering.sections(request.words)
+        if run.remembering.is_configured:
+            sections = await run.remembering.context(request.words)
             run.context = "\n\n".join(filter(None, (run.context, sections)))
 
     def _remembering(self, request: RunRequest, chronicle: RunEvents) -> RunMemory:
@@ -248,13 +249,15 @@ class Runner:
         """Take the run into the memory, whole, once everything that it teaches is known."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
-        may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
+        may_ask = ending.reason != "budget" and not (run.remembering.calls_model and await is_spent(run, self._config))
         if draft is not None:
-            run.remembering.memory = draft.after
+            run.remembering.memory = draft.memory
         if may_ask and ending.reason not in _TEACH_NOTHING:
             await run.remembering.learn(run.messages)
         if draft is not None:  # last, so that hardly any other run sums up between this and the commit
-            await run.remembering.forgotten(draft.forgotten, sum_up=may_ask, latest=draft.summary_now)
+            await run.remembering.record_trim(
+                draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary
+            )
         await self._asker.spend_beside(run)
         if draft is not None:
             draft.commit()
