@@ -41,7 +41,6 @@ from sayso.agent.channel.turn_journal import Journals, TurnJournal, unclear_call
 from sayso.agent.channel.user_message import StreamingJournal, may_stream, user_message_text
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
-from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
 from sayso.agent.run.journal import NoJournal
 from sayso.agent.tools.context import (
@@ -49,6 +48,7 @@ from sayso.agent.tools.context import (
     provide_received_files,
     provide_timers,
 )
+from sayso.agent.tools.results import result_text
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of
@@ -484,7 +484,7 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
         for message in result.messages[last:]
         if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
     ]
-    as_text = [tell_result(unfenced(content)) for content in results if content not in shown]
+    as_text = [result_text(unfenced(content)) for content in results if content not in shown]
     return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text]
 
 

@@ -99,7 +99,7 @@ def memory_from_json(history: str, limits: ConversationMemory | None) -> Convers
         memory = ConversationMemory.from_dict(json.loads(history))
         if limits is None or (memory.max_messages, memory.max_tokens) == (limits.max_messages, limits.max_tokens):
             return memory
-        return memory.limited(limits.max_messages, limits.max_tokens)  # the limits have been changed
+        return memory.with_limits(limits.max_messages, limits.max_tokens)  # the limits have been changed
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.loop_detection import NUDGE
-from sayso.agent.guards.pipeline import GuardrailBlocked, guarded
+from sayso.agent.guards.pipeline import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.policy import is_always_denied
 from sayso.agent.messages import NO_USAGE, Message, Role
 from sayso.agent.providers.base import ProviderError
@@ -53,7 +53,7 @@ class AgentLoop:
         pipeline = self._config.guardrails
         for message in run.request.messages:
             if pipeline is not None and message.role is Role.USER and message.content:
-                content = await guarded(pipeline, "input", message.content, run.events)
+                content = await apply_guardrails(pipeline, "input", message.content, run.events)
                 if content != message.content:
                     message = Message(message.role, content, media=message.media)  # noqa: PLW2901
             run.messages.append(message)
@@ -132,7 +132,7 @@ class AgentLoop:
         """End the run with the model's answer. Return None if it has the wrong form and the model is asked again."""
         pipeline, response_format, content = self._config.guardrails, run.request.response_format, answer.content
         if pipeline is not None:
-            content = await guarded(pipeline, "output", content, run.events)
+            content = await apply_guardrails(pipeline, "output", content, run.events)
         if response_format is None:
             finish_reason = answer.details.finish_reason if answer.details else ""
             is_empty = not (content.strip() or run.artifacts or run.choices)

@@ -28,7 +28,7 @@ from sayso.agent.providers.base import (
     astream_call,
 )
 from sayso.agent.providers.fallback import fallback_listener, name_of
-from sayso.agent.providers.files import named_only
+from sayso.agent.providers.files import without_files
 from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.result import stop_text
 from sayso.agent.run.cache import CacheKeyBuilder, cached_answer, delete_answer, store_answer
@@ -168,7 +168,7 @@ class ModelCaller:
     ) -> Sequence[Message]:
         """Return the part of the transcript that the model is sent."""
         messages = self._fit_messages(run, model, prompt, schemas)
-        return named_only(messages) if run.names_files_only else messages
+        return without_files(messages) if run.names_files_only else messages
 
     def _fit_messages(
         self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]

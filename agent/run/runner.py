@@ -127,8 +127,8 @@ class Runner:
         if self._session is not None and request.memory is None:
             self.memory = await self._session.load(self.memory, run.events)
         run.set_memory(self.memory if request.memory is None else request.memory)
-        if run.run_memory.may_know:
-            sections = await run.run_memory.sections(request.user_text)
+        if run.run_memory.is_configured:
+            sections = await run.run_memory.context(request.user_text)
             run.context = "\n\n".join(filter(None, (run.context, sections)))
 
     async def _run_loop(self, run: RunState) -> RunEnd:
@@ -169,13 +169,15 @@ class Runner:
         """Learn from the run, then add all its messages to the memory at once."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._learning_takes_time(run) else None
-        may_ask = end.reason != "budget" and not (run.run_memory.asks and await is_budget_spent(run, self._config))
+        may_ask = end.reason != "budget" and not (
+            run.run_memory.calls_model and await is_budget_spent(run, self._config)
+        )
         if draft is not None:
-            run.run_memory.memory = draft.after
+            run.run_memory.memory = draft.memory
         if may_ask and end.reason not in _WITHOUT_LEARNING:
             await run.run_memory.learn(run.messages)
         if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
-            await run.run_memory.forgotten(draft.forgotten, sum_up=may_ask, latest=draft.summary_now)
+            await run.run_memory.record_trim(draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary)
         await self._model_caller.book_side_usage(run)
         if draft is not None:
             draft.commit()
@@ -277,7 +279,7 @@ class Session:
             if loaded is None:
                 self._shared = self._without_store(memory)
             else:
-                limited = loaded.limited(memory.max_messages, memory.max_tokens) if memory else loaded
+                limited = loaded.with_limits(memory.max_messages, memory.max_tokens) if memory else loaded
                 self._shared = self._stored = limited
             return self._shared, loaded is not None
 

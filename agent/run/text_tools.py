@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall
-from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, pieces
+from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, stream_items
 from sayso.agent.providers.fallback import name_of
 from sayso.agent.run.structured import decode_value
 from sayso.agent.tools.screening import fenced
@@ -249,7 +249,7 @@ class TextToolProvider:
         """Yield the pieces of the answer, text as soon as it cannot be the start of a call. Raises ProviderError."""
         parsed_request = ProviderRequest(**request)
         text, sent = "", 0
-        async with aclosing(pieces(self.provider, self._in_text(parsed_request))) as stream:
+        async with aclosing(stream_items(self.provider, self._in_text(parsed_request))) as stream:
             async for item in stream:
                 if isinstance(item, Restart):
                     text, sent = "", 0

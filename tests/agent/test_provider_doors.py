@@ -80,8 +80,8 @@ def hear(asked, request=REQUEST):
         (KeyError("choices"), "KeyError: 'choices'"),
         (TimeoutError(), "TimeoutError"),
         (ValueError("no\nsecond line"), "ValueError: no"),
-        (asyncio.CancelledError(), "Quit"),
-        (SystemExit(1), "Quit: it raised SystemExit"),
+        (asyncio.CancelledError(), "Escaped"),
+        (SystemExit(1), "Escaped: it raised SystemExit"),
     ],
 )
 def test_whatever_a_provider_raises_is_a_provider_error(door, error, said):

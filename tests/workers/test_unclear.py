@@ -161,7 +161,7 @@ def test_ok_whose_worker_died_runs_once(make_bot):
 def test_unclear_reply_in_another_language_asks_again(make_bot, words):
     """A question in English is also answered in the language of its person: no yes there, and no new request."""
     bot = make_bot("A")
-    bot.agent.parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")
     assert bot.say(words).startswith("I did not understand whether you mean yes or no: Delete A")
     assert bot.say("yes").startswith("deleted A")
@@ -171,6 +171,6 @@ def test_unclear_reply_in_another_language_asks_again(make_bot, words):
 def test_new_request_in_another_language_drops_the_proposal(make_bot, words):
     """Nothing is searched for in it."""
     bot = make_bot("A", lines=["Sunny."])
-    bot.agent.parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")
     assert "dropped this: Delete A" in bot.say(words)

@@ -133,7 +133,7 @@ def test_only_the_owner_reads_the_files(knowledge):
 def test_processes_lose_no_line(tmp_path):
     """Three write at once into the same files."""
     code = (
-        "import sys; from agent.memories import *\n"
+        "import sys; from sayso.agent.memory.knowledge import KnowledgeMemory\n"
         "for n in range(10): KnowledgeMemory(sys.argv[1]).remember(f'{sys.argv[2]}{n}', persistent=bool(n % 2))"
     )
     running = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "xyz"]

@@ -90,7 +90,7 @@ def test_threads_lose_nothing(store):
 def test_processes_share_a_file_and_lose_nothing(tmp_path):
     """Also those that make it at the same time."""
     code = (
-        "import sys; from agent.memories import *\n"
+        "import sys; from sayso.agent.memory.graph import SQLiteTripleStore, Triple\n"
         "for n in range(20): SQLiteTripleStore(sys.argv[1]).add_many('a', [Triple(sys.argv[2], 'is', str(n))], most=99)"
     )
     path = str(tmp_path / "graph.db")
