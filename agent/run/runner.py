@@ -169,9 +169,8 @@ class Runner:
         """Learn from the run, then add all its messages to the memory at once."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._learning_takes_time(run) else None
-        may_ask = end.reason != "budget" and not (
-            run.run_memory.calls_model and await is_budget_spent(run, self._config)
-        )
+        is_spent = run.run_memory.calls_model and await is_budget_spent(run, self._config)
+        may_ask = end.reason != "budget" and not is_spent
         if draft is not None:
             run.run_memory.memory = draft.memory
         if may_ask and end.reason not in _WITHOUT_LEARNING:
