@@ -169,8 +169,9 @@ class Runner:
         """Learn from the run, then add all its messages to the memory at once."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._learning_takes_time(run) else None
-        is_spent = run.run_memory.calls_model and await is_budget_spent(run, self._config)
-        may_ask = end.reason != "budget" and not is_spent
+        may_ask = end.reason != "budget"
+        if may_ask and run.run_memory.calls_model:
+            may_ask = not await is_budget_spent(run, self._config)
         if draft is not None:
             run.run_memory.memory = draft.memory
         if may_ask and end.reason not in _WITHOUT_LEARNING:
