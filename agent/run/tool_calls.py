@@ -19,7 +19,7 @@ from sayso.agent.tools.context import collect_artifacts, collect_choices, collec
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
-from sayso.agent.tools.tool import Tool, shown
+from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.pending.concurrency import in_thread, lending
 from sayso.pending.executors import keyed
 from sayso.pending.proposals import begin_round, collect_proposals, in_channel_run, restore, set_position
@@ -202,7 +202,7 @@ class _Calls:
                 made = await self.journal.keep(at, made)
                 await self.journal.save()
             summary = await self.compressor.compress(asked.tool.name, raw)
-            content = await shown(asked.tool, raw, summary=summary.text, mark=summary.mark)
+            content = await result_for_model(asked.tool, raw, summary=summary.text, mark=summary.mark)
             made = replace(made, content=content, raw_digest=digest(raw), usage=summary.usage)
             kept = CachedResult(raw, summary.text, summary.mark) if summary.mark else kept
             if summary.failed:

@@ -254,7 +254,7 @@ def shaped(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, "$defs": kept} if kept else made
 
 
-def together(schema: Mapping[str, Any]) -> dict[str, Any]:
+def merge_all_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with its own `allOf` as one, and what is inside it as it is."""
     return _Shaper(schema.get("$defs", {})).merged(dict(schema))
 
