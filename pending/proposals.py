@@ -258,7 +258,8 @@ class _provided(Generic[T]):  # noqa: N801  # used like a function
         self._value = value
 
     def __enter__(self) -> T:
-        self._token = _context.set(_context.get()._replace(**{self._field: self._value}))
+        change: dict[str, Any] = {self._field: self._value}
+        self._token = _context.set(_context.get()._replace(**change))
         return self._value
 
     def __exit__(self, *_: object) -> None:

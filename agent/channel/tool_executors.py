@@ -19,7 +19,7 @@ from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.result import AgentResult
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
-from sayso.agent.tools.results import result_text, serialise
+from sayso.agent.tools.results import result_text, serialize
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
@@ -152,7 +152,7 @@ async def _execute(executor: Executor) -> Any:
 def _observed_text(value: Any) -> str:
     """Return a result as text for observers. It never raises, because the effect took place."""
     try:
-        return value if isinstance(value, str) else result_text(serialise(value))
+        return value if isinstance(value, str) else result_text(serialize(value))
     except Exception:  # noqa: BLE001  # a value of any type may raise anything
         return type(value).__name__
 
@@ -266,7 +266,7 @@ def _result_text(tool: Tool, value: Any) -> str:
         )
     if isinstance(value, Ambiguous | NotFound):  # nothing was done, because the target was missing or ambiguous
         raise EffectFailed(value.in_words)
-    return result_text(serialise(value))
+    return result_text(serialize(value))
 
 
 def _undo_executor(tool: Tool) -> ExecutorFactory:

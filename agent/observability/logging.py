@@ -12,7 +12,7 @@ from typing import Any
 
 from sayso.agent.messages import Message, UsageStats
 from sayso.agent.observability.observer import AgentObserver
-from sayso.agent.tools.definition import shown_name
+from sayso.agent.tools.definition import loggable_name
 
 #: How many runs may have an open model call; beyond that, the oldest one's `llm_end` is logged without a duration.
 MAX_RUNS = 10_000
@@ -91,7 +91,7 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, _Source]] = {
     "tool_end": {"call_id": "call_id", "tool": "tool_name", "duration_ms": "duration_ms"},
     "tool_error": {
         "call_id": "call_id",
-        "tool": ("tool_name", shown_name),
+        "tool": ("tool_name", loggable_name),
         "error": ("error", _class_name),
         "duration_ms": "duration_ms",
     },

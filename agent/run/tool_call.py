@@ -20,11 +20,11 @@ from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, text_digest
 from sayso.agent.run.tool_results import cache_key, load_result
-from sayso.agent.tools.arguments import Checked
+from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError
-from sayso.agent.tools.results import ChunkCallback, serialise
+from sayso.agent.tools.results import ChunkCallback, serialize
 from sayso.agent.tools.screening import collect_suspicions
-from sayso.agent.tools.tool import Tool, shown
+from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.channels.i18n.invisible import readable
 from sayso.pending.concurrency import in_thread, within
 from sayso.pending.executors import PendingConfirmation
@@ -39,7 +39,7 @@ class ToolRequest:
 
     call: ToolCall
     tool: Tool
-    checked: Checked
+    checked: ValidatedArguments
     decision: PolicyDecision
 
     @property
@@ -68,13 +68,13 @@ async def run_call(request: ToolRequest, config: AgentConfig, chunk_callback: Ch
         return ToolRun(CallOutcome(call, f"Error: {exc}"), error=exc)
     except EffectUnknownError as exc:
         text = f"Error: {exc}"
-        outcome = _outcome(call, await shown(tool, text), text)
+        outcome = _outcome(call, await result_for_model(tool, text), text)
         if not tool.repeatable:
             outcome = replace(_outcome(call, f"{outcome.content}\n{UNCLEAR}", text), unclear=True)
         return ToolRun(outcome, error=exc)
     except ToolError as exc:
         text = str(exc) if str(exc).startswith("Error ") else f"Error: {exc}"
-        return ToolRun(_outcome(call, await shown(tool, text), text), error=exc)
+        return ToolRun(_outcome(call, await result_for_model(tool, text), text), error=exc)
 
 
 async def _apply_policy(request: ToolRequest, config: AgentConfig, chunk_callback: ChunkCallback | None) -> ToolRun:
@@ -128,7 +128,7 @@ async def _run_or_reuse(request: ToolRequest, config: AgentConfig, chunk_callbac
     outcome = await _result_outcome(request, cached.raw, config)
     if not cached.compressed or outcome.ends or not config.tool.compress_results:
         return ToolRun(outcome)
-    content = await shown(request.tool, cached.raw, summary=cached.compressed, mark=cached.mark)
+    content = await result_for_model(request.tool, cached.raw, summary=cached.compressed, mark=cached.mark)
     return ToolRun(_outcome(request.call, content, cached.raw))
 
 
@@ -147,7 +147,7 @@ async def _run_tool(
         value = await invoke(replace(request.call, parameters=dict(parameters)), request.tool, config, chunk_callback)
     if isinstance(value, PendingConfirmation):
         return ToolRun(await _proposal_outcome(request, value))
-    raw = serialise(value)
+    raw = serialize(value)
     return ToolRun(await _result_outcome(request, raw, config), raw, key)
 
 
@@ -157,7 +157,7 @@ async def invoke(
     config: AgentConfig,
     chunk_callback: ChunkCallback | None = None,
     *,
-    checked: Checked | None = None,
+    checked: ValidatedArguments | None = None,
 ) -> Any:
     """Return the tool's value. Of the time limits of the tool and of the agent, the shorter one applies."""
     seconds = config.tool_timeout_seconds
@@ -175,7 +175,7 @@ async def invoke(
 async def _result_outcome(request: ToolRequest, raw: str, config: AgentConfig) -> CallOutcome:
     """Return the outcome of a result, and whether the run ends with it. The stop condition gets the raw result."""
     ends = _meets_stop_condition(config, request.tool.name, raw) or request.tool.terminal
-    outcome = _outcome(request.call, await shown(request.tool, raw, whole=ends), raw)
+    outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=ends), raw)
     return replace(outcome, ends="terminal", final_text=outcome.content) if ends else outcome
 
 
@@ -192,8 +192,8 @@ def _meets_stop_condition(config: AgentConfig, name: str, raw: str) -> bool:
 
 async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
     """Return the outcome of a proposal: the question for the user, or the reason why there is none."""
-    raw = serialise(value)
-    outcome = _outcome(request.call, await shown(request.tool, raw, whole=True), raw)
+    raw = serialize(value)
+    outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=True), raw)
     if isinstance(value, PendingConfirmation):
         preview = asked_preview() or value.preview  # the stored preview counts, whatever the tool adds to it
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))

@@ -18,7 +18,7 @@ from sayso.agent.tools.context import collect_artifacts, collect_choices, collec
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
-from sayso.agent.tools.tool import Tool, shown
+from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.pending.concurrency import in_thread, lending
 from sayso.pending.executors import keyed
 from sayso.pending.proposals import begin_round, collect_proposals, restore, set_position
@@ -215,7 +215,7 @@ class _CallsRunner:
                 outcome = await self.journal.record_outcome(at, outcome)
                 await self.journal.save()
             summary = await self.compressor.compress(request.tool.name, raw)
-            content = await shown(request.tool, raw, summary=summary.text, mark=summary.mark)
+            content = await result_for_model(request.tool, raw, summary=summary.text, mark=summary.mark)
             outcome = replace(outcome, content=content, raw_digest=text_digest(raw), usage=summary.usage)
             result = CachedResult(raw, summary.text, summary.mark) if summary.mark else result
             if summary.failed:

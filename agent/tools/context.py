@@ -169,7 +169,8 @@ class provided(Generic[T]):  # noqa: N801  # used like a function
         self._value = value
 
     def __enter__(self) -> T:
-        self._token = _environment.set(_environment.get()._replace(**{self._field: self._value}))
+        change: dict[str, Any] = {self._field: self._value}
+        self._token = _environment.set(_environment.get()._replace(**change))
         return self._value
 
     def __exit__(self, *_: object) -> None:

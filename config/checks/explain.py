@@ -13,7 +13,7 @@ from sayso.agent.guards.policy import PolicyDecision, effective_decision
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import ToolError, did_you_mean
 from sayso.agent.tools.registry import unknown_tool
-from sayso.agent.toolsets.selectors import Foreseen, roles_in, would_show
+from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import own_tools, tool_policy
@@ -59,7 +59,7 @@ class Explanation:
     tool: str
     verdict: ToolVerdict
     has_tool: ExplainedReason
-    shown: Foreseen | None = None
+    shown: Visibility | None = None
     shown_because: ExplainedReason | None = None
     arguments: dict[str, Any] | None = None
     problem: str = ""
