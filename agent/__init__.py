@@ -2,9 +2,12 @@
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.config import AgentConfig, ConfirmAction, ToolConfig
+from sayso.agent.config import AgentConfig, Cache, CachedResult, CacheStats, ResultCache, ToolConfig
+from sayso.agent.guards.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
 from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
+from sayso.agent.guards.loop_detection import LoopDetector
 from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailResult, GuardrailsPipeline
+from sayso.agent.guards.policy import ConfirmAction, PolicyDecision, ToolPolicy
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory, Triple
@@ -17,7 +20,6 @@ from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
 from sayso.agent.observability.otel import OpenTelemetryObserver
 from sayso.agent.observability.trace import AgentTrace, TraceStep
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetrics
-from sayso.agent.policy import PolicyDecision, ToolPolicy
 from sayso.agent.providers.base import (
     Provider,
     ProviderConfigurationError,
@@ -30,13 +32,11 @@ from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.providers.testing import LocalProvider, ScriptedProvider
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.result import AgentResult, StreamChunk
-from sayso.agent.run.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
-from sayso.agent.run.cache import Cache, CacheKeyBuilder, CacheStats, InMemoryCache, RedisCache
+from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
 from sayso.agent.run.cancellation import CancellationToken
-from sayso.agent.run.loop_detection import LoopDetector
-from sayso.agent.run.result_cache import CachedResult, MemoryResultCache, ResultCache
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import ParseResult, PromptBuilder, ToolCallParser
+from sayso.agent.run.tool_results import MemoryResultCache
 from sayso.agent.tools.context import (
     Artifact,
     ReceivedFile,

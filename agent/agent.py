@@ -1,14 +1,14 @@
-"""Agent: run, arun, astream, batch."""
+"""Agent: a language model with tools. Runs one request, streams it, or runs a batch."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
@@ -23,85 +23,34 @@ from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.journal import Journal, NoJournal
-from sayso.agent.run.loop import Loop
+from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, Sleep
 from sayso.agent.run.runner import Runner, Session
-from sayso.agent.run.state import RunRequest, RunTextListener, said_in
+from sayso.agent.run.state import RunRequest, RunTextListener, to_messages
 from sayso.agent.run.structured import ResponseFormat
-from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, speaks_text
+from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector
-from sayso.pending.concurrency import at_once, lending, run_sync
+from sayso.pending.concurrency import lending, run_sync
 
-#: Hears how many prompts of how many are done.
+T = TypeVar("T")
+
+#: Called with the number of finished prompts and the number of all prompts.
 OnProgress = Callable[[int, int], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """How the prompts of one batch are answered. Raises ValueError for a `max_concurrency` that runs nothing."""
-
-    runner: Runner
-    observers: Sequence[AgentObserver]
-    max_concurrency: int
-    response_format: ResponseFormat | None
-    on_progress: OnProgress | None
-    asynchronous: bool = True
-
-    def __post_init__(self) -> None:
-        if self.max_concurrency < 1:
-            raise ValueError(f"max_concurrency={self.max_concurrency!r} runs nothing: use 1 or more")
-
-    async def answers(self, prompts: Sequence[str | Sequence[Message]]) -> list[AgentResult]:
-        """The results, in the prompts' order."""
-        chronicle, began = RunEvents(self.observers, asynchronous=self.asynchronous), perf_counter()
-        await chronicle.tell("batch_start", len(prompts))
-        room, done = asyncio.Semaphore(self.max_concurrency), 0
-
-        async def one(prompt: str | Sequence[Message]) -> AgentResult:
-            nonlocal done
-            async with room:
-                result = await self._isolated(prompt)
-            done += 1
-            if self.on_progress is not None:
-                self.on_progress(done, len(prompts))
-            return result
-
-        results = await at_once(map(one, prompts))
-        errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
-        await chronicle.tell("batch_end", len(results), errors, (perf_counter() - began) * 1000)
-        return results
-
-    async def _isolated(self, prompt: str | Sequence[Message]) -> AgentResult:
-        """One prompt: what breaks breaks it alone. It knows the agent's own memory, and changes nothing in it."""
-        own = self.runner.memory
-        memory = own.branch() if own is not None else ConversationMemory()
-        try:
-            return await self.runner.answer(
-                RunRequest(
-                    said_in(prompt),
-                    self.response_format,
-                    memory=memory,
-                    asynchronous=self.asynchronous,
-                    is_of_batch=True,
-                )
-            )
-        except Exception as exc:  # noqa: BLE001  # told in its place
-            return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
-
-
-#: Hears the text of a reply as it comes.
+#: Receives the text of a reply while it arrives.
 StreamHandler = Callable[[str], Any]
 
 
 class Agent:
-    """Tools, a provider and settings. Holds nothing of any run, so one agent serves many at once.
+    """Tools, a provider and settings. Keeps no state of runs, so one agent serves many runs at the same time.
 
-    Given a registry, or anything else with `all()`, it asks for the tools at each step. `usage` and `analytics` add up
-    what all runs come to. A provider that knows no tools is spoken to in text, by `prompt_builder` and `parser`.
+    With a registry, or anything else with `all()`, the tools are read again at each step. `usage` and `analytics` add
+    up all runs. A provider without tool calls is used through text, with `prompt_builder` and `parser`.
 
-    `memory` is what its owner chooses to share: given here, all runs have it; given to `arun`, only that run.
+    A `memory` given here is shared by all runs; one given to `arun` is used by that run only.
     """
 
     def __init__(
@@ -122,52 +71,57 @@ class Agent:
         self.usage = AgentUsage()
         self.analytics = AgentAnalytics() if self.config.enable_analytics else None
         toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
-        self._toolset = _Remembered(toolset, self.config.knowledge_memory) if self.config.knowledge_memory else toolset
+        self._toolset = (
+            _ToolsetWithMemory(toolset, self.config.knowledge_memory) if self.config.knowledge_memory else toolset
+        )
         self._prompt_builder = prompt_builder
-        self._observers = _observers_of(self.config)
+        self._observers = _collect_observers(self.config)
         self._sleep = sleep
         store, session_id = self.config.session_store, self.config.session_id
         self._session = Session(store, session_id) if store is not None and session_id is not None else None
-        self._runner = self._wired(provider or OfflineProvider(), selector, memory)
+        self._runner = self._create_runner(provider or OfflineProvider(), selector, memory)
 
-    def _wired(self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None) -> Runner:
-        spoken_to = TextToolProvider(provider, self.parser, self._prompt_builder) if speaks_text(provider) else provider
-        asker = ModelCaller(spoken_to, self.config, self.usage, sleep=self._sleep)
-        loop = Loop(self._toolset, asker, self.config, selector)
+    def _create_runner(
+        self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
+    ) -> Runner:
+        needs_text = needs_text_tools(provider)
+        called = TextToolProvider(provider, self.parser, self._prompt_builder) if needs_text else provider
+        caller = ModelCaller(called, self.config, self.usage, sleep=self._sleep)
+        loop = AgentLoop(self._toolset, caller, self.config, selector)
         self._provider, self._selector = provider, selector
-        return Runner(provider, self.config, loop, asker, self._observers, self.analytics, memory, self._session)
+        return Runner(provider, self.config, loop, caller, self._observers, self.analytics, memory, self._session)
 
     @property
     def name(self) -> str:
-        """The configured name."""
+        """Return the configured name."""
         return self.config.name
 
     @property
     def provider(self) -> Provider:
-        """Who is asked. Another one answers the runs that begin from then on."""
+        """Return the model provider. A new one is used by runs that begin after the change."""
         return self._provider
 
     @provider.setter
     def provider(self, provider: Provider) -> None:
-        self._runner = self._wired(provider, self._selector, self.memory)
+        self._runner = self._create_runner(provider, self._selector, self.memory)
 
     @property
     def selector(self) -> ToolSelector | None:
-        """What chooses the tools that the model is shown; None shows all."""
+        """Return what selects the tools that the model is shown; None shows all."""
         return self._selector
 
     @selector.setter
     def selector(self, selector: ToolSelector | None) -> None:
-        self._runner = self._wired(self._provider, selector, self.memory)
+        self._runner = self._create_runner(self._provider, selector, self.memory)
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools there are now: a registry's may change while the agent lives."""
+        """Return the current tools. Those of a registry may change."""
         return self._toolset.all()
 
     @property
     def memory(self) -> ConversationMemory | None:
-        """The agent's own conversation; of a session, what was read last."""
+        """Return the agent's own conversation; with a session, the one that was read last."""
         return self._runner.memory
 
     @memory.setter
@@ -176,35 +130,35 @@ class Agent:
 
     @property
     def total_cost(self) -> float:
-        """What all runs cost so far, in USD."""
+        """Return the cost of all runs in US dollars."""
         return self.usage.total_cost_usd
 
     @property
     def total_tokens(self) -> int:
-        """The tokens of all runs so far."""
+        """Return the tokens of all runs."""
         return self.usage.total_tokens
 
     def get_usage_summary(self) -> str:
-        """What all runs used, to read."""
+        """Return the usage of all runs as text."""
         return str(self.usage)
 
     def reset_usage(self) -> None:
-        """Count from zero again."""
+        """Set the usage to zero."""
         self.usage.reset()
 
     def get_analytics(self) -> AgentAnalytics | None:
-        """How the tools were used; None unless `enable_analytics` is set."""
+        """Return how the tools were used; None without `enable_analytics`."""
         return self.analytics
 
     def reset(self) -> None:
-        """Forget the agent's own conversation, its summary and its session too. What was used and counted stays.
+        """Delete the agent's own conversation with its summary and its session. Usage and analytics are kept.
 
         Raises SessionError.
         """
         if self.memory is not None:
             self.memory.clear()
         if self._session is not None:
-            self._session.forget()
+            self._session.delete()
 
     async def arun(
         self,
@@ -218,25 +172,25 @@ class Agent:
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
     ) -> AgentResult:
-        """Answer the user's words. The memory learns of the run only once it is complete.
+        """Answer the messages. The memory is updated only when the run is complete.
 
-        `stream_handler` hears the text as it comes. With a `response_format` the answer has that form, in `parsed`.
-        `scope` names whose knowledge may be read and written; inside a tool it is that of the run that calls the tool.
-        With a `journal` the run goes on where an earlier attempt was interrupted.
+        `stream_handler` receives the text while it arrives. With a `response_format`, `parsed` has the answer in that
+        form. `scope` names whose knowledge may be read and written; inside a tool, it is the scope of the run that
+        called the tool. With a `journal`, the run continues where an earlier attempt was interrupted.
 
-        What tools, models, observers and caches do wrong is never raised. Raises ValueError or TypeError for arguments
-        that make no sense, SessionError for a session that cannot be read, what `stream_handler` raises,
-        LaneError of the journal, CancelledError. The memory knows nothing of a run that raised.
+        Failures of tools, models, observers and caches are never raised. Raises ValueError or TypeError for invalid
+        arguments, SessionError for a session that cannot be read, the errors of `stream_handler` and of the journal
+        (LeaseLost), and CancelledError. A run that raises adds nothing to the memory.
         """
         request = RunRequest(
-            said_in(messages),
+            to_messages(messages),
             response_format,
             parent_run_id,
             memory,
             journal or NoJournal(),
             scope,
             cancellation_token,
-            self._heard_by(stream_handler),
+            self._text_listener(stream_handler),
         )
         return await self._runner.answer(request)
 
@@ -251,19 +205,19 @@ class Agent:
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
     ) -> AgentResult:
-        """`arun` for sync code, also from inside a running event loop. Only sync observers hear of it (seed).
+        """`arun` for sync code, also from inside a running event loop. Only sync observers are called (seed).
 
-        A sync tool runs in the caller's own thread, unless others run beside it or something may end it: a time limit,
-        a cancellation token.
+        A sync tool runs in the caller's thread, unless it runs in parallel with others or can be interrupted by a time
+        limit or a cancellation token.
         """
         request = RunRequest(
-            said_in(messages),
+            to_messages(messages),
             response_format,
             parent_run_id,
             memory,
             scope=scope,
             cancellation_token=cancellation_token,
-            on_text=self._heard_by(stream_handler),
+            on_text=self._text_listener(stream_handler),
             asynchronous=False,
         )
         with lending(self.config.tool_timeout_seconds is None and cancellation_token is None):
@@ -279,17 +233,16 @@ class Agent:
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
     ) -> AsyncGenerator[StreamChunk | AgentResult, None]:
-        """`arun`, yielding the text as it comes and, last, the result. Whoever stops listening cancels the run."""
+        """`arun` that yields the text while it arrives, then the result. Closing the generator cancels the run."""
         pieces: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
-
         request = RunRequest(
-            said_in(messages),
+            to_messages(messages),
             response_format,
             parent_run_id,
             memory,
             scope=scope,
             cancellation_token=cancellation_token,
-            on_text=_Chunks(pieces),
+            on_text=_ChunkQueue(pieces),
         )
         run = asyncio.create_task(self._runner.answer(request))
         run.add_done_callback(lambda _: pieces.put_nowait(None))
@@ -302,14 +255,14 @@ class Agent:
                 run.cancel()
                 await asyncio.wait([run])
             if not run.cancelled():
-                run.exception()  # seen, also when nobody listens any more
+                run.exception()  # marks it as retrieved, so that asyncio logs nothing
 
     async def aask(self, prompt: str, **options: Any) -> AgentResult:
-        """`arun` for a single sentence."""
+        """`arun` for one prompt."""
         return await self.arun(prompt, **options)
 
     def ask(self, prompt: str, **options: Any) -> AgentResult:
-        """`run` for a single sentence."""
+        """`run` for one prompt."""
         return self.run(prompt, **options)
 
     def __call__(self, messages: str | Sequence[Message], **options: Any) -> AgentResult:
@@ -323,14 +276,14 @@ class Agent:
         response_format: ResponseFormat | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
-        """Answer each prompt apart from the others, so many at once; the results come in the prompts' order (seed).
+        """Answer each prompt independently, up to `max_concurrency` in parallel. Results are in prompt order.
 
-        Each knows the agent's own conversation as it is, and adds nothing to it; entities and facts are learnt as ever.
-        A run that breaks has its error for its content and the stop reason "error". `on_progress` hears (completed,
-        total). Raises ValueError.
+        Each run reads the agent's own conversation and adds nothing to it; entities and facts are learned as usual. A
+        run that raises has its error as content and the stop reason "error" (seed). Raises ValueError for a
+        `max_concurrency` below 1.
         """
-        batch = Batch(self._runner, self._observers, max_concurrency, response_format, on_progress)
-        return await batch.answers(prompts)
+        batch = _Batch(self._runner, self._observers, max_concurrency, response_format, on_progress)
+        return await batch.run(prompts)
 
     def batch(
         self,
@@ -340,40 +293,104 @@ class Agent:
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
         """`abatch` for sync code."""
-        batch = Batch(self._runner, self._observers, max_concurrency, response_format, on_progress, asynchronous=False)
-        return run_sync(batch.answers(prompts))
+        batch = _Batch(self._runner, self._observers, max_concurrency, response_format, on_progress, asynchronous=False)
+        return run_sync(batch.run(prompts))
 
-    def _heard_by(self, handler: StreamHandler | None) -> RunTextListener | None:
+    def _text_listener(self, handler: StreamHandler | None) -> RunTextListener | None:
         if handler is None and not self.config.stream:
             return None
-        return _Heard(handler or _printed)
+        return _HandlerAdapter(handler or _print_text)
 
 
-class _Heard:
-    """Hands the text of a reply to a stream handler. One that knows `anew` is told when the text so far is void; any
-    other goes on with a new line.
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The settings of one batch. Raises ValueError for a `max_concurrency` below 1."""
+
+    runner: Runner
+    observers: Sequence[AgentObserver]
+    max_concurrency: int
+    response_format: ResponseFormat | None
+    on_progress: OnProgress | None
+    asynchronous: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_concurrency < 1:
+            raise ValueError(f"max_concurrency={self.max_concurrency!r} runs nothing: use 1 or more")
+
+    async def run(self, prompts: Sequence[str | Sequence[Message]]) -> list[AgentResult]:
+        """Return the results in the order of the prompts."""
+        events, began = RunEvents(self.observers, asynchronous=self.asynchronous), perf_counter()
+        await events.tell("batch_start", len(prompts))
+        slots, finished = asyncio.Semaphore(self.max_concurrency), 0
+
+        async def answer(prompt: str | Sequence[Message]) -> AgentResult:
+            nonlocal finished
+            async with slots:
+                result = await self._answer(prompt)
+            finished += 1
+            if self.on_progress is not None:
+                self.on_progress(finished, len(prompts))
+            return result
+
+        results = await _run_all(map(answer, prompts))
+        errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
+        await events.tell("batch_end", len(results), errors, (perf_counter() - began) * 1000)
+        return results
+
+    async def _answer(self, prompt: str | Sequence[Message]) -> AgentResult:
+        """Answer one prompt. It reads the agent's own memory and does not change it; its failure affects no other."""
+        agent_memory = self.runner.memory
+        memory = agent_memory.branch() if agent_memory is not None else ConversationMemory()
+        try:
+            request = RunRequest(
+                to_messages(prompt),
+                self.response_format,
+                memory=memory,
+                asynchronous=self.asynchronous,
+                is_of_batch=True,
+            )
+            return await self.runner.answer(request)
+        except Exception as exc:  # noqa: BLE001  # becomes the result of this prompt
+            return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
+
+
+async def _run_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return their results in order. Raises the first error, once all others have stopped."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in coroutines]
+    except BaseExceptionGroup as exc:
+        raise exc.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+class _HandlerAdapter:
+    """Passes the text of a reply to a stream handler.
+
+    When an answer breaks off and starts again, the handler's `anew` method is called if it has one. Otherwise the new
+    text begins on a new line.
     """
 
     def __init__(self, handler: StreamHandler) -> None:
         self._handler = handler
-        self._breaks = False
+        self._needs_line_break = False
 
     async def __call__(self, text: str) -> None:
-        told = self._handler(f"\n{text}" if self._breaks else text)
-        self._breaks = False
-        if inspect.isawaitable(told):
-            await told
+        result = self._handler(f"\n{text}" if self._needs_line_break else text)
+        self._needs_line_break = False
+        if inspect.isawaitable(result):
+            await result
 
     def anew(self) -> None:
-        """The answer broke off; another one begins."""
+        """Note that the answer broke off and another one begins."""
         anew = getattr(self._handler, "anew", None)
         if anew is not None:
             anew()
         else:
-            self._breaks = True
+            self._needs_line_break = True
 
 
-class _Chunks:
+class _ChunkQueue:
     """Puts the text of a reply into a queue, for `astream`."""
 
     def __init__(self, pieces: asyncio.Queue[StreamChunk | None]) -> None:
@@ -385,29 +402,29 @@ class _Chunks:
         self._restarts = False
 
     def anew(self) -> None:
-        """The answer broke off; another one begins."""
+        """Note that the answer broke off and another one begins."""
         self._restarts = True
 
 
-class _Remembered:
-    """A toolset with the tool that saves knowledge (seed: Cross-Session Knowledge Memory), unless it has one."""
+class _ToolsetWithMemory:
+    """A toolset with the `remember` tool added (seed: Cross-Session Knowledge Memory), unless it has one."""
 
     def __init__(self, toolset: Toolset, knowledge: KnowledgeMemory) -> None:
         self._toolset = toolset
         self._remember = knowledge.tool()
 
     def all(self) -> list[Tool]:
-        """The tools there are now."""
+        """Return the current tools."""
         tools = self._toolset.all()
         return tools if any(tool.name == self._remember.name for tool in tools) else [*tools, self._remember]
 
 
-def _observers_of(config: AgentConfig) -> tuple[AgentObserver, ...]:
-    """Everybody who is told of the runs. Raises ValueError for a hook that there is not."""
+def _collect_observers(config: AgentConfig) -> tuple[AgentObserver, ...]:
+    """Return all observers of the configuration. Raises ValueError for an unknown hook."""
     hooks = [hooks_observer(config.hooks)] if config.hooks else []
     return (*config.observers, *hooks, *([VerboseObserver()] if config.verbose else []))
 
 
-def _printed(text: str) -> None:
+def _print_text(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()

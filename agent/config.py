@@ -1,12 +1,15 @@
-"""AgentConfig: how an agent runs."""
+"""AgentConfig: the settings of one agent, and the interfaces of the two caches that it accepts."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from sayso.agent.guards.budget import Budget, RunBudget
+from sayso.agent.guards.loop_detection import LoopDetector
 from sayso.agent.guards.pipeline import GuardrailsPipeline
+from sayso.agent.guards.policy import ConfirmAction, ToolPolicy
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
@@ -15,46 +18,109 @@ from sayso.agent.messages import ToolCall
 from sayso.agent.observability.legacy import warn_of_hooks
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentUsage
-from sayso.agent.policy import ToolPolicy
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
-from sayso.agent.run.budget import Budget, RunBudget
-from sayso.agent.run.cache import Cache
-from sayso.agent.run.loop_detection import LoopDetector
-from sayso.agent.run.result_cache import ResultCache
 from sayso.pending.context import ToolContext
 from sayso.pending.proposals import current_context
 
-#: Asked before a reviewed call runs, with tool name, arguments and reason. Only `True` lets it run.
-ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
-#: Ends the run when it is true of a tool's name and result.
+#: Ends the run when it returns true for a tool's name and result.
 StopCondition = Callable[[str, str], bool]
 
-#: Chooses the model of a step from its number, the calls so far and what the agent has used so far.
+#: Returns the model of a step, given its number, the calls so far and the agent's usage so far.
 ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]
 
 
 class UnchosenModel(str):
-    """The name of a model that nobody chose. It equals a plain `str`; only its type tells that it was a default."""
+    """The name of a default model. It equals a plain `str`; only its type shows that nobody chose it."""
 
     __slots__ = ()
 
 
-#: The model where nobody chose one (seed: AgentConfig). A provider that has a `default_model` is asked for that.
+#: The model where none was chosen (seed: AgentConfig). A provider with a `default_model` is asked for that instead.
 DEFAULT_MODEL = UnchosenModel("gpt-5-mini")
 
-#: What a model is told when nobody wrote a system prompt.
 DEFAULT_SYSTEM_PROMPT = (
     "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
 )
 
+#: What a cache keeps: a pair. For an agent, a model's Message and its UsageStats.
+CacheEntry = tuple[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """How a cache was used since it was created or cleared. An eviction removes an entry to make room."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+
+    @property
+    def total_requests(self) -> int:
+        """Return the sum of hits and misses."""
+        return self.hits + self.misses
+
+    @property
+    def hit_rate(self) -> float:
+        """Return the share of hits, from 0 to 1; 0 before the first request."""
+        return self.hits / self.total_requests if self.total_requests else 0.0
+
+    def __str__(self) -> str:
+        counts = f"hits={self.hits}, misses={self.misses}, evictions={self.evictions}"
+        return f"CacheStats({counts}, hit_rate={self.hit_rate:.2%})"
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """Cache of model answers. Called from the event loop, by all runs and threads at the same time."""
+
+    def get(self, key: str) -> CacheEntry | None:
+        """Return the entry of a key, or None if there is none or it has expired."""
+
+    def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
+        """Store an entry for `ttl` seconds; None: the cache's default. With 0 or less, nothing is stored."""
+
+    def delete(self, key: str) -> bool:
+        """Delete an entry. Return whether it existed."""
+        ...
+
+    def clear(self) -> None:
+        """Delete all entries, and reset the counts."""
+
+    @property
+    def stats(self) -> CacheStats:
+        """Return how this process has used the cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CachedResult:
+    """A tool's raw result and, if it was compressed, its summary with the mark that says so (seed: Cache integration).
+
+    Neither is screened or shortened yet; that happens each time the result is shown to a model.
+    """
+
+    raw: str
+    compressed: str = ""
+    mark: str = ""
+
+
+class ResultCache(Protocol):
+    """Cache of tool results. Called from the event loop, by all runs at the same time. It may drop any entry."""
+
+    def get(self, key: str) -> CachedResult | None:
+        """Return the result of a key, or None if there is none or it has expired."""
+
+    def put(self, key: str, result: CachedResult, ttl_seconds: float) -> None:
+        """Store a result for some seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """What becomes of the results of tools (seed: Tool Result Compression).
+    """How tool results are compressed and cached (seed: Tool Result Compression).
 
-    `compress_results`: what is longer than `compress_threshold` characters is summarised before the model reads it, by
-    `compress_model` of `compress_provider`; without them, by the agent's own. `cache` keeps the results of tools that
-    are `cacheable`; without one, none are kept.
+    With `compress_results`, a result of more than `compress_threshold` characters is summarized before the model reads
+    it, by `compress_model` of `compress_provider` (default: the agent's own). `cache` stores results of `cacheable`
+    tools; without a cache, none are stored.
     """
 
     compress_results: bool = False
@@ -75,14 +141,14 @@ class ToolConfig:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The settings of one agent, fixed for its life (seed: AgentConfig Dataclass). Times are in seconds, costs in USD.
+    """The settings of one agent, immutable (seed: AgentConfig Dataclass). Times are in seconds, costs in US dollars.
 
-    `prices` are for models that no price list has: what a million prompt and completion tokens cost.
-    A `temperature` of None is not sent at all.
-    `context_tokens` is what the model can read at once (None: what its vendor says), `result_tokens` what it reads of
-    one tool's result (None: a quarter of that).
-    `max_total_tokens` and `max_cost_usd` bound one run, a `budget` a conversation and a day.
-    `system_prompt` may be a function, which is asked for each answer with the ToolContext of whoever speaks.
+    `prices` adds models that no price list has: the price of a million prompt tokens and a million completion tokens.
+    A `temperature` of None is not sent to the vendor.
+    `context_tokens` is the context window of the model (None: as the vendor states it). `result_tokens` is how much of
+    one tool's result the model reads (None: a quarter of the window).
+    `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a day.
+    `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user.
     """
 
     name: str = "agent"
@@ -98,7 +164,7 @@ class AgentConfig:
     routing_only: bool = False
     parallel_tool_execution: bool = True
     stop_condition: StopCondition | None = None
-    #: None: no loop is noticed before `max_iterations`.
+    #: None: a run that repeats itself ends only at `max_iterations`.
     loop_detector: LoopDetector | None = field(default_factory=LoopDetector)
 
     max_retries: int = 2
@@ -107,9 +173,9 @@ class AgentConfig:
     request_timeout: float | None = 30.0
     tool_timeout_seconds: float | None = None
 
-    #: Print the reply as it comes, where no `stream_handler` takes it.
+    #: Print the reply while it arrives, unless a `stream_handler` receives it.
     stream: bool = False
-    #: Print what happens.
+    #: Print the events of each run.
     verbose: bool = False
     cache: Cache | None = None
     tool: ToolConfig = field(default_factory=ToolConfig)
@@ -121,7 +187,7 @@ class AgentConfig:
     budget: Budget | None = None
 
     observers: Sequence[AgentObserver] = ()
-    #: Deprecated (seed: Hook System): give an observer.
+    #: Deprecated (seed: Hook System): use an observer.
     hooks: Mapping[str, Callable[..., object]] | None = None
     enable_analytics: bool = False
     parent_run_id: str | None = None
@@ -149,14 +215,15 @@ class AgentConfig:
     knowledge_memory: KnowledgeMemory | None = None
 
     def __post_init__(self) -> None:
-        RunBudget(self.max_total_tokens, self.max_cost_usd)  # a limit that is none is an error now, not in a run
-        for name, least in _LEAST.items():
+        RunBudget(self.max_total_tokens, self.max_cost_usd)  # raises for a bad limit now rather than during a run
+        for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value!r} is too little: use {least} or more")
-        for provider, model in _PAIRS:
-            if getattr(self, provider) is not None and not getattr(self, model):
-                raise ValueError(f"{provider} needs a {model}: another provider rarely knows the agent's own model")
+        if self.coherence_provider is not None and not self.coherence_model:
+            raise ValueError(
+                "coherence_provider needs a coherence_model: another provider rarely knows the agent's own model"
+            )
         if (self.session_store is None) != (self.session_id is None):
             raise ValueError("session_store and session_id belong together: give both or neither")
         if self.hooks is not None:
@@ -164,27 +231,24 @@ class AgentConfig:
 
     @property
     def prompt(self) -> str:
-        """The system prompt for whoever speaks now."""
+        """Return the system prompt for the current user."""
         return self.system_prompt if isinstance(self.system_prompt, str) else self.system_prompt(current_context())
 
     @property
     def run_budget(self) -> RunBudget | None:
-        """What one run may spend; None where nothing bounds it."""
-        is_bounded = self.max_total_tokens is not None or self.max_cost_usd is not None
-        return RunBudget(self.max_total_tokens, self.max_cost_usd) if is_bounded else None
+        """Return what one run may spend; None without a limit."""
+        is_limited = self.max_total_tokens is not None or self.max_cost_usd is not None
+        return RunBudget(self.max_total_tokens, self.max_cost_usd) if is_limited else None
 
 
-#: The least that each setting can be.
-_LEAST: Mapping[str, float] = {
+#: The smallest valid value of each setting.
+_MINIMUM: Mapping[str, float] = {
     "max_iterations": 1, "max_retries": 0, "max_tokens": 1, "retry_backoff_seconds": 0,
     "rate_limit_cooldown_seconds": 0, "summarize_max_tokens": 1, "approval_timeout": 0, "context_tokens": 1000,
     "result_tokens": 100,
 }  # fmt: skip
 
-#: Providers for a side task, and the settings that name their models.
-_PAIRS = (("coherence_provider", "coherence_model"),)
-
 
 def model_for(provider: Provider, model: str) -> str:
-    """What a provider is asked for where nobody chose a model: "", its own, if it knows one; else the `model`."""
+    """Return the model name to request: "" for the provider's default if `model` was not chosen, else `model`."""
     return "" if isinstance(model, UnchosenModel) and getattr(provider, "default_model", None) else model

@@ -1,21 +1,20 @@
-"""Message: one entry of a transcript, as people, models and tools exchange it."""
+"""The values that people, models and tools exchange: Message, ToolCall, UsageStats."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from sayso.agent.swift import swift
 from sayso.channels.types import Media
 
-#: The only argument of a call whose arguments were no JSON object: it is refused, whatever its tool would take.
+#: Name of the only argument of a call whose arguments were not a JSON object. Such a call is refused.
 NOT_JSON = "arguments that are not a JSON object"
 
 
 class Role(StrEnum):
-    """Who speaks in a message."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -23,24 +22,23 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model's wish to call one tool; `id` ties the result to it."""
+    """A model's request to call one tool. `id` links the result to the call."""
 
     tool_name: str
     parameters: dict[str, Any] = field(default_factory=dict)
     id: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The call as JSON-ready data."""
+        """Return the call as JSON-ready data."""
         return {"tool_name": self.tool_name, "parameters": dict(self.parameters), "id": self.id}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
-        """The call that `to_dict` wrote. Raises TypeError on anything else."""
+        """Return the call that `to_dict` wrote. Raises TypeError for anything else."""
         call = cls(**data)
-        _demand_texts(call.tool_name, call.id)
+        _require_texts(call.tool_name, call.id)
         if not isinstance(call.parameters, dict):
             raise TypeError(f"a call of {call.tool_name!r} has {type(call.parameters).__name__!r} for its parameters")
         return call
@@ -48,32 +46,35 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """Where the whole of a long text is kept, and how many characters it has."""
+    """Reference to the full version of a long text, and its number of characters."""
 
     ref: str
     chars: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The reference as JSON-ready data."""
+        """Return the reference as JSON-ready data."""
         return {"ref": self.ref, "chars": self.chars}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> KeptText:
-        """The reference that `to_dict` wrote. Raises KeyError, ValueError or TypeError on anything else."""
+        """Return the reference that `to_dict` wrote. Raises KeyError, ValueError or TypeError for anything else."""
         return cls(str(data["ref"]), int(data["chars"]))
 
 
-#: Why a model stopped, in the words of OpenTelemetry's conventions; "" where nobody says.
+#: Why a model stopped, in the terms of OpenTelemetry's conventions; "" where the vendor does not say.
 FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "error"]
 
+#: What a failed model call means for the waiting user: no answer at all; too many requests at the vendor; the vendor
+#: rejects this request; the conversation is too long for the model; the answer ended too early.
+FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
 
-@swift
+
 @dataclass(frozen=True, slots=True)
 class AnswerDetails:
-    """What a vendor says of an answer besides its text, calls and tokens. `response_id` is the vendor's own.
+    """What a vendor reports about an answer besides text, calls and tokens. `response_id` is the vendor's id.
 
-    `reasoning` is what the model thought before its calls, as JSON that only its vendor reads: it is sent back while
-    the run lasts.
+    `reasoning` is the model's reasoning before its calls, as JSON that only its vendor understands. It is sent back to
+    the vendor for the rest of the run.
     """
 
     finish_reason: FinishReason = ""
@@ -83,21 +84,20 @@ class AnswerDetails:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image that a tool made, for a model to look at: its bytes, or where the media store has them."""
+    """An image that a tool made for the model to look at: its bytes, or its place in the media store."""
 
     mime_type: str
     data: bytes = field(default=b"", repr=False)
     media: Media | None = None
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One entry of a transcript. A tool's message carries the id and name of the call it answers.
+    """One entry of a transcript. The message of a tool has the id and name of the call it answers.
 
-    Where `kept` names a text, the content is only its beginning. `tool_result` is what a program wants to keep of a
-    tool's own result (seed: History Management), as JSON; models read `content`. A model's answer has `details`.
-    `pictures` of a result are seen while the run lasts; they are kept with no transcript.
+    Where `kept` refers to a stored text, `content` is only the beginning of that text. `tool_result` is JSON that a
+    program wants to keep with a tool's result (seed: History Management); models read `content`. A model's answer has
+    `details`. `pictures` of a result are shown to the model until the run ends; transcripts do not store them.
     """
 
     role: Role
@@ -112,8 +112,8 @@ class Message:
     pictures: tuple[Picture, ...] = field(default=(), compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The message as JSON-ready data; empty fields are left out."""
-        # Written out: `asdict` copies what is only read, and takes ten times as long.
+        """Return the message as JSON-ready data, without empty fields."""
+        # Not `asdict`, which copies everything and takes ten times as long.
         data: dict[str, Any] = {"role": self.role.value}
         if self.content:
             data["content"] = self.content
@@ -135,26 +135,25 @@ class Message:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Message:
-        """The message that `to_dict` wrote. Raises ValueError or TypeError on anything else."""
+        """Return the message that `to_dict` wrote. Raises ValueError or TypeError for anything else."""
         fields = {name: value for name, value in data.items() if name != "reasoning"} | {
             "role": Role(data["role"]),
             "tool_calls": tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
             "media": tuple(Media(**media) for media in data.get("media", ())),
             "kept": KeptText.from_dict(data["kept"]) if "kept" in data else None,
-            "details": AnswerDetails(reasoning=_mapping(data["reasoning"])) if "reasoning" in data else None,
+            "details": AnswerDetails(reasoning=_require_mapping(data["reasoning"])) if "reasoning" in data else None,
         }
         message = cls(**fields)
-        _demand_texts(message.content, message.tool_call_id, message.tool_name)
+        _require_texts(message.content, message.tool_call_id, message.tool_name)
         return message
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class UsageStats:
-    """What model calls consumed. Adding two keeps the later one's model and provider.
+    """What model calls consumed. The sum of two has the model and provider of the later one.
 
-    `cache_read_tokens` and `cache_write_tokens` are the part of `prompt_tokens` that the vendor's prompt cache gave,
-    and took in.
+    `cache_read_tokens` and `cache_write_tokens` are the parts of `prompt_tokens` that the vendor read from and wrote to
+    its prompt cache.
     """
 
     prompt_tokens: int = 0
@@ -167,7 +166,7 @@ class UsageStats:
     cache_write_tokens: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The usage as JSON-ready data."""
+        """Return the usage as JSON-ready data."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __add__(self, other: UsageStats) -> UsageStats:
@@ -187,17 +186,62 @@ class UsageStats:
         )
 
 
-#: Where nothing was consumed, which most sums begin with.
+#: The largest number of tokens or dollars that is credible for one call. A float is exact up to here.
+MAX_CREDIBLE = 2**53
+#: No usage at all, the start of most sums.
 NO_USAGE = UsageStats()
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def countable(usage: UsageStats) -> UsageStats:
+    """Return the usage with only credible numbers, so that one wrong number does not spoil every later sum.
+
+    Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A usage with a field
+    of the wrong type counts as empty.
+    """
+    if not _has_valid_types(usage):
+        return UsageStats()
+    parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    are_credible = min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and 0 <= usage.cost_usd <= MAX_CREDIBLE
+    if are_credible and parts[0] + parts[1] <= usage.total_tokens <= MAX_CREDIBLE:
+        return usage
+    prompt, completion, cache_read, cache_write, total = (
+        number if 0 <= number <= MAX_CREDIBLE else 0 for number in (*parts, usage.total_tokens)
+    )
+    return replace(
+        usage,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=max(total, prompt + completion),
+        cost_usd=usage.cost_usd if 0 <= usage.cost_usd <= MAX_CREDIBLE else 0.0,
+        cache_read_tokens=cache_read,
+        cache_write_tokens=cache_write,
+    )
+
+
+def _has_valid_types(usage: UsageStats) -> bool:
+    # Written out rather than looped: it runs for each answer.
+    prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
+    cache_read, cache_write = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
+    has_counts = prompt is completion is total is cache_read is cache_write is int
+    has_names = isinstance(usage.model, str) and isinstance(usage.provider, str)
+    return has_counts and has_names and isinstance(usage.cost_usd, int | float)
+
+
+def without_notes(content: str) -> str:
+    """Return the user's own text of a message: without the leading lines in brackets, which the channel adds."""
+    lines = content.split("\n")
+    while lines and lines[0].startswith("[") and lines[0].endswith("]"):
+        lines.pop(0)
+    return "\n".join(lines)
+
+
+def _require_mapping(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"a message has {type(value).__name__!r} for its reasoning")
     return value
 
 
-def _demand_texts(*values: object) -> None:
+def _require_texts(*values: object) -> None:
     for value in values:
         if not isinstance(value, str):
             raise TypeError(f"a message has {type(value).__name__!r} where a text belongs")

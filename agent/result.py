@@ -1,23 +1,20 @@
-"""AgentResult."""
+"""AgentResult: what a run returns, and why it ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from sayso.agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
+from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.trace import AgentTrace
-from sayso.agent.providers.base import FailureKind
-from sayso.agent.swift import swift
 from sayso.agent.tools.context import Artifact
 
-#: Why a run was ended politely: its budget is spent, a guardrail blocked, somebody cancelled it, it went in circles,
-#: its model was not to be had.
+#: Why a run ended early: its budget is spent, a guardrail blocked it, it was cancelled, it repeated itself, or no model
+#: answered.
 StopCause = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
 
-
-#: In English, for callers without a channel; channels say it in the person's language (`sayso.channels.i18n.texts`).
-_WORDS: dict[StopCause, str] = {
+#: English texts for callers without a channel. Channels use the person's language (`sayso.channels.i18n.texts`).
+_STOP_TEXTS: dict[StopCause, str] = {
     "budget_spent": "I have used up what I may spend on this for now, so I stopped. Please try again later.",
     "refused": "I may not answer that. Please ask for something else.",
     "cancelled": "This was stopped. What had already begun may have finished.",
@@ -26,16 +23,16 @@ _WORDS: dict[StopCause, str] = {
 }
 
 
-def ending_words(reason: StopCause) -> str:
-    """What the user reads. Raises ValueError for a reason that has no words."""
-    if reason not in _WORDS:
-        raise ValueError(f"a run does not end because of {reason!r}; known: {sorted(get_args(StopCause))}")
-    return _WORDS[reason]
+def stop_text(cause: StopCause) -> str:
+    """Return the English text that the user reads when a run ends early. Raises ValueError for an unknown cause."""
+    if cause not in _STOP_TEXTS:
+        raise ValueError(f"a run does not end because of {cause!r}; known: {sorted(get_args(StopCause))}")
+    return _STOP_TEXTS[cause]
 
 
-#: Why a run ended. The model answered; a proposal waits for a yes; a terminal tool or the stop condition ended it; its
-#: tools were chosen and not run (`routing_only`); a limit, a guardrail, a budget, the person or a loop ended it; the
-#: model could not be asked; its answers never had the form that was asked for; or, in a batch, the run broke.
+#: Why a run ended. "answer": the model answered. "pending": a proposal waits for approval. "terminal": a terminal tool
+#: or the stop condition ended it. "routing": tools were chosen but not run (`routing_only`). "provider_error": the
+#: model could not be reached. "invalid_answer": no answer had the required form. "error": a run of a batch raised.
 StopReason = Literal[
     "answer", "pending", "terminal", "routing", "max_iterations", "guardrail", "budget", "cancelled", "loop",
     "provider_error", "invalid_answer", "error",
@@ -44,31 +41,30 @@ StopReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """A piece of the reply's text, as it comes. Where it `restarts`, the answer before it broke off and its pieces are
-    void.
+    """A piece of the reply's text while it arrives.
+
+    With `restarts`, the answer before it broke off: discard the pieces of that answer.
     """
 
     content: str
     restarts: bool = False
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """The reply, and what was made and spent on the way to it.
+    """The reply of a run, and what was produced and spent for it.
 
-    `parsed` is the reply as `response_format` has it; None without one, and where the model never gave one, which
-    `structured_error` then explains. `reasoning_history` has one string per iteration: what the model said beside its
-    tool calls, "" where it said or called nothing. `reasoning` is the last that is not "". `provider_used`
-    names who answered last.
-    `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
-    `unclear` are the calls of which nobody knows how they ended: a killed or stopped attempt at this run had begun
-    them, or who was asked never answered. `beside` is what terminal tools said in the same answer as a proposal.
-    `choices` are the answers that tools put under the reply: those of the call that offered last.
-    `failure` is why there was no answer, where `stop_reason` is "provider_error". `failure_cause` is what operators
-    look for then, and for an answer without a word: status, code, model. `refusal` is what a model said itself when it
-    refused. `finish_reason` is why the model ended its answer, as far as its vendor says: an answer that is not
-    complete has "length".
+    `parsed` is the reply in the form of `response_format`; None without a format, and where the model never kept to it,
+    which `structured_error` then explains. `reasoning_history` has one text per iteration: what the model wrote beside
+    its tool calls, "" where it wrote or called nothing. `reasoning` is the last one that is not empty.
+    `provider_used` is the name of the provider that answered last.
+    `messages` is the transcript of this run alone, including the user's messages: the addition to the history.
+    `unclear` are the calls with an unknown outcome: a killed or stopped attempt had started them, or the called service
+    never answered. `beside` are the replies of terminal tools in the same answer as a proposal.
+    `choices` are the answers that tools offered as buttons; the last offer counts.
+    `failure` tells why there was no answer when `stop_reason` is "provider_error". `failure_cause` tells operators the
+    status, code and model of a failure or of an empty answer. `refusal` is the model's own text when it refused.
+    `finish_reason` is why the model stopped, as far as the vendor reports it; "length" for an incomplete answer.
     """
 
     content: str
@@ -94,20 +90,20 @@ class AgentResult:
 
     @property
     def message(self) -> Message:
-        """The reply as an entry of a transcript."""
+        """Return the reply as a message of a transcript."""
         return Message(Role.ASSISTANT, self.content)
 
     @property
     def role(self) -> Role:
-        """The assistant's."""
+        """Return the assistant's role."""
         return Role.ASSISTANT
 
     @property
     def tool_name(self) -> str | None:
-        """The tool that was called, or chosen, last."""
+        """Return the name of the last tool that was called or chosen; None without one."""
         return self.tool_calls[-1].tool_name if self.tool_calls else None
 
     @property
     def tool_args(self) -> dict[str, Any]:
-        """Its arguments."""
+        """Return the arguments of the last tool that was called or chosen; empty without one."""
         return dict(self.tool_calls[-1].parameters) if self.tool_calls else {}

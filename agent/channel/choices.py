@@ -1,4 +1,4 @@
-"""Choices: answers that tools offer as buttons, each offer sealed like an action and taken once."""
+"""Choices: answers that tools offer as buttons. An offer is signed like an action and can be taken once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sayso.pending.store import BasePendingStore
 from sayso.pending.turns.change import NewAction
 from sayso.pending.turns.queued import CHOICE_KIND, LeaseLost, StaleTurn
 
-#: Seconds for which an offer can be taken.
+#: How long an offer can be taken, in seconds.
 CHOICE_SECONDS = 86_400.0
 
 
@@ -25,42 +25,42 @@ class Choices:
     def __init__(self, store: BasePendingStore) -> None:
         self._store = store
 
-    def offered(self, case: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
-        """The answer with these labels as buttons under its last words; in words where nothing can be tapped.
+    def add_to(self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
+        """Return the answer with the labels as buttons under its last text, or as a list without a worker.
 
-        What asks for something itself, or is too long to be kept when its buttons go, has them below it.
+        If the last reply is a question or a file, or is too long, the buttons get a message of their own.
         """
         if not labels:
             return answer
         *before, (last, pid) = answer.change.replies or ((Reply(), ""),)
         fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
         above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
-        if case.lease is None:
-            listed = "\n".join([text or case.words.choose(), "", *(f"- {label}" for label in labels)])
+        if context.lease is None:
+            listed = "\n".join([text or context.texts.choose(), "", *(f"- {label}" for label in labels)])
             return replace(answer, change=replace(answer.change, replies=(*above, (Reply(listed), ""))))
-        offer = self._offer(case, Reply(text or case.words.choose()).text, labels)
+        offer = self._offer(context, Reply(text or context.texts.choose()).text, labels)
         change = replace(
             answer.change,
-            replies=(*above, (self._reply(case, offer), offer.pending_action_id)),
-            arms=(*answer.change.arms, self._arm(case, offer)),
+            replies=(*above, (self._reply(context, offer), offer.pending_action_id)),
+            arms=(*answer.change.arms, self._arm(context, offer)),
         )
         return replace(answer, change=change)
 
-    async def taken(self, case: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
-        """The offer, once this turn has taken the choice if nobody had before: then it is done, by this turn's event.
+    async def take(self, context: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
+        """Take a choice unless one was taken before. Return the offer, which names the event that took a choice.
 
-        Raises LaneLost and TurnOvertaken when the worker must stop or look again.
+        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
         """
         if stored.state not in OPEN_STATES:
             return stored
-        records, event = self._store.records, case.turn.event_id
-        claim = Claim(case.turn.scope, stored.pid, event, "tap", case.lease, case.seq)
+        records, event = self._store.records, context.turn.event_id
+        claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
         verdict, _ = await reach(records.claim, claim, stored)
         match verdict:
             case "mine":
                 label = stored.action.args["labels"][choice]
                 if await reach(records.start, claim, stored, event) != "go":
-                    raise StaleTurn(f"{claim.conversation}: the offer moved before it was taken")
+                    raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
                 await reach(records.finish, claim, event, ActionResult("done", label))
                 return replace(stored, state="done", by=event, told=label)
             case "lost":
@@ -69,10 +69,10 @@ class Choices:
                 raise StaleTurn(claim.conversation)
         return replace(stored, state="expired")
 
-    def _offer(self, case: TurnContext, text: str, labels: Sequence[str]) -> PendingAction:
-        where, args = case.turn.conversation, {"labels": list(labels), "text": text}
+    def _offer(self, context: TurnContext, text: str, labels: Sequence[str]) -> PendingAction:
+        where, args = context.turn.conversation, {"labels": list(labels), "text": text}
         return PendingAction(
-            user_id=case.turn.user_id,
+            user_id=context.turn.user_id,
             kind=CHOICE_KIND,
             preview=" / ".join(labels),
             args=args,
@@ -80,18 +80,18 @@ class Choices:
             channel_id=where.channel,
             conversation_id=where.address,
             ttl_seconds=CHOICE_SECONDS,
-            requested_at=case.received_at,
-            language=case.words.language,
+            requested_at=context.received_at,
+            language=context.texts.language,
         )
 
-    def _reply(self, case: TurnContext, offer: PendingAction) -> Reply:
+    def _reply(self, context: TurnContext, offer: PendingAction) -> Reply:
         seal, pid = self._store.seal, offer.pending_action_id
         labels = enumerate(offer.args["labels"])
         return Reply(
             offer.args["text"],
-            tuple(Button(label, seal.mint_choice(pid, place, case.turn.scope)) for place, label in labels),
+            tuple(Button(label, seal.mint_choice(pid, place, context.turn.scope)) for place, label in labels),
         )
 
-    def _arm(self, case: TurnContext, offer: PendingAction) -> NewAction:
-        """It waits beside what the scope may wait for, and only its buttons reach it."""
-        return seal_action(offer, self._store.seal, user=case.turn.scope.id, live=False)
+    def _arm(self, context: TurnContext, offer: PendingAction) -> NewAction:
+        """Return the action to store. It waits beside the scope's pending action, and only its buttons reach it."""
+        return seal_action(offer, self._store.seal, user=context.turn.scope.id, live=False)

@@ -1,4 +1,4 @@
-"""Commands: what every channel answers by itself, without asking a model or deciding anything that waits."""
+"""Commands: /help, /tools, /status, /whoami and /reset, answered without a model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
-from sayso.agent.channel.prompts import ClosedPrompts
-from sayso.agent.run.approval import effective_decision, is_always_denied
+from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.guards.policy import effective_decision, is_always_denied
 from sayso.agent.tools.preview import literal
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
@@ -20,138 +20,139 @@ from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.pending.repository import StoredAction
 from sayso.pending.turns.change import Transition, TurnChange
 
-#: In the order in which /help lists them. What stops a running turn is heard before it gets here.
+#: The commands in the order of /help. /stop is handled before a turn gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")
-#: Those that are answered here. Telegram sends /start when a person opens the bot.
+#: The commands that are answered here. Telegram sends /start when a person opens the bot.
 ANSWERED = ("help", "tools", "status", "whoami", "reset", "start")
-#: Tools that are listed at most, and characters of what is said of each.
+#: The largest number of tools in a list, and the characters of each description.
 MAX_TOOLS = 100
 MAX_LINE_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Usable:
-    """A tool that a person may use, and whether it asks them first."""
+class UsableTool:
+    """A tool that the user may use, and whether it asks the user first."""
 
     tool: Tool
     asks: bool
 
 
 class Commands:
-    """The commands of one channel's agent. A tool of the same name goes first: it is its owner's."""
+    """The commands of one channel. A command is disabled if a tool has the same name."""
 
-    def __init__(self, agent: Agent, prompts: ClosedPrompts) -> None:
+    def __init__(self, agent: Agent, prompts: ConfirmPrompts) -> None:
         self._agent = agent
         self._prompts = prompts
 
-    def named(self, turn: Turn) -> str:
-        """The command that a turn is, whatever follows it; "" for none."""
+    def find(self, turn: Turn) -> str:
+        """Return the command that a turn begins with; "" for none."""
         first, *_ = turn.text.split(maxsplit=1) or [""]
         name = first[1:].casefold() if first.startswith("/") else ""
         is_ours = name in ANSWERED and turn.decides and turn.tap is None
-        return name if is_ours and name not in self._taken() else ""
+        return name if is_ours and name not in self._tool_names() else ""
 
-    async def answer(self, name: str, case: TurnContext, run: ChannelRun) -> TurnAnswer:
-        """What a command says and changes. The history does not hear of it."""
+    async def answer(self, name: str, context: TurnContext, run: ChannelRun) -> TurnAnswer:
+        """Return the answer to a command. It is not added to the history."""
         with channel_run(run):
             match name:
                 case "tools":
-                    return _only(_tool_list(case, await self._usable()))
+                    return _text_answer(_tool_list(context, await self._usable()))
                 case "status":
-                    return _only("\n".join(_status(case)))
+                    return _text_answer("\n".join(_status(context)))
                 case "whoami":
-                    return _only("\n".join(_who(case, await roles_in(self._agent.selector))))
+                    return _text_answer("\n".join(_who(context, await roles_in(self._agent.selector))))
                 case "reset":
-                    return await self._reset(case)
-            return _only(self._help(case, await self._usable()))
+                    return await self._reset(context)
+            return _text_answer(self._help(context, await self._usable()))
 
-    def _taken(self) -> set[str]:
+    def _tool_names(self) -> set[str]:
         return {tool.name.casefold() for tool in self._agent.tools}
 
-    async def _usable(self) -> list[Usable]:
-        """What whoever speaks now may use here. A selector that depends on what is said hides nothing from the list."""
-        found = []
+    async def _usable(self) -> list[UsableTool]:
+        """Return the tools that the user may use. A selector that depends on the message hides nothing here."""
+        usable = []
         for tool in self._agent.tools:
-            if is_always_denied(tool, self._agent.config):
+            if is_always_denied(tool, self._agent.config.tool_policy):
                 continue
-            decision = effective_decision(tool, {}, self._agent.config).decision
+            decision = effective_decision(tool, {}, self._agent.config.tool_policy).decision
             if await would_show(self._agent.selector, tool) != "hidden":
-                found.append(Usable(tool, decision == "review" or bool(tool.proposes)))
-        return found
+                usable.append(UsableTool(tool, decision == "review" or bool(tool.proposes)))
+        return usable
 
-    def _help(self, case: TurnContext, usable: list[Usable]) -> str:
-        words, taken = case.words, self._taken()
-        lines = [f"- /{name}: {words.command(name)}" for name in LISTED if name not in taken]
+    def _help(self, context: TurnContext, usable: list[UsableTool]) -> str:
+        words, tool_names = context.texts, self._tool_names()
+        lines = [f"- /{name}: {words.command(name)}" for name in LISTED if name not in tool_names]
         asking = [f"`{each.tool.name}`" for each in usable if each.asks]
         more = ["..."] if len(asking) > MAX_TOOLS else []
         first = words.asks_first(", ".join([*asking[:MAX_TOOLS], *more])) if asking else ""
         return "\n\n".join(filter(None, [words.help_intro(), "\n".join(lines), first]))
 
-    async def _reset(self, case: TurnContext) -> TurnAnswer:
-        """Forget the transcript, and cancel what waits. What other memories know, and reminders, stay."""
-        case.memory.clear()
-        done = case.words.reset_done()
-        if case.waiting is None:
-            return _only(done)
-        state, told = _ended(case, case.waiting)
-        move = Transition(case.waiting.pid, ("armed", "shown"), state, told, case.turn.event_id)
-        closed = await self._prompts.closed(case.turn, case.waiting, state, told)
-        return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{told}"), "")), move=move))
+    async def _reset(self, context: TurnContext) -> TurnAnswer:
+        """Clear the history and cancel the pending action. Other memories and reminders are kept."""
+        context.memory.clear()
+        done = context.texts.reset_done()
+        if context.waiting is None:
+            return _text_answer(done)
+        state, outcome = _reset_outcome(context, context.waiting)
+        move = Transition(context.waiting.pid, ("armed", "shown"), state, outcome, context.turn.event_id)
+        closed = await self._prompts.close(context.turn, context.waiting, state, outcome)
+        return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), move=move))
 
 
-def _ended(case: TurnContext, waiting: StoredAction) -> tuple[ActionState, str]:
-    """How what waited ends with a reset, and what is said of it."""
+def _reset_outcome(context: TurnContext, waiting: StoredAction) -> tuple[ActionState, str]:
+    """Return the state and the text with which a reset ends the pending action."""
     action = waiting.action
     words = texts_for(action.language)
-    if action.is_expired(case.received_at):
+    if action.is_expired(context.received_at):
         return "expired", words.expired(action.preview)
     return "cancelled", words.cancelled(action.preview)
 
 
-def _tool_list(case: TurnContext, usable: list[Usable]) -> str:
-    words = case.words
+def _tool_list(context: TurnContext, usable: list[UsableTool]) -> str:
+    words = context.texts
     if not usable:
         return words.no_tools()
     lines = [_tool_line(each, f" ({words.needs_yes()})" if each.asks else "") for each in usable[:MAX_TOOLS]]
     return "\n".join([*lines, *(["- ..."] if len(usable) > MAX_TOOLS else [])])
 
 
-def _tool_line(each: Usable, mark: str) -> str:
-    """A tool on one line: what is said of one from elsewhere is not ours."""
+def _tool_line(each: UsableTool, mark: str) -> str:
+    """Return a tool on one line. Its description may come from a remote source, so it is shown in readable form."""
     first, *_ = readable(each.tool.description).strip().split("\n")
     return f"- `{each.tool.name}`{mark}: {first if len(first) <= MAX_LINE_CHARS else f'{first[:MAX_LINE_CHARS]}...'}"
 
 
-def _who(case: TurnContext, roles: list[str]) -> Iterator[str]:
-    """What an operator needs to know them by. A person without a role hears so."""
-    turn, words = case.turn, case.words
+def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
+    """Yield what identifies the user to an operator. A user without a role sees a dash."""
+    turn, words = context.turn, context.texts
     yield words.who("id", f"`{turn.user_id}`")
     if turn.user_name:
         yield words.who("name", literal(turn.user_name))
     yield words.who("channel", f"`{turn.conversation.channel}`")
     if roles:
         yield words.who("role", ", ".join(dict.fromkeys(role or "-" for role in roles)))
-    if turn.aliases and not turn.in_group:  # one may be a phone number, which others need not read
+    if turn.aliases and not turn.in_group:  # an alias may be a phone number, which others must not see
         yield words.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 
 
-def _status(case: TurnContext) -> Iterator[str]:
-    """What is open, and for how long. Turns of a conversation come one by one: whoever hears this has no other running,
-    but an action may be, that was confirmed elsewhere.
+def _status(context: TurnContext) -> Iterator[str]:
+    """Yield what is open and for how long.
+
+    Turns of a conversation run one at a time, so no other turn is running; an action confirmed elsewhere may be.
     """
-    live, words = case.live, case.words
-    if case.waiting and not case.waiting.action.is_expired(case.received_at):
-        action = case.waiting.action
-        left = action.expires_at - case.received_at if action.expires_at else action.ttl_seconds
+    live, words = context.live, context.texts
+    if context.waiting and not context.waiting.action.is_expired(context.received_at):
+        action = context.waiting.action
+        left = action.expires_at - context.received_at if action.expires_at else action.ttl_seconds
         yield words.status_waiting(action.preview, left)
     elif live and live.state in ("claimed", "started"):
         yield words.status_running(live.action.preview)
     else:
         yield words.status_idle()
-    for timer in case.timers:
-        if timer.user == case.turn.scope.id:
-            yield words.status_reminder(timer.note or timer.text, timer.at - case.received_at)
+    for timer in context.timers:
+        if timer.user == context.turn.scope.id:
+            yield words.status_reminder(timer.note or timer.text, timer.at - context.received_at)
 
 
-def _only(text: str) -> TurnAnswer:
+def _text_answer(text: str) -> TurnAnswer:
     return TurnAnswer(TurnChange(replies=((Reply(text), ""),)))

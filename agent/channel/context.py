@@ -1,4 +1,4 @@
-"""TurnContext, TurnAnswer."""
+"""TurnContext and TurnAnswer: what is known about a turn, and what the turn changes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.long_texts import LongTexts
+from sayso.agent.channel.turn_journal import TurnJournal
 from sayso.agent.channel.user_message import user_message_text
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
-from sayso.agent.run.journal import TurnJournal
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.concurrency import reach
@@ -21,35 +21,35 @@ from sayso.pending.store import BasePendingStore
 from sayso.pending.turns.change import Lease, Timer, TurnChange
 from sayso.pending.turns.queued import StreamListener
 
-#: What the history holds of a tap.
+#: The history's entry for a tap.
 TAPPED = "(tapped a button)"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """A turn and all that is known about it."""
+    """A turn and everything that is known about it."""
 
     turn: Turn
     live: StoredAction | None
     tapped: StoredAction | None
     memory: ConversationMemory
     received_at: float
-    #: How to speak to this person.
-    words: Texts
+    #: The texts in the person's language.
+    texts: Texts
     lease: Lease | None = None
     seq: int = 0
-    #: Whether the person sees buttons. In a lane they do; to `ask_channel` words alone are given.
+    #: Whether the person sees buttons; `ask_channel` returns text only.
     shows_buttons: bool = True
     timers: tuple[Timer, ...] = ()
     journal: TurnJournal | None = None
-    #: Hears the words while they come.
-    hear: StreamListener | None = None
-    #: Where the history's long texts are. Without a lane it stays in this process, as it is.
-    texts: LongTexts | None = None
+    #: Receives the answer's text while it arrives.
+    stream_listener: StreamListener | None = None
+    #: The long texts of the history. None without a worker: the history stays in this process.
+    long_texts: LongTexts | None = None
 
     @property
     def settled(self) -> StoredAction | None:
-        """What this very turn settled, found when it is worked on again after a crash."""
+        """Return the action that this turn settled before its worker died; None if it settled none."""
         for stored in (self.live, self.tapped):
             if stored and stored.by == self.turn.event_id and stored.state not in OPEN_STATES:
                 return stored
@@ -57,18 +57,18 @@ class TurnContext:
 
     @property
     def waiting(self) -> StoredAction | None:
-        """What waits for this person's yes."""
+        """Return the action that waits for this person's yes."""
         return self.live if self.live and self.live.state in ("armed", "shown") else None
 
     def run(self, ttl_seconds: float, parser_version: str) -> ChannelRun:
-        """The scope that tools, roles and proposals of this turn belong to."""
+        """Return the scope that tools, roles and proposals of this turn belong to."""
         return ChannelRun(
             user_id=self.turn.user_id,
             channel_id=self.turn.conversation.channel,
             conversation_id=self.turn.conversation.address,
             ttl_seconds=ttl_seconds,
             parser_version=parser_version,
-            language=self.words.language,
+            language=self.texts.language,
             aliases=self.turn.aliases,
             user_name=self.turn.user_name or "",
         )
@@ -76,56 +76,53 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """What a turn changes, and the agent's own result if it was asked."""
+    """What a turn changes, and the result of the agent if it ran."""
 
     change: TurnChange
     result: AgentResult | None = None
 
-    def behind(self, reply: Reply) -> TurnAnswer:
-        """The answer, said after this."""
-        return replace(self, change=replace(self.change, replies=((reply, ""), *self.change.replies)))
 
-
-def said(case: TurnContext, text: str, files: Sequence[Media] = ()) -> TurnAnswer:
-    """An answer without a model, which the history remembers all the same."""
-    words = user_message_text(case.turn) or TAPPED
-    case.memory.add_many([Message(Role.USER, words), Message(Role.ASSISTANT, text)])
+def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = ()) -> TurnAnswer:
+    """Return an answer without a model call, and add it to the history."""
+    user_text = user_message_text(context.turn) or TAPPED
+    context.memory.add_many([Message(Role.USER, user_text), Message(Role.ASSISTANT, text)])
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
     return TurnAnswer(TurnChange(replies=replies))
 
 
-def remembered(history: str, limits: ConversationMemory | None) -> ConversationMemory:
-    """The memory that this history was written from, within these limits; an empty one for "". Raises ValueError,
-    KeyError or TypeError.
+def memory_from_json(history: str, limits: ConversationMemory | None) -> ConversationMemory:
+    """Return the memory of a stored history, within the limits of `limits`; an empty memory for "".
+
+    Raises ValueError, KeyError or TypeError for an invalid history.
     """
     if history:
         memory = ConversationMemory.from_dict(json.loads(history))
         if limits is None or (memory.max_messages, memory.max_tokens) == (limits.max_messages, limits.max_tokens):
             return memory
-        return memory.limited(limits.max_messages, limits.max_tokens)  # they were configured anew since
+        return memory.with_limits(limits.max_messages, limits.max_tokens)  # the limits have been changed
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
 
 
-async def load_history(case: TurnContext) -> ConversationMemory:
-    """What the model is to know of earlier turns: the history with its long texts, as far as there is room."""
-    history = case.memory.get_history()
-    if case.texts is None or not any(message.kept for message in history):
-        return case.memory
-    kept = case.memory
-    memory = ConversationMemory(kept.max_messages, kept.max_tokens, kept.summary, kept.notes)
-    memory.add_many(await case.texts.unfolded(history))
+async def load_history(context: TurnContext) -> ConversationMemory:
+    """Return the history for the model, with its long texts as far as there is room."""
+    history = context.memory.get_history()
+    if context.long_texts is None or not any(message.kept for message in history):
+        return context.memory
+    stored = context.memory
+    memory = ConversationMemory(stored.max_messages, stored.max_tokens, stored.summary, stored.notes)
+    memory.add_many(await context.long_texts.with_files(history))
     return memory
 
 
-async def note_asked(store: BasePendingStore, turn: Turn, pid: str) -> None:
-    """Note the question that a thread asks, so that the chat's other threads know of it. Outside a thread: nothing."""
+async def note_question(store: BasePendingStore, turn: Turn, pid: str) -> None:
+    """Note a question that is asked in a thread, so that the other threads of the chat know of it."""
     here = turn.conversation
     if here.thread:
         note = json.dumps({"thread": here.thread, "pid": pid})
         await reach(store.records.note_asked, replace(here, thread="").id, turn.scope.id, note)
 
 
-async def open_elsewhere(store: BasePendingStore, turn: Turn, now: float) -> StoredAction | None:
+async def find_question_elsewhere(store: BasePendingStore, turn: Turn, now: float) -> StoredAction | None:
     """Return the question that is open for this person in another thread of the chat, or None."""
     here, chat = turn.conversation, replace(turn.conversation, thread="")
     stored = await reach(store.records.look, chat.id, turn.scope.id) if here.thread else None
@@ -141,7 +138,7 @@ async def open_elsewhere(store: BasePendingStore, turn: Turn, now: float) -> Sto
 
 
 def _is_open(store: BasePendingStore, stored: StoredAction | None, turn: Turn, there: Conversation, now: float) -> bool:
-    """Return whether it still waits for this person, and is what was shown to them."""
+    """Return whether the action still waits for this person and was not modified."""
     if stored is None or stored.state != "shown" or stored.action.is_expired(now):
         return False
     return stored.is_genuine(store.seal, replace(turn.scope, conversation=there))

@@ -1,4 +1,4 @@
-"""Made: where the files are that tools made, and those that people sent."""
+"""TurnFiles: stores files that tools made, and reads files that people sent."""
 
 from __future__ import annotations
 
@@ -17,54 +17,55 @@ log = logging.getLogger(__name__)
 
 
 class ArtifactStore(Protocol):
-    """Where files are kept."""
+    """Stores files by reference."""
 
     def put(self, data: bytes, *, mime_type: str, filename: str, owner: str) -> Media:
-        """Store the bytes of this person."""
+        """Store a file of this person."""
 
     def read(self, ref: str) -> bytes:
-        """The stored bytes. Raises KeyError when the file is gone."""
+        """Return the bytes of a file. Raises KeyError if it was deleted."""
 
 
 class TurnFiles:
-    """Puts files into the media store, if there is one, and finds there what people sent."""
+    """The files of one channel. Without a store, files can be neither kept nor read."""
 
-    def __init__(self, sink: ArtifactStore | None) -> None:
-        self._sink = sink
+    def __init__(self, store: ArtifactStore | None) -> None:
+        self._store = store
 
-    def received(self, case: TurnContext) -> list[ReceivedFile]:
-        """What the person sent, as far as the conversation remembers it, and with this turn."""
-        said = [message for message in case.memory.get_history() if message.role is Role.USER]
-        files = [media for message in said for media in message.media] + list(case.turn.media)
-        once = dict.fromkeys(reversed(files))  # what is sent again is there once, where it was sent last
-        return [self._found(media) for media in reversed(once) if media.stored]
-
-    def _found(self, media: Media) -> ReceivedFile:
-        return ReceivedFile(named(media).filename, media.mime_type, media.size, media.ref, self._read)
+    def received(self, context: TurnContext) -> list[ReceivedFile]:
+        """Return the files that the person sent with this turn and earlier in the conversation, oldest first."""
+        messages = [message for message in context.memory.get_history() if message.role is Role.USER]
+        files = [media for message in messages for media in message.media] + list(context.turn.media)
+        latest = dict.fromkeys(reversed(files))  # a file that was sent twice counts where it was sent last
+        return [
+            ReceivedFile(named(media).filename, media.mime_type, media.size, media.ref, self._read)
+            for media in reversed(latest)
+            if media.stored
+        ]
 
     def _read(self, ref: str) -> bytes:
-        if self._sink is None:
+        if self._store is None:
             raise KeyError(ref)
-        return self._sink.read(ref)
+        return self._store.read(ref)
 
-    async def kept(self, artifacts: Sequence[Artifact], turn: Turn) -> list[Media]:
-        """The files that can be delivered."""
-        stored = [await self.stored(turn, artifact) for artifact in artifacts]
+    async def store_all(self, artifacts: Sequence[Artifact], turn: Turn) -> list[Media]:
+        """Store the files, and return those that can be delivered."""
+        stored = [await self.store(turn, artifact) for artifact in artifacts]
         return [artifact.kept for artifact in stored if artifact.kept]
 
-    async def of_effect(self, artifacts: list[Artifact], turn: Turn) -> list[Media]:
-        """What was done is done: a file that cannot be kept must not turn its outcome into an error."""
+    async def store_after_effect(self, artifacts: list[Artifact], turn: Turn) -> list[Media]:
+        """Store the files of a confirmed action. A failure is logged, and must not turn the outcome into an error."""
         try:
-            return await self.kept(artifacts, turn)
+            return await self.store_all(artifacts, turn)
         except Exception:
             log.exception("pending.files_lost")
             return []
 
-    async def stored(self, turn: Turn, artifact: Artifact) -> Artifact:
-        """The file in the media store, once, as one of its person; what has no bytes or no store stays as it is."""
-        if artifact.kept or artifact.data is None or self._sink is None:
+    async def store(self, turn: Turn, artifact: Artifact) -> Artifact:
+        """Store a file as the user's, unless it is stored or has no bytes. Return the artifact with its place."""
+        if artifact.kept or artifact.data is None or self._store is None:
             return artifact
         name = artifact.filename or "file"
         owner = owner_of(turn.conversation.channel, turn.user_id)
-        kept = await offload(self._sink.put, artifact.data, mime_type=artifact.mime_type, filename=name, owner=owner)
+        kept = await offload(self._store.put, artifact.data, mime_type=artifact.mime_type, filename=name, owner=owner)
         return replace(artifact, data=None, kept=kept)

@@ -1,4 +1,4 @@
-"""Long messages kept outside Redis."""
+"""LongTexts: stores the texts of a turn that are too long for Redis in files."""
 
 from __future__ import annotations
 
@@ -18,77 +18,75 @@ from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)
 
-
-#: Characters of a text up to which it stays in Redis: the longest message of Telegram (WhatsApp's has 1,600), so that
-#: what people type and read in one message never touches a disk. Longer texts are pasted, or come from tools.
+#: Characters of a text that may stay in Redis: the longest message of Telegram (WhatsApp allows 1,600), so that what
+#: people type and read in one message never needs a disk. Longer texts are pasted, or come from tools.
 MAX_INLINE_CHARS = 4096
 
-
-#: Characters of a longer text that stay in Redis too: enough to tell its language, and what it was.
+#: Characters at the beginning of a longer text that stay in Redis: enough to detect its language and its subject.
 BEGINNING_CHARS = 1000
 
-
-#: Characters of one text that are kept at all.
+#: Characters of one text that are stored at all.
 MAX_TEXT_CHARS = 100_000
 
-
-#: Characters of a text that stay in Redis where no file can be had.
+#: Characters of a text that stay in Redis where no file can be written.
 MAX_CUT_CHARS = 8000
 
-
-#: Characters of long texts of earlier turns that one turn shows its model, about 25,000 tokens: the newest one whole,
-#: older ones as far as there is room, and each of the others by its beginning.
-MAX_RECALLED_CHARS = MAX_TEXT_CHARS
+#: Characters of long texts of earlier turns that one turn shows its model, about 25,000 tokens: the newest text in
+#: full, older ones while there is room, and only the beginning of the others.
+MAX_HISTORY_CHARS = MAX_TEXT_CHARS
 
 
 class TextStore(Protocol):
-    """Where long texts are kept: files of the shared data folder. Called in threads."""
+    """Stores long texts, such as files in the shared data folder. Called in threads."""
 
     def put(self, owner: str, text: str) -> str:
-        """Keep a text; it is safe when this returns its reference. Raises OSError."""
+        """Store a text durably, and return its reference. Raises OSError."""
 
     def get(self, owner: str, ref: str) -> str:
-        """A text that was kept. Raises KeyError when it is gone, OSError when nobody can tell."""
+        """Return a stored text. Raises KeyError if it was deleted, OSError if it cannot be read."""
 
 
 class LongTexts:
-    """The long texts of one person, for one turn. Without a store there are none: what is too long is cut.
+    """The long texts of one person, for one turn. Without a store, texts that are too long are cut.
 
-    What cannot be kept or read makes no turn fail: it is cut, with a note for the model.
+    A text that cannot be stored or read does not fail the turn: it is cut, with a note for the model.
     """
 
     def __init__(self, store: TextStore | None, owner: str) -> None:
         self._store = store
         self._owner = owner
 
-    async def keep(self, texts: Sequence[str]) -> list[KeptText | None]:
-        """Put texts where they last, before anything names them. None for each that could not be kept."""
-        if self._store is None or not texts:  # most turns: no thread, no disk
+    async def store(self, texts: Sequence[str]) -> list[KeptText | None]:
+        """Store texts durably. Return the reference of each; None for one that could not be stored."""
+        if self._store is None or not texts:  # most turns need no thread and no disk
             return [None] * len(texts)
         try:
             return await offload(self._put, self._store, texts)
         except OSError as exc:
-            log.warning("texts.not_kept", extra={"reason": type(exc).__name__})
+            log.warning("texts.not_stored", extra={"reason": type(exc).__name__})
             return [None] * len(texts)
 
-    async def get(self, kept: KeptText) -> str | None:
-        """A text that was kept. None: it is gone, or nobody can tell."""
-        return await offload(self._get, kept)
+    async def load(self, reference: KeptText) -> str | None:
+        """Return a stored text; None if it was deleted or cannot be read."""
+        return await offload(self._load, reference)
 
-    async def fold(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Make messages (`Message.to_dict`) what Redis is to hold: of what is long, its beginning and its reference."""
+    async def move_to_files(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Replace each long text of the messages (`Message.to_dict`) by its beginning and a reference to a file."""
         for message in messages:
             for call in message.get("tool_calls", ()):
-                call["parameters"] = _shortened(call["parameters"])
-        long = [message for message in messages if _is_long(message)]
+                call["parameters"] = _shorten_arguments(call["parameters"])
+        long = [each for each in messages if is_long(each.get("content", "")) and "kept" not in each]
         if not long:
             return
-        texts = [cut(message["content"], MAX_TEXT_CHARS) for message in long]
-        for message, text, kept in zip(long, texts, await self.keep(texts), strict=True):
-            message.update(_folded(text, kept))
+        texts = [shorten(message["content"], MAX_TEXT_CHARS) for message in long]
+        for message, text, reference in zip(long, texts, await self.store(texts), strict=True):
+            if reference is None:
+                message["content"] = shorten(text, MAX_CUT_CHARS)
+            else:
+                message |= {"content": text[:BEGINNING_CHARS], "kept": reference.to_dict()}
 
-    async def unfolded(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Messages of earlier turns as the model is to see them, as far as MAX_RECALLED_CHARS reach, newest first."""
+    async def with_files(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages of earlier turns with their long texts: the newest first, up to MAX_HISTORY_CHARS."""
         if not any(message.kept for message in messages):
             return messages
         return await offload(self._read_all, messages)
@@ -97,104 +95,89 @@ class LongTexts:
         return [KeptText(store.put(self._owner, text), len(text)) for text in texts]
 
     def _read_all(self, messages: Sequence[Message]) -> list[Message]:
-        left, whole = MAX_RECALLED_CHARS, list(messages)
-        for at in reversed(range(len(whole))):
-            message = whole[at]
+        room, complete = MAX_HISTORY_CHARS, list(messages)
+        for at in reversed(range(len(complete))):
+            message = complete[at]
             if message.kept:
-                content = self._shown(message.content, message.kept, left)
-                left -= len(content)
-                whole[at] = replace(message, content=content, kept=None)
-        return whole
+                content = self._read(message.content, message.kept, room)
+                room -= len(content)
+                complete[at] = replace(message, content=content, kept=None)
+        return complete
 
-    def _shown(self, beginning: str, kept: KeptText, left: int) -> str:
-        """As much of a text as there is room for, its beginning at least."""
-        if left <= len(beginning):
-            return f"{beginning} [cut, was {kept.chars} characters]"
-        text = self._get(kept)
-        return gone(beginning, kept) if text is None else cut(text, left)
+    def _read(self, beginning: str, reference: KeptText, room: int) -> str:
+        """Return as much of a text as there is room for, at least its beginning."""
+        if room <= len(beginning):
+            return f"{beginning} [cut, was {reference.chars} characters]"
+        text = self._load(reference)
+        return with_lost_note(beginning, reference) if text is None else shorten(text, room)
 
-    def _get(self, kept: KeptText) -> str | None:
+    def _load(self, reference: KeptText) -> str | None:
         try:
-            return self._store.get(self._owner, kept.ref) if self._store else None
+            return self._store.get(self._owner, reference.ref) if self._store else None
         except (KeyError, OSError) as exc:
             log.warning("texts.not_read", extra={"reason": type(exc).__name__})
             return None
 
 
-def gone(beginning: str, kept: KeptText) -> str:
-    """What the model sees of a text whose file is not there any more."""
-    return f"{beginning} [the rest is not there any more, was {kept.chars} characters]"
+def with_lost_note(beginning: str, reference: KeptText) -> str:
+    """Return what the model sees of a text whose file was deleted."""
+    return f"{beginning} [the rest is not there any more, was {reference.chars} characters]"
 
 
-def cut(text: str, most: int) -> str:
-    """A text of so many characters at most, ending in a note that tells how many it had."""
-    if len(text) <= most:
+def shorten(text: str, max_chars: int) -> str:
+    """Return the text in at most `max_chars` characters. A note at the end tells how many it had."""
+    if len(text) <= max_chars:
         return text
     note = f" [cut, was {len(text)} characters]"
-    return text[: max(0, most - len(note))] + note
+    return text[: max(0, max_chars - len(note))] + note
 
 
 def is_long(text: str) -> bool:
-    """Whether a text is too long for Redis."""
+    """Return whether a text is too long for Redis."""
     return len(text) > MAX_INLINE_CHARS
 
 
-def _is_long(message: dict[str, Any]) -> bool:
-    return is_long(message.get("content", "")) and "kept" not in message
-
-
-def _folded(text: str, kept: KeptText | None) -> dict[str, Any]:
-    if kept is None:
-        return {"content": cut(text, MAX_CUT_CHARS)}
-    return {"content": text[:BEGINNING_CHARS], "kept": kept.to_dict()}
-
-
-def _shortened(value: Any) -> Any:
-    """The arguments of a call with their long texts cut: the model wrote them itself, within its own limit."""
+def _shorten_arguments(value: Any) -> Any:
+    """Return the arguments of a call with long texts cut. The model wrote them itself, within its own limit."""
     if isinstance(value, str):
-        return value if len(value) <= MAX_CUT_CHARS else cut(value, MAX_CUT_CHARS)
+        return shorten(value, MAX_CUT_CHARS)
     if isinstance(value, dict):
-        return {name: _shortened(each) for name, each in value.items()}
-    return [_shortened(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: _shorten_arguments(each) for name, each in value.items()}
+    return [_shorten_arguments(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-#: The folder's name in the data folder. Nothing in it has a link: media are served from a folder of their own.
+#: Name of the folder in the data folder. Its files are never served; media have a folder of their own.
 FOLDER = "texts"
 
-
-#: Seconds a text is kept after it was stored or read last: as long as the history of a conversation.
+#: How long a text is kept after it was last stored or read, in seconds: as long as the history of a conversation.
 KEEP_SECONDS = 30 * 24 * 3600
-
-
 _OWNER = re.compile(r"[0-9a-f]{20}")
-
-
 _REF = re.compile(r"[0-9a-f]{64}")
 
 
 class TextFiles:
-    """Files in one folder, shared by all workers. One instance serves a whole process, from any thread.
+    """TextStore in the files of one folder, shared by all workers. One per process; thread-safe.
 
-    A name begins with its owner (`Scope.id`), so that one person's reference never reads another's text and all that
-    is somebody's can be erased. It ends with the SHA-256 of the content, so a file that was cut short is none.
+    A file name begins with the owner (`Scope.id`), so that a person's reference never reads another person's text, and
+    all texts of a person can be erased. It ends with the SHA-256 of the content, which reveals a truncated file.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, owner: str, text: str) -> str:
-        """Keep a text; it is on disk when this returns its reference. Raises OSError."""
-        data = _encoded(text)
+        """Store a text on disk, and return its reference. Raises OSError."""
+        data = text.encode("utf-8", "surrogatepass")  # JSON can contain lone surrogates
         ref = hashlib.sha256(data).hexdigest()
         path = self._path(owner, ref)
-        if _refreshed(path, len(data)):
-            sync_folder(path.parent)  # whoever wrote it may not have come so far yet
+        if _touch(path, len(data)):
+            sync_folder(path.parent)  # the process that wrote it may not have done so yet
         else:
             write_atomically(path, data)
         return ref
 
     def get(self, owner: str, ref: str) -> str:
-        """A text that was kept, which is young again. Raises KeyError when it is gone or damaged, OSError."""
+        """Return a stored text, and extend its life. Raises KeyError if it is deleted or damaged, and OSError."""
         path = self._path(owner, ref)
         try:
             data = path.read_bytes()
@@ -206,16 +189,16 @@ class TextFiles:
         return data.decode("utf-8", "surrogatepass")
 
     def sweep(self) -> int:
-        """Remove what nobody stored or read for KEEP_SECONDS. Returns how many files went."""
+        """Delete texts that were not stored or read for KEEP_SECONDS. Return how many files were deleted."""
         return remove_older(self._folder.glob("*/*"), time.time() - KEEP_SECONDS)
 
     def erase(self, owner: str) -> int:
-        """Remove all texts of one person. Returns how many. Raises OSError."""
+        """Delete all texts of one person. Return how many. Raises OSError."""
         _check(_OWNER, owner)
-        found = list((self._folder / owner[:2]).glob(f"{owner}-*"))
-        for path in found:
+        paths = list((self._folder / owner[:2]).glob(f"{owner}-*"))
+        for path in paths:
             path.unlink(missing_ok=True)
-        return len(found)
+        return len(paths)
 
     def _path(self, owner: str, ref: str) -> Path:
         _check(_OWNER, owner)
@@ -224,18 +207,13 @@ class TextFiles:
 
 
 def _check(pattern: re.Pattern[str], name: str) -> None:
-    """What is no name of ours is no part of a path."""
+    """Raise KeyError for a name that is not of our form: it must not become part of a path."""
     if not pattern.fullmatch(name):
         raise KeyError(name)
 
 
-def _encoded(text: str) -> bytes:
-    """JSON can spell lone surrogates, so texts may hold them."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _refreshed(path: Path, size: int) -> bool:
-    """Whether the file is there, whole; then it is young again."""
+def _touch(path: Path, size: int) -> bool:
+    """Return whether the file exists with this size in bytes, and extend its life."""
     try:
         if path.stat().st_size != size:
             return False

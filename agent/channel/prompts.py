@@ -1,4 +1,4 @@
-"""ConfirmPrompt: asking, undo offer, closing, escalation."""
+"""ConfirmPrompts: asks for a yes, closes the question, offers an undo, and escalates unanswered questions."""
 
 from __future__ import annotations
 
@@ -17,50 +17,111 @@ from sayso.pending.store import BasePendingStore
 from sayso.pending.turns.change import NewAction, outbox_entry
 from sayso.pending.turns.queued import CHOICE_KIND
 
-#: Characters of a message with buttons that must stay when they go, because nothing else repeats them: a longer one is
-#: sent by itself, and its buttons below it.
+#: Characters of a message that keeps its text when its buttons are removed. A longer text is sent as a message of its
+#: own, with the buttons in the next message.
 MAX_KEPT_CHARS = 1000
+#: Characters of an outcome that are shown in the message of the question. A message of its own has the whole outcome.
+MAX_OUTCOME_CHARS = 600
+#: Characters of a preview that a button may show.
+MAX_EFFECT_CHARS = 48
 
-
-#: Characters of an outcome that are shown where it was asked for: the whole of it is a message of its own.
-MAX_TOLD_CHARS = 600
-
-
-#: Before what is said of an action that ended so; anything else is a warning.
+#: The symbol before the outcome of an action, by its final state; a warning for all other states.
 _SYMBOLS: dict[ActionState, str] = {"done": "✅", "cancelled": "❌", "expired": "⌛"}
-
-
 _WARNING = "⚠️"
+_DETAILS = re.compile(r"\s+\([^()]*\)\.?$")
+_FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 
-class ClosedPrompts:
-    """The messages that asked on one channel. Lives as long as its store."""
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """Whom to tell about a question that nobody answered for `after_seconds`: a conversation of operators."""
 
-    def __init__(self, store: BasePendingStore) -> None:
-        self._store = store
+    after_seconds: float
+    to: Conversation
+    language: str = "en"
 
-    async def closed(
-        self, turn: Turn, stored: StoredAction, state: ActionState, told: str
-    ) -> tuple[tuple[Reply, str], ...]:
-        """What is sent to close the message that asked for an action which ended so, before anything else is said: no
-        second set of buttons is shown while the first can be tapped. Sent twice it is the same. Nothing where nobody
-        knows which message that is.
+    def added_to(self, action: NewAction, preview: str, asked_in: Conversation) -> NewAction:
+        """Return the action with a message for the operators: its channel, its preview and its time limit.
+
+        The message does not name the user; the preview contains what may be told.
         """
-        prompt = prompt_of(turn, stored)
+        text = texts_for(self.language).escalation(preview, asked_in.channel, action.ttl_ms / 1000)
+        reply, is_elsewhere = Reply(text, language=self.language), self.to.id != asked_in.id
+        entry = outbox_entry(self.to, reply, forward=is_elsewhere)
+        return replace(action, alarm=entry, alarm_after_ms=round(self.after_seconds * 1000))
+
+
+class ConfirmPrompts:
+    """The questions of one channel. Lives as long as its store."""
+
+    def __init__(
+        self, store: BasePendingStore, escalation: Escalation | None = None, *, expiry_notice: bool = False
+    ) -> None:
+        self._store = store
+        self._escalation = escalation
+        self._expiry_notice = expiry_notice
+
+    def ask(
+        self, context: TurnContext, proposal: Proposal, above: str, prompt: str = ""
+    ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
+        """Return the question with the id of its action, and the actions to store.
+
+        `above` is text that disappears with the question. `prompt` is the tool's own text below the preview.
+        """
+        head = proposal.head
+        words = texts_for(head.language)
+        question = words.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
+        text = "\n\n".join(filter(None, [above, question]))
+        reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds)
+        *steps, action = proposal.arms(self._store.seal, context.turn.scope.id)
+        return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
+
+    def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
+        """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
+        words = texts_for(head.language)
+        seal, scope, pid = self._store.seal, context.turn.scope, head.pending_action_id
+        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "danger", short_effect(head))
+        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope))
+        return (cancel,) if head.code else (confirm, cancel)
+
+    def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
+        """Return the action with the messages to send if nobody answers. Without a worker nobody could send them."""
+        if context.lease is None:
+            return action
+        preview, here = brief(head.preview), context.turn.conversation
+        if self._escalation:
+            action = self._escalation.added_to(action, preview, here)
+        words = texts_for(head.language)
+        closed = closed_prompt("", preview, "expired", words.expired(head.preview))
+        action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language)))
+        if not self._expiry_notice:
+            return action
+        notice = Reply(words.expired_unanswered(preview), language=head.language)
+        return replace(action, notice=outbox_entry(here, notice))
+
+    async def close(
+        self, turn: Turn, stored: StoredAction, state: ActionState, outcome: str
+    ) -> tuple[tuple[Reply, str], ...]:
+        """Return the reply that replaces the question of an action that has ended, or nothing if it cannot be found.
+
+        Send it before everything else, so that a second set of buttons never shows while the first can be tapped.
+        Sending it twice is harmless.
+        """
+        prompt = prompt_id(turn, stored)
         if not prompt:
             return ()
-        shown = await self._shown(turn.scope, stored)
-        closed = closing(prompt, shown, state, told)
-        if stored.action.kind == CHOICE_KIND or not shown:  # of a record that was changed nothing is read
+        kept_text = await self._kept_text(turn.scope, stored)
+        closed = closed_prompt(prompt, kept_text, state, outcome)
+        if stored.action.kind == CHOICE_KIND or not kept_text:  # nothing of a modified record is repeated
             return ((closed, ""),)
         words = texts_for(stored.action.language)
-        label = words.undo_label if is_undo(stored.action) else words.confirm_label
-        decided = {"cancelled": words.cancel_label, "superseded": words.cancel_label, "expired": ""}.get(state, label)
-        mark = f"{symbol_of(state)} {decided}".strip()
-        return ((replace(closed, outcome_elsewhere=f"{shown}\n\n{mark}".strip()), ""),)
+        yes = words.undo_label if is_undo(stored.action) else words.confirm_label
+        label = {"cancelled": words.cancel_label, "superseded": words.cancel_label, "expired": ""}.get(state, yes)
+        mark = f"{state_symbol(state)} {label}".strip()
+        return ((replace(closed, outcome_elsewhere=f"{kept_text}\n\n{mark}".strip()), ""),)
 
-    async def _shown(self, scope: Scope, stored: StoredAction) -> str:
-        """What stays of the message; nothing of a record that was changed: its words are not ours to repeat."""
+    async def _kept_text(self, scope: Scope, stored: StoredAction) -> str:
+        """Return the text that stays in the message; "" for a record that was modified, which must not be repeated."""
         if not stored.is_genuine(self._store.seal, scope):
             return ""
         if stored.action.kind == CHOICE_KIND:
@@ -68,130 +129,54 @@ class ClosedPrompts:
         undone = await self._store.settlement.undone(scope, stored) if is_undo(stored.action) else ""
         return undone if 0 < len(undone) <= MAX_KEPT_CHARS else brief(stored.action.preview)
 
+    def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
+        """Return the answer with an undo button for the effects that can be undone.
 
-def prompt_of(turn: Turn, stored: StoredAction) -> str:
-    """The platform's id of the message that asked: the one whose button was tapped, else the one that was delivered; ""
-    where nobody knows.
-    """
-    parts = split_button(turn.tap.data) if turn.tap else None
-    if parts and parts[0] == stored.pid and turn.message_id:
-        return turn.message_id
-    return stored.prompt
-
-
-def symbol_of(state: ActionState) -> str:
-    """Return the sign before what is said of an action that ended so."""
-    return _SYMBOLS.get(state, _WARNING)
-
-
-def closing(prompt: str, shown: str, state: ActionState, told: str) -> Reply:
-    """Takes the place of the message that asked, without its buttons; it is left out where that cannot be edited."""
-    outcome = f"{symbol_of(state)} {told if len(told) <= MAX_TOLD_CHARS else brief(told)}"
-    text = outcome if shown and shown in told else f"{shown}\n\n{outcome}"
-    return Reply(text.strip(), edits=prompt, optional=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Escalation:
-    """One channel's operators: the conversation that hears, in its language, of what waited `after_seconds`."""
-
-    after_seconds: float
-    to: Conversation
-    language: str = "en"
-
-    def alarmed(self, arm: NewAction, preview: str, asked_in: Conversation) -> NewAction:
-        """The action, and what the operators hear when nobody answers: its channel, its preview, its window.
-
-        They do not hear who was asked: the preview says what may be said.
+        The undo waits beside the pending action that the user may have.
         """
-        told = texts_for(self.language).escalation(preview, asked_in.channel, arm.ttl_ms / 1000)
-        reply, elsewhere = Reply(told, language=self.language), self.to.id != asked_in.id
-        entry = outbox_entry(self.to, reply, forward=elsewhere)
-        return replace(arm, alarm=entry, alarm_after_ms=round(self.after_seconds * 1000))
-
-
-#: Characters of a preview that a button may show.
-MAX_EFFECT_CHARS = 48
-
-
-_DETAILS = re.compile(r"\s+\([^()]*\)\.?$")
-
-
-_FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
-
-
-class ConfirmPrompts:
-    """What one channel asks. Lives as long as its store."""
-
-    def __init__(self, store: BasePendingStore, escalation: Escalation | None, *, expiry_notice: bool) -> None:
-        self._store = store
-        self._escalation = escalation
-        self._expiry_notice = expiry_notice
-
-    def asked(
-        self, case: TurnContext, proposal: Proposal, above: str, prompt: str = ""
-    ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
-        """The question for a yes, and the records that it arms. What stands above it goes when its outcome is shown.
-
-        `prompt` is what the tool itself says below the preview.
-        """
-        head = proposal.head
-        words = texts_for(head.language)
-        question = words.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
-        text = "\n\n".join(filter(None, [above, question]))
-        asked = Reply(text, self.buttons(head, case), answer_seconds=head.ttl_seconds)
-        *steps, arm = proposal.arms(self._store.seal, case.turn.scope.id)
-        return (asked, head.pending_action_id), (*steps, self._with_notices(case, arm, head))
-
-    def with_undo(self, case: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
-        """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""
-        if not case.shows_buttons:
+        if not context.shows_buttons:
             return answer
         limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
         seconds = min((limit for limit, _ in limits if limit), default=0.0)
         undo = undo_of([effect for limit, effect in limits if limit], seconds)
         if undo is None:
             return answer
-        scope, words, pid = case.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
-        (told, _), *files = answer.change.replies
+        scope, words, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
+        (outcome, _), *files = answer.change.replies
         button = Button(words.undo_label, self._store.seal.mint(pid, "confirm", scope))
-        is_long = len(told.text) > MAX_KEPT_CHARS
-        above = ((told, ""),) if is_long else ()
-        offer = Reply(
-            "\n\n".join([*([] if is_long else [told.text]), words.undo_offer(seconds)]),
-            (button,),
-            answer_seconds=seconds,
-        )
+        is_long = len(outcome.text) > MAX_KEPT_CHARS
+        above = ((outcome, ""),) if is_long else ()
+        paragraphs = [*([] if is_long else [outcome.text]), words.undo_offer(seconds)]
+        offer = Reply("\n\n".join(paragraphs), (button,), answer_seconds=seconds)
         arms = undo.arms(self._store.seal, scope.id, live=False)
         return replace(answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), arms=arms))
 
-    def _with_notices(self, case: TurnContext, arm: NewAction, head: PendingAction) -> NewAction:
-        """The action, and what is said when nobody answers: without a lane there is nobody to say it."""
-        if case.lease is None:
-            return arm
-        preview, here = brief(head.preview), case.turn.conversation
-        if self._escalation:
-            arm = self._escalation.alarmed(arm, preview, here)
-        words = texts_for(head.language)
-        closed = closing("", preview, "expired", words.expired(head.preview))
-        arm = replace(arm, ending=outbox_entry(here, replace(closed, language=head.language)))
-        if not self._expiry_notice:
-            return arm
-        told = words.expired_unanswered(preview)
-        return replace(arm, notice=outbox_entry(here, Reply(told, language=head.language)))
 
-    def buttons(self, head: PendingAction, case: TurnContext) -> tuple[Button, ...]:
-        """Return the buttons that answer a question. One with a code has none that confirms: the code must be typed."""
-        words = texts_for(head.language)
-        seal, scope, pid = self._store.seal, case.turn.scope, head.pending_action_id
-        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "danger", effect_of(head))
-        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope))
-        return (cancel,) if head.code else (confirm, cancel)
+def prompt_id(turn: Turn, stored: StoredAction) -> str:
+    """Return the platform's id of the question's message: the tapped one, or else the delivered one; "" if unknown."""
+    parts = split_button(turn.tap.data) if turn.tap else None
+    if parts and parts[0] == stored.pid and turn.message_id:
+        return turn.message_id
+    return stored.prompt
 
 
-def effect_of(head: PendingAction) -> str:
-    """Return a preview in the few words that a button has room for, without details in brackets behind them; "" where
-    they are too many. Of a plan it is the first step, and how many follow.
+def state_symbol(state: ActionState) -> str:
+    """Return the symbol before the outcome of an action in this state."""
+    return _SYMBOLS.get(state, _WARNING)
+
+
+def closed_prompt(prompt: str, kept_text: str, state: ActionState, outcome: str) -> Reply:
+    """Return the reply that replaces the question without buttons. It is dropped if the message cannot be edited."""
+    short = outcome if len(outcome) <= MAX_OUTCOME_CHARS else brief(outcome)
+    line = f"{state_symbol(state)} {short}"
+    text = line if kept_text and kept_text in outcome else f"{kept_text}\n\n{line}"
+    return Reply(text.strip(), edits=prompt, optional=True)
+
+
+def short_effect(head: PendingAction) -> str:
+    """Return a preview that fits on a button, without details in brackets at its end; "" if it is too long.
+
+    For a plan, return the first step and the number of further steps.
     """
     preview, more = head.preview.strip(), ""
     if head.kind == PLAN_KIND:

@@ -1,4 +1,4 @@
-"""Confirmed: how tools run, are undone and are asked after, once their user has said yes."""
+"""ToolExecutors: run, undo and reconcile tools once their user has said yes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
-from sayso.agent.run.approval import effective_decision
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
-from sayso.agent.tools.results import serialise
+from sayso.agent.tools.results import result_text, serialize
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
@@ -33,10 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class ToolExecutors:
-    """The agent's tools as a store's kinds of actions. Lives as long as the store, and follows tools that change.
+    """Registers the agent's tools as kinds of actions. Lives as long as the store, and follows changes of the tools.
 
-    A tool that is gone, or switched off, runs nothing any more, a yes or not; nor does one that the agent's policy
-    denies by now.
+    A tool that was removed or disabled, or that the policy denies by now, does not run even after a yes.
     """
 
     def __init__(
@@ -48,13 +46,14 @@ class ToolExecutors:
         self._known = {tool.name: tool for tool in tools()}
         for tool in self._known.values():
             self._register(tool)
-        store.executors.keep_fresh(self._look_again)
+        store.executors.keep_fresh(self._refresh)
         store.executors.guard(self._may_run)
-        store.executors.watch(lambda action, executor: partial(_observed, action, config(), executor))
+        store.executors.watch(lambda action, executor: partial(_run_observed, action, config(), executor))
 
     def _may_run(self, action: PendingAction) -> bool:
-        """Whatever would run for it, also a factory or a closure of the author's own: not against the policy of now,
-        and not what another version of its tool has shown.
+        """Return whether an action may run: not against the current policy, nor with another version of its tool.
+
+        This also holds for executors that the tool's author registered.
         """
         tool = self._known.get(action.kind)
         refusal = _policy_refusal(tool, action, self._config()) if tool else ""
@@ -62,7 +61,7 @@ class ToolExecutors:
             log.warning(refusal, extra={"kind": action.kind, "pending": action.pending_action_id})
         return not refusal
 
-    def _look_again(self, kind: str) -> None:
+    def _refresh(self, kind: str) -> None:
         tool = next((tool for tool in self._tools() if tool.name == kind), None)
         known = self._known.get(kind)
         if tool is known:
@@ -75,20 +74,20 @@ class ToolExecutors:
             self._register(tool)
 
     def _register(self, tool: Tool) -> None:
-        """What every tool brings to the store: how it runs, how it is undone, and whom to ask after a crash."""
+        """Register how a tool runs, how it is undone, and how to find out its outcome after a crash."""
         executors = self._store.executors
-        executors.register_tool(tool.name, _runs(tool))
+        executors.register_tool(tool.name, _tool_executor(tool))
         if tool.undo is not None:
-            executors.register_undo(tool.name, _undoes(tool), tool.undo_seconds)
+            executors.register_undo(tool.name, _undo_executor(tool), tool.undo_seconds)
         if tool.reconcile is not None:
             executors.register_reconciler(tool.name, tool.reconcile)
 
 
-def _runs(tool: Tool) -> ExecutorFactory:
-    """The executor factory every tool has: run this tool with the recorded arguments, validated again.
+def _tool_executor(tool: Tool) -> ExecutorFactory:
+    """Return the executor factory of a tool: it runs the tool with the recorded arguments, validated again.
 
-    No model reads the result, so a typed one is put into words here. A tool that is not the one whose preview was
-    shown must not run, nor one that would run with anything else than what was shown.
+    No model reads the result, so a typed result becomes text here. The tool does not run if its version changed since
+    the preview, or if it would run with other arguments than those shown.
     """
 
     def factory(action: PendingAction) -> Executor | None:
@@ -100,23 +99,23 @@ def _runs(tool: Tool) -> ExecutorFactory:
         async def execute() -> str:
             try:
                 value = await tool.ainvoke(action.args)
-            except EffectUnknownError as exc:  # "failed" would say more than anybody knows
+            except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
                 raise TimedOut(str(exc)) from exc
             except ToolExecutionError as exc:
-                if isinstance(exc.error, TimeoutError):  # whatever it waited for may still be done
+                if isinstance(exc.error, TimeoutError):  # the effect may still take place
                     raise TimedOut(str(exc)) from exc
                 raise
-            return _told(tool, value)
+            return _result_text(tool, value)
 
         return execute
 
     return factory
 
 
-async def _observed(action: PendingAction, config: AgentConfig, executor: Executor) -> Any:
-    """Run a confirmed call, or an undo, and tell the agent's observers of it, as a run with this one call.
+async def _run_observed(action: PendingAction, config: AgentConfig, executor: Executor) -> Any:
+    """Run a confirmed call or an undo, and report it to observers as a run with one call.
 
-    The call's id is that of the action, the tool's name its kind. Raises what the call raises.
+    The id of the call is that of the action, and the name of the tool is its kind. Raises the errors of the call.
     """
     chronicle = RunEvents(
         config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=_in_event_loop()
@@ -125,24 +124,24 @@ async def _observed(action: PendingAction, config: AgentConfig, executor: Execut
     await chronicle.tell("run_start", [], "")
     await chronicle.tell("tool_start", *call, action.args)
     try:
-        value = await _performed(executor)
+        value = await _execute(executor)
     except asyncio.CancelledError:
         await chronicle.tell("cancelled", 0, "the confirmed call was cut off")
         raise
     except Exception as exc:
-        await _tell_failure(chronicle, action, _raised(exc), began)
+        await _tell_failure(chronicle, action, _original_error(exc), began)
         raise
-    told = _shown(value)
+    result = _observed_text(value)
     if isinstance(value, Ambiguous | NotFound):
-        await _tell_failure(chronicle, action, EffectFailed(told), began)
+        await _tell_failure(chronicle, action, EffectFailed(result), began)
         return value
-    chronicle.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, tool_result=told)
-    await chronicle.tell("tool_end", *call, told, (perf_counter() - began) * 1000)
-    await chronicle.tell("run_end", AgentResult(told, trace=chronicle.trace, stop_reason="terminal"))
+    chronicle.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, tool_result=result)
+    await chronicle.tell("tool_end", *call, result, (perf_counter() - began) * 1000)
+    await chronicle.tell("run_end", AgentResult(result, trace=chronicle.trace, stop_reason="terminal"))
     return value
 
 
-async def _performed(executor: Executor) -> Any:
+async def _execute(executor: Executor) -> Any:
     """Run an executor as tools run: a sync one in a thread, an async one on the event loop."""
     if inspect.iscoroutinefunction(executor):
         return await executor()
@@ -150,11 +149,11 @@ async def _performed(executor: Executor) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _shown(value: Any) -> str:
-    """Return a result in words for observers: whatever it is, its effect took place."""
+def _observed_text(value: Any) -> str:
+    """Return a result as text for observers. It never raises, because the effect took place."""
     try:
-        return value if isinstance(value, str) else tell_result(serialise(value))
-    except Exception:  # noqa: BLE001  # any type may refuse in its own way
+        return value if isinstance(value, str) else result_text(serialize(value))
+    except Exception:  # noqa: BLE001  # a value of any type may raise anything
         return type(value).__name__
 
 
@@ -166,7 +165,7 @@ async def _tell_failure(chronicle: RunEvents, action: PendingAction, error: Base
 
 
 def _in_event_loop() -> bool:
-    """Return whether an event loop runs here: a store's sync call runs without one."""
+    """Return whether an event loop is running. Sync calls of a store run without one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -174,38 +173,38 @@ def _in_event_loop() -> bool:
     return True
 
 
-def _raised(error: Exception) -> BaseException:
-    """Return what the tool itself raised."""
+def _original_error(error: Exception) -> BaseException:
+    """Return the exception that the tool itself raised."""
     if isinstance(error, EffectFailed | TimedOut) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return error.error if isinstance(error, ToolExecutionError) and error.error else error
 
 
 def _policy_refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:
-    """The event that is logged where nothing may run for this action; "" where something may."""
+    """Return the log event that explains why nothing may run for this action; "" if it may."""
     if action.version and action.version != tool.version:
         return "pending.other_version"
-    return "pending.denied" if effective_decision(tool, action.args, config).decision == "deny" else ""
+    return "pending.denied" if effective_decision(tool, action.args, config.tool_policy).decision == "deny" else ""
 
 
 def _refusal(tool: Tool, action: PendingAction) -> str:
-    """The event that is logged where a tool must not run for this action; "" where it may."""
+    """Return the log event that explains why a tool must not run for this action; "" if it may."""
     if action.version != tool.version:
         return "pending.other_version"
-    # A definition that changed would run with what nobody has seen.
+    # A changed definition would run with arguments that nobody has seen.
     return "" if is_same_call(tool, action.args) else "pending.other_arguments"
 
 
 async def is_hidden(selector: ToolSelector | None, tools: Iterable[Tool], action: PendingAction) -> bool:
-    """Whether whoever speaks now may not use a tool that the action, or a step of it, needs: asked in their run."""
+    """Return whether the selector hides a tool of the action from the current user. Call it within the user's run."""
     return any([await would_show(selector, tool) == "hidden" for tool in _tools_of(action, tools)])
 
 
-async def learn_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
-    """Ask the injectors of the tools that the action needs for their schemas, off the event loop.
+async def load_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
+    """Load the schemas of the action's tools in a thread, because an injector may block.
 
-    An executor is rebuilt on the loop, and compares its arguments with the schema. An injector that fails here fails
-    again there, where it is told.
+    An executor is rebuilt on the event loop and compares its arguments with the schema. An injector that fails here
+    fails again there and is reported.
     """
     for tool in _tools_of(action, tools):
         if not tool.knows_its_schema:
@@ -221,7 +220,7 @@ def _tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
 
 
 def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
-    """Whether the tool would run with what is recorded: exactly, but for the order in which a set was written down."""
+    """Return whether the tool would run with exactly the recorded arguments. The order of a set does not matter."""
     written = tool.validate_json(recorded)
     if canonical_json(written) == canonical_json(recorded):
         return True
@@ -234,7 +233,7 @@ def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
 
 
 def _holds_a_set(value: Any) -> bool:
-    """Whether there is one in it, at whatever depth of collections, models and dataclasses."""
+    """Return whether a value contains a set, at any depth of collections, models and dataclasses."""
     if isinstance(value, set | frozenset):
         return True
     if is_dataclass(value):
@@ -249,7 +248,7 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def _unordered(value: Any) -> str:
-    """A digest of the value in which the order of lists makes no difference."""
+    """Return a digest of a value that does not depend on the order of lists."""
     if isinstance(value, dict):
         return compute_args_digest({key: _unordered(each) for key, each in value.items()})
     if isinstance(value, list):
@@ -257,29 +256,29 @@ def _unordered(value: Any) -> str:
     return compute_args_digest({"value": value})
 
 
-def _told(tool: Tool, value: Any) -> str:
-    """What the person is told. A tool that asks by itself, and now has asked nobody, has not acted."""
+def _result_text(tool: Tool, value: Any) -> str:
+    """Return the text for the user. Raises ToolExecutionError if the tool asked for a yes itself and did nothing."""
     if isinstance(value, PendingConfirmation):
         raise ToolExecutionError(
             f"{tool.name!r} asks for a yes itself, and did nothing: allow it in the policy, and register an executor "
             f"factory for {tool.name!r}, so that its yes outlives a restart",
             tool_name=tool.name,
         )
-    if isinstance(value, Ambiguous | NotFound):  # nothing was done: there was nothing, or too much, to do it to
+    if isinstance(value, Ambiguous | NotFound):  # nothing was done, because the target was missing or ambiguous
         raise EffectFailed(value.in_words)
-    return tell_result(serialise(value))
+    return result_text(serialize(value))
 
 
-def _undoes(tool: Tool) -> ExecutorFactory:
-    """The executor factory of a tool's undo: with the arguments of what it undoes, and its result if it asks for it."""
+def _undo_executor(tool: Tool) -> ExecutorFactory:
+    """Return the executor factory of a tool's undo. It gets the arguments and the result of the original call."""
 
     def factory(action: PendingAction) -> Executor | None:
         async def execute() -> str:
             try:
                 value = await tool.aundo_raw(action.args["args"], action.args["result"])
-            except EffectUnknownError as exc:  # "failed" would say more than anybody knows
+            except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
                 raise TimedOut(str(exc)) from exc
-            return _told(tool, value)
+            return _result_text(tool, value)
 
         return execute if action.version == tool.version else None
 

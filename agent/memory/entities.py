@@ -1,4 +1,4 @@
-"""EntityMemory: the people, organizations and things that a conversation named, and what was said of them."""
+"""EntityMemory: the people, organizations and things that a conversation mentions, with their attributes (seed)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from sayso.agent.memory.extraction import TIMEOUT_SECONDS, extracted, heard, model_for, one_line, section, text_of
+from sayso.agent.memory.extraction import (
+    TIMEOUT_SECONDS,
+    extract,
+    model_for,
+    one_line,
+    section,
+    spoken_messages,
+    text_of,
+)
 from sayso.agent.messages import Message, UsageStats
 from sayso.agent.providers.base import Provider
 from sayso.pending.concurrency import run_sync
 
-#: Characters of a name or a kind, of an attribute's value, and attributes of one entity.
+#: The most characters of a name or type, and of an attribute's value, and the most attributes of an entity.
 NAME_CHARS, VALUE_CHARS, MAX_ATTRIBUTES = 80, 200, 10
-#: Characters of the section that the model reads.
+#: The most characters of the section that the model reads.
 MAX_CONTEXT_CHARS = 5000
 
 PROMPT = (
@@ -28,7 +36,7 @@ PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Somebody or something that was named. All its words are short and of one line; times are Unix seconds."""
+    """Something that was mentioned. All texts are short and on one line; times are Unix seconds."""
 
     name: str
     entity_type: str = "unknown"
@@ -40,30 +48,35 @@ class Entity:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", one_line(self.name, NAME_CHARS))
         object.__setattr__(self, "entity_type", one_line(self.entity_type, NAME_CHARS) or "unknown")
-        object.__setattr__(self, "attributes", _short(self.attributes))
+        pairs = (
+            (one_line(str(key), NAME_CHARS), one_line(text_of(value), VALUE_CHARS))
+            for key, value in self.attributes.items()
+        )
+        attributes = dict(islice(((key, value) for key, value in pairs if key and value), MAX_ATTRIBUTES))
+        object.__setattr__(self, "attributes", attributes)
 
     @property
     def key(self) -> str:
-        """What two spellings of one name share."""
+        """The name without case, which identifies the entity."""
         return self.name.casefold()
 
-    def met_again(self, other: Entity) -> Entity:
-        """This one with what is known of it since: later words win, "unknown" says nothing."""
-        kind = self.entity_type if other.entity_type == "unknown" else other.entity_type
+    def merged_with(self, newer: Entity) -> Entity:
+        """Return this entity updated by a newer mention, whose attributes win; a type "unknown" does not."""
+        older_attributes = {key: value for key, value in self.attributes.items() if key not in newer.attributes}
         return replace(
             self,
-            entity_type=kind,
-            attributes={**other.attributes, **_without(self.attributes, other.attributes)},
-            last_mentioned=max(self.last_mentioned, other.last_mentioned),
-            mention_count=self.mention_count + other.mention_count,
+            entity_type=self.entity_type if newer.entity_type == "unknown" else newer.entity_type,
+            attributes={**newer.attributes, **older_attributes},
+            last_mentioned=max(self.last_mentioned, newer.last_mentioned),
+            mention_count=self.mention_count + newer.mention_count,
         )
 
 
 class EntityMemory:
-    """Lives as long as its conversation, or as long as who made it wants. Any thread may use it.
+    """The entities of one conversation. Thread-safe.
 
-    It asks `model` of `provider` what the latest `relevance_window` messages name, and keeps `max_entities`; those not
-    mentioned for longest go first. `clock` tells Unix seconds.
+    `model` of `provider` extracts them from the latest `relevance_window` messages. At most `max_entities` are kept;
+    those not mentioned for longest are removed first. `clock` returns Unix seconds.
     """
 
     def __init__(
@@ -82,12 +95,12 @@ class EntityMemory:
         self.provider, self.model = provider, model
         self.max_entities, self.relevance_window = max_entities, relevance_window
         self._clock = clock
-        self._entities: dict[str, Entity] = {}  # whoever was mentioned last comes last
+        self._entities: dict[str, Entity] = {}  # the last mentioned is last
         self._lock = threading.Lock()
 
     @property
     def entities(self) -> list[Entity]:
-        """What is known, whoever was mentioned last first."""
+        """All entities, the last mentioned first."""
         with self._lock:
             return list(reversed(self._entities.values()))
 
@@ -98,37 +111,40 @@ class EntityMemory:
         *,
         timeout: float | None = TIMEOUT_SECONDS,  # noqa: ASYNC109  # acall enforces it
     ) -> tuple[list[Entity], UsageStats]:
-        """What the messages name, without keeping it, and what that cost. Nothing where the model fails."""
-        found, usage = await extracted(
+        """Return the entities that the messages mention, without keeping them, and what it cost.
+
+        Return none if the model fails.
+        """
+        objects, usage = await extract(
             self.provider,
             PROMPT,
-            heard(messages)[-self.relevance_window :],
+            spoken_messages(messages)[-self.relevance_window :],
             model=model_for(self.provider, model, self.model),
             timeout=timeout,
             kind="entities",
         )
         now = self._clock()
-        return [entity for each in found if (entity := _entity(each, now)).name], usage
+        return [entity for each in objects if (entity := _entity(each, now)).name], usage
 
     def extract_entities(self, messages: Sequence[Message], model: str | None = None) -> list[Entity]:
-        """`aextract_entities` for sync code, without the cost."""
+        """Do the same as `aextract_entities` for sync code, without the cost."""
         return run_sync(self.aextract_entities(messages, model))[0]
 
     def update(self, entities: Iterable[Entity]) -> None:
-        """Keep what was found. One name is one entity, in whatever case it is written."""
+        """Add entities. One that is known by its name is merged."""
         with self._lock:
             for entity in entities:
                 known = self._entities.pop(entity.key, None)
-                self._entities[entity.key] = known.met_again(entity) if known else entity
+                self._entities[entity.key] = known.merged_with(entity) if known else entity
             while len(self._entities) > self.max_entities:
                 del self._entities[next(iter(self._entities))]
 
     def build_context(self) -> str:
-        """The section for the model, who was mentioned last first; "" where nobody is known."""
+        """Return the section for the model, the last mentioned first, or "" without entities."""
         return section("[Known Entities]", [_line(entity) for entity in self.entities], MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Limits and entities as JSON-ready data."""
+        """Return limits and entities as JSON-ready data."""
         return {
             "max_entities": self.max_entities,
             "relevance_window": self.relevance_window,
@@ -137,35 +153,26 @@ class EntityMemory:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], provider: Provider) -> EntityMemory:
-        """The memory that `to_dict` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+        """Return the memory that `to_dict` wrote. Raise KeyError, TypeError or ValueError for anything else."""
         memory = cls(provider, None, data["max_entities"], data["relevance_window"])
         memory.update(Entity(**each) for each in data["entities"])
         return memory
 
     def bound_to(self, data: Mapping[str, Any] | None) -> EntityMemory:
-        """One of the same provider and limits that knows only what `data` (of `to_dict`) says."""
+        """Return a memory with the same provider and limits, and only the entities in `data` (of `to_dict`)."""
         memory = EntityMemory(self.provider, self.model, self.max_entities, self.relevance_window, clock=self._clock)
         memory.update(Entity(**each) for each in (data or {}).get("entities", ()))
         return memory
 
 
-def _entity(found: Mapping[str, Any], now: float) -> Entity:
-    kind = text_of(found.get("type") or found.get("entity_type"))
-    attributes = found.get("attributes")
-    return Entity(text_of(found.get("name")), kind, attributes if isinstance(attributes, Mapping) else {}, now, now)
-
-
-def _short(attributes: Mapping[str, Any]) -> dict[str, str]:
-    pairs = (
-        (one_line(str(key), NAME_CHARS), one_line(text_of(value), VALUE_CHARS)) for key, value in attributes.items()
-    )
-    return dict(islice(((key, value) for key, value in pairs if key and value), MAX_ATTRIBUTES))
-
-
-def _without(attributes: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in attributes.items() if key not in others}
+def _entity(data: Mapping[str, Any], now: float) -> Entity:
+    entity_type = text_of(data.get("type") or data.get("entity_type"))
+    attributes = data.get("attributes")
+    if not isinstance(attributes, Mapping):
+        attributes = {}
+    return Entity(text_of(data.get("name")), entity_type, attributes, now, now)
 
 
 def _line(entity: Entity) -> str:
-    known = "; ".join(f"{key}: {value}" for key, value in entity.attributes.items())
-    return f"- {entity.name} ({entity.entity_type})" + (f": {known}" if known else "")
+    attributes = "; ".join(f"{key}: {value}" for key, value in entity.attributes.items())
+    return f"- {entity.name} ({entity.entity_type})" + (f": {attributes}" if attributes else "")

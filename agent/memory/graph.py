@@ -1,4 +1,4 @@
-"""KnowledgeGraphMemory, triples in memory and SQLite."""
+"""KnowledgeGraphMemory: relationships that a model extracts from conversations, and the stores of them (seed)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,67 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from sayso.agent.memory.extraction import TIMEOUT_SECONDS, extracted, heard, model_for, one_line, section, text_of
-from sayso.agent.memory.scope import named
+from sayso.agent.memory.extraction import (
+    TIMEOUT_SECONDS,
+    extract,
+    model_for,
+    one_line,
+    section,
+    spoken_messages,
+    text_of,
+)
+from sayso.agent.memory.scope import required_scope
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider
 from sayso.agent.toolsets.selectors import has_word, needs_no_space
 from sayso.pending.concurrency import run_sync
 
-#: Characters of a subject, a relation or an object.
+#: The most characters of a subject, a relation or an object.
 PART_CHARS = 120
+#: The most characters of the section that the model reads.
+MAX_CONTEXT_CHARS = 5000
+#: The most keywords of a query, and the shortest keyword in a script with spaces.
+MAX_KEYWORDS, MIN_KEYWORD_CHARS = 30, 3
+#: How long a call waits for another writer of the same file, in seconds.
+LOCK_TIMEOUT = 10.0
+
+PROMPT = (
+    "You list the relationships that a conversation states. Each is an object "
+    '{"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}: names as they were '
+    "said, the relation in one to three words, the confidence from 0 to 1."
+)
+#: Words that are in most questions and so would match everything.
+_COMMON_WORDS = frozenset(
+    """about and any are can could did does for from had has have how into its not our out she should tell that the
+    their them then there they this was were what when where which who whom whose why will with would you
+    your""".split()  # noqa: SIM905  # fifty quoted words read worse
+)
+
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE IF NOT EXISTS triples (
+    n INTEGER PRIMARY KEY AUTOINCREMENT, scope BLOB NOT NULL, key TEXT NOT NULL, words TEXT NOT NULL,
+    subject TEXT NOT NULL, relation TEXT NOT NULL, object TEXT NOT NULL,
+    confidence REAL NOT NULL, source_turn INTEGER NOT NULL, created_at REAL NOT NULL,
+    UNIQUE (scope, key)
+);
+"""
+_COLUMNS = "subject, relation, object, confidence, source_turn, created_at"
+_INSERT = f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # a constant
+_SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ?"  # noqa: S608  # a constant
+_SCOPES = "SELECT DISTINCT scope FROM triples"
+_PRUNE = (
+    "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
+)
 
 
 class TripleStoreError(Exception):
-    """Raised when the relationships cannot be read or kept."""
+    """Raised when triples cannot be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """Subject, relation, object, each short and of one line. `created_at` is in Unix seconds."""
+    """A relationship: subject, relation and object, each short and on one line. `created_at` is in Unix seconds."""
 
     subject: str
     relation: str
@@ -46,196 +89,176 @@ class Triple:
             object.__setattr__(self, name, one_line(getattr(self, name), PART_CHARS))
 
     @property
-    def words(self) -> str:
-        """What keywords are looked for in."""
+    def search_text(self) -> str:
+        """The text in which keywords are searched, in folded case."""
         return f"{self.subject} {self.relation} {self.object}".casefold()
 
     @property
     def key(self) -> str:
-        """What two spellings of one relationship share."""
+        """The three parts without case, which identify the triple."""
         return json.dumps([self.subject.casefold(), self.relation.casefold(), self.object.casefold()])
 
 
 @runtime_checkable
 class TripleStore(Protocol):
-    """Relationships by scope, oldest first. One that is told again is kept once, as the youngest.
+    """Stores triples by scope, oldest first. A triple that is added again is kept once, as the newest.
 
-    Every method sees one scope. They block, are short, and may be called from any thread. Raises TripleStoreError.
+    The methods block for a short time and are thread-safe. They raise TripleStoreError.
     """
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
-        """Keep these; past `most` of the scope the oldest go."""
+        """Add triples to a scope, then remove its oldest beyond `most`."""
         ...
 
     def query(self, scope: str, keywords: Sequence[str]) -> list[Triple]:
-        """Those in which any of the keywords is, in whatever case."""
+        """Return the triples of a scope that contain any of the keywords, whatever the case."""
         ...
 
     def all(self, scope: str) -> list[Triple]:
-        """Those of the scope."""
+        """Return the triples of a scope."""
         ...
 
     def clear(self, scope: str) -> None:
-        """Forget those of the scope."""
+        """Remove the triples of a scope."""
         ...
 
     def count(self, scope: str) -> int:
-        """How many the scope has."""
+        """Return the number of triples in a scope."""
         ...
 
 
 class MemoryTripleStore:
-    """The relationships of this process, gone with it."""
+    """Keeps triples in the memory of this process."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, dict[str, Triple]] = {}
         self._lock = threading.Lock()
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
-        """Keep these; past `most` of the scope the oldest go."""
+        """Add triples to a scope, then remove its oldest beyond `most`."""
         with self._lock:
-            kept = self._scopes.setdefault(scope, {})
+            stored = self._scopes.setdefault(scope, {})
             for triple in triples:
-                kept.pop(triple.key, None)
-                kept[triple.key] = triple
-            while len(kept) > most:
-                del kept[next(iter(kept))]
+                stored.pop(triple.key, None)
+                stored[triple.key] = triple
+            while len(stored) > most:
+                del stored[next(iter(stored))]
 
     def query(self, scope: str, keywords: Sequence[str]) -> list[Triple]:
-        """Those in which any of the keywords is, in whatever case."""
+        """Return the triples of a scope that contain any of the keywords, whatever the case."""
         folded = [keyword.casefold() for keyword in keywords]
-        return [triple for triple in self.all(scope) if any(word in triple.words for word in folded)]
+        return [triple for triple in self.all(scope) if any(keyword in triple.search_text for keyword in folded)]
 
     def all(self, scope: str) -> list[Triple]:
-        """Those of the scope."""
+        """Return the triples of a scope."""
         with self._lock:
             return list(self._scopes.get(scope, {}).values())
 
     def clear(self, scope: str) -> None:
-        """Forget those of the scope."""
+        """Remove the triples of a scope."""
         with self._lock:
             self._scopes.pop(scope, None)
 
     def count(self, scope: str) -> int:
-        """How many the scope has."""
+        """Return the number of triples in a scope."""
         with self._lock:
             return len(self._scopes.get(scope, {}))
 
 
-#: Seconds that a call waits for another that writes.
-PATIENCE = 10.0
-
-
-_SCHEMA = """
-PRAGMA journal_mode = WAL;
-CREATE TABLE IF NOT EXISTS triples (
-    n INTEGER PRIMARY KEY AUTOINCREMENT, scope BLOB NOT NULL, key TEXT NOT NULL, words TEXT NOT NULL,
-    subject TEXT NOT NULL, relation TEXT NOT NULL, object TEXT NOT NULL,
-    confidence REAL NOT NULL, source_turn INTEGER NOT NULL, created_at REAL NOT NULL,
-    UNIQUE (scope, key)
-);
-"""
-
-
-_COLUMNS = "subject, relation, object, confidence, source_turn, created_at"
-
-
-_INSERT = f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # a constant
-
-
-_SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ?"  # noqa: S608  # a constant
-
-
-_SCOPES = "SELECT DISTINCT scope FROM triples"
-
-
-_PRUNE = (
-    "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
-)
-
-
 class SQLiteTripleStore:
-    """The file is only its owner's to read. Every call opens and closes it, so that threads share nothing and processes
-    may fork.
+    """Keeps triples in a SQLite file that only its owner can read.
+
+    Every call opens and closes the file, so that threads share nothing and processes may fork.
     """
 
     def __init__(self, path: str | Path = "knowledge_graph.db") -> None:
         self.path = Path(path)
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
-        """Keep these in one transaction; past `most` of the scope the oldest go."""
-        rows = [(_bytes(scope), triple.key, triple.words, *_row(triple)) for triple in triples]
-        with self._write() as db:
+        """Add triples to a scope in one transaction, then remove its oldest beyond `most`."""
+        rows = [
+            (
+                *(_bytes(scope), triple.key, triple.search_text, triple.subject, triple.relation, triple.object),
+                *(triple.confidence, triple.source_turn, triple.created_at),
+            )
+            for triple in triples
+        ]
+        with self._transaction() as db:
             db.executemany(_INSERT, rows)
             db.execute(_PRUNE, (_bytes(scope), _bytes(scope), most))
 
     def query(self, scope: str, keywords: Sequence[str]) -> list[Triple]:
-        """Those in which any of the keywords is, in whatever case."""
+        """Return the triples of a scope that contain any of the keywords, whatever the case."""
         if not keywords:
             return []
-        found = " OR ".join(["instr(words, ?)"] * len(keywords))
-        with self._open() as db:
-            rows = db.execute(
-                f"{_SELECT} AND ({found}) ORDER BY n", (_bytes(scope), *(word.casefold() for word in keywords))
-            ).fetchall()
+        condition = " OR ".join(["instr(words, ?)"] * len(keywords))
+        values = (_bytes(scope), *(keyword.casefold() for keyword in keywords))
+        with self._opened() as db:
+            rows = db.execute(f"{_SELECT} AND ({condition}) ORDER BY n", values).fetchall()
         return [Triple(*row) for row in rows]
 
     def all(self, scope: str) -> list[Triple]:
-        """Those of the scope."""
-        with self._open() as db:
+        """Return the triples of a scope."""
+        with self._opened() as db:
             return [Triple(*row) for row in db.execute(f"{_SELECT} ORDER BY n", (_bytes(scope),)).fetchall()]
 
     def clear(self, scope: str) -> None:
-        """Forget those of the scope; nothing of them stays in the file."""
-        with self._write() as db:
+        """Remove the triples of a scope. Their text is overwritten in the file."""
+        with self._transaction() as db:
             db.execute("DELETE FROM triples WHERE scope = ?", (_bytes(scope),))
-        with self._open() as db:  # what was deleted must not live on in the log of writes
+        with self._opened() as db:  # the write-ahead log still contains them
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def erase(self, is_gone: Callable[[str], bool]) -> int:
-        """Forget those of the scopes of which this is true. Returns how many. A file that is not there is not made."""
+    def erase(self, should_erase: Callable[[str], bool]) -> int:
+        """Remove the triples of all scopes for which `should_erase` is true. Return how many.
+
+        A missing file is not created.
+        """
         if not self.path.exists():
             return 0
-        with self._open() as db:
-            found = [bytes(row[0]).decode("utf-8", "surrogatepass") for row in db.execute(_SCOPES).fetchall()]
-        gone = {scope: self.count(scope) for scope in found if is_gone(scope)}
-        for scope in gone:
+        with self._opened() as db:
+            scopes = [bytes(row[0]).decode("utf-8", "surrogatepass") for row in db.execute(_SCOPES).fetchall()]
+        counts = {scope: self.count(scope) for scope in scopes if should_erase(scope)}
+        for scope in counts:
             self.clear(scope)
-        return sum(gone.values())
+        return sum(counts.values())
 
     def count(self, scope: str) -> int:
-        """How many the scope has."""
-        with self._open() as db:
+        """Return the number of triples in a scope."""
+        with self._opened() as db:
             return int(db.execute("SELECT count(*) FROM triples WHERE scope = ?", (_bytes(scope),)).fetchone()[0])
 
     @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._open() as db:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._opened() as db:
             db.execute("BEGIN IMMEDIATE")
-            yield db  # an error ends with the connection, and the transaction with it
+            yield db  # after an error the connection is closed, which rolls back
             db.execute("COMMIT")
 
     @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.touch(mode=0o600)  # before SQLite would make it readable for others
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as db:
+            self.path.touch(mode=0o600)  # SQLite itself would make it readable for others
+            with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT, isolation_level=None)) as db:
                 db.execute("PRAGMA secure_delete = ON")
-                _prepare(db)
+                _create_schema(db)
                 yield db
         except (sqlite3.Error, OSError) as exc:
             raise TripleStoreError(f"{self.path} cannot be used: {exc}; move it away, or name another path") from exc
 
 
-def _prepare(db: sqlite3.Connection) -> None:
-    """Two who turn one new file to WAL at once would wait for each other, so SQLite refuses one of them at once."""
-    patience_ends = time.monotonic() + PATIENCE
+def _create_schema(db: sqlite3.Connection) -> None:
+    """Create the table, and retry while another process does the same.
+
+    When two processes switch one new file to WAL, SQLite refuses one of them without waiting for its timeout.
+    """
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             db.executescript(_SCHEMA)
         except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience_ends:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
         else:
@@ -243,45 +266,16 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _bytes(scope: str) -> bytes:
-    """A scope may be any text, half characters included."""
+    """Return the scope as bytes, as it may contain lone surrogates."""
     return scope.encode("utf-8", "surrogatepass")
 
 
-def _row(triple: Triple) -> tuple[str, str, str, float, int, float]:
-    return (
-        triple.subject, triple.relation, triple.object, triple.confidence, triple.source_turn, triple.created_at
-    )  # fmt: skip
-
-
-#: Keywords of a question that are looked for, and characters from which on a word is one, in scripts with spaces.
-MAX_KEYWORDS, MIN_KEYWORD_CHARS = 30, 3
-
-
-#: Characters of the section that the model reads.
-MAX_CONTEXT_CHARS = 5000
-
-
-PROMPT = (
-    "You list the relationships that a conversation states. Each is an object "
-    '{"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}: names as they were '
-    "said, the relation in one to three words, the confidence from 0 to 1."
-)
-
-
-#: Words that are in most questions, and find everything.
-_COMMON = frozenset(
-    """about and any are can could did does for from had has have how into its not our out she should tell that the
-    their them then there they this was were what when where which who whom whose why will with would you
-    your""".split()  # noqa: SIM905  # fifty quoted words read worse
-)
-
-
 class KnowledgeGraphMemory:
-    """Lives as long as its store. Any thread may use it.
+    """Relationships that were stated in conversations. Thread-safe.
 
-    It asks `model` of `provider` what the latest `relevance_window` messages state, and keeps `max_triples` of a scope;
-    the oldest go first. `storage` is "memory", "sqlite" (a file at `path`) or a TripleStore. `clock` tells Unix
-    seconds.
+    `model` of `provider` extracts them from the latest `relevance_window` messages. Each scope keeps at most
+    `max_triples`; the oldest are removed first. `storage` is "memory", "sqlite" (a file at `path`) or a TripleStore.
+    `clock` returns Unix seconds.
     """
 
     def __init__(
@@ -308,14 +302,14 @@ class KnowledgeGraphMemory:
         self._clock, self._scope = clock, ""
 
     def bound_to(self, scope: str) -> KnowledgeGraphMemory:
-        """One with the same store that sees and keeps only what is this scope's. Raises ValueError for an empty one."""
+        """Return a memory with the same store that only uses this scope. Raise ValueError for an empty scope."""
         bound = copy.copy(self)
-        bound._scope = named(scope)  # noqa: SLF001  # a copy of ourselves
+        bound._scope = required_scope(scope)  # noqa: SLF001  # a copy of ourselves
         return bound
 
     @property
     def triples(self) -> list[Triple]:
-        """What is known, oldest first. Raises TripleStoreError, as all that follow."""
+        """The triples of the scope, oldest first. Raises TripleStoreError, as all methods below do."""
         return self.store.all(self._scope)
 
     async def aextract_triples(
@@ -325,45 +319,51 @@ class KnowledgeGraphMemory:
         *,
         timeout: float | None = TIMEOUT_SECONDS,  # noqa: ASYNC109  # acall enforces it
     ) -> tuple[list[Triple], UsageStats]:
-        """What the messages state, without keeping it, and what that cost. Nothing where the model fails."""
-        found, usage = await extracted(
+        """Return the relationships that the messages state, without keeping them, and what it cost.
+
+        Return none if the model fails.
+        """
+        objects, usage = await extract(
             self.provider,
             PROMPT,
-            heard(messages)[-self.relevance_window :],
+            spoken_messages(messages)[-self.relevance_window :],
             model=model_for(self.provider, model, self.model),
             timeout=timeout,
             kind="triples",
         )
         turn, now = sum(message.role is Role.USER for message in messages), self._clock()
-        triples = [_triple(each, turn, now) for each in found]
+        triples = [_triple(each, turn, now) for each in objects]
         return [triple for triple in triples if triple.subject and triple.relation and triple.object], usage
 
     def extract_triples(self, messages: Sequence[Message], model: str | None = None) -> list[Triple]:
-        """`aextract_triples` for sync code, without the cost."""
+        """Do the same as `aextract_triples` for sync code, without the cost."""
         return run_sync(self.aextract_triples(messages, model))[0]
 
     def update(self, triples: Iterable[Triple]) -> None:
-        """Keep what was found. Blocks while it is written."""
-        found = list(triples)
-        if found:
-            self.store.add_many(self._scope, found, most=self.max_triples)
+        """Store triples. Blocks until they are written."""
+        new_triples = list(triples)
+        if new_triples:
+            self.store.add_many(self._scope, new_triples, most=self.max_triples)
 
     def query_relevant(self, query: str) -> list[Triple]:
-        """Those that share a word with the query: who shares most first, then the youngest; without words, all."""
-        words = _keywords(query)
-        found = self.store.query(self._scope, words) if words else self.triples
-        hits = {triple.key: sum(has_word(triple.words, word) for word in words) for triple in found}
-        relevant = [triple for triple in reversed(found) if hits[triple.key] or not words]
+        """Return the triples that share a keyword with the query, most shared keywords first, then the newest.
+
+        For a query without keywords, return the newest triples.
+        """
+        keywords = _keywords(query)
+        candidates = self.store.query(self._scope, keywords) if keywords else self.triples
+        hits = {triple.key: sum(has_word(triple.search_text, keyword) for keyword in keywords) for triple in candidates}
+        relevant = [triple for triple in reversed(candidates) if hits[triple.key] or not keywords]
         relevant.sort(key=lambda triple: -hits[triple.key])
         return relevant[: self.max_context_triples]
 
     def build_context(self, query: str = "") -> str:
-        """The section for the model, with what the query is about, or the latest without one; "" where nothing is."""
+        """Return the section for the model with the triples relevant to the query, or "" if there are none."""
         lines = [_line(triple) for triple in self.query_relevant(query)]
         return section("[Known Relationships]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Limits, and the relationships of this scope, as JSON-ready data."""
+        """Return the limits and the triples of the scope as JSON-ready data."""
         return {
             "max_triples": self.max_triples,
             "max_context_triples": self.max_context_triples,
@@ -380,7 +380,7 @@ class KnowledgeGraphMemory:
         storage: Literal["memory", "sqlite"] | TripleStore = "memory",
         path: str | Path = "knowledge_graph.db",
     ) -> KnowledgeGraphMemory:
-        """The memory that `to_dict` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+        """Return the memory that `to_dict` wrote. Raise KeyError, TypeError or ValueError for anything else."""
         memory = cls(
             provider, None, storage, path, data["max_triples"], data["max_context_triples"], data["relevance_window"]
         )
@@ -398,26 +398,24 @@ def _store(storage: str | TripleStore, path: str | Path) -> TripleStore:
     raise ValueError(f"storage={storage!r} is unknown: use 'memory', 'sqlite' or a TripleStore")
 
 
-def _triple(found: Mapping[str, Any], turn: int, now: float) -> Triple:
-    subject, relation, object_ = (text_of(found.get(name)) for name in ("subject", "relation", "object"))
-    return Triple(subject, relation, object_, _confidence(found.get("confidence", 1.0)), turn, now)
-
-
-def _confidence(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return 1.0
-    return min(1.0, max(0.0, float(value)))
+def _triple(data: Mapping[str, Any], turn: int, now: float) -> Triple:
+    subject, relation, object_ = (text_of(data.get(name)) for name in ("subject", "relation", "object"))
+    confidence = data.get("confidence", 1.0)
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not math.isfinite(confidence):
+        confidence = 1.0
+    return Triple(subject, relation, object_, min(1.0, max(0.0, float(confidence))), turn, now)
 
 
 def _keywords(query: str) -> list[str]:
-    """The words that tell one question from another; where words have no spaces between them, every two letters."""
-    words: dict[str, None] = {}
-    for word in "".join(char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold()).split():
+    """Return the words of a query but the common ones. In scripts without spaces, every two adjacent characters."""
+    keywords: dict[str, None] = {}
+    letters = "".join(char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold())
+    for word in letters.split():
         if any(map(needs_no_space, word)):
-            words |= dict.fromkeys(word[start : start + 2] for start in range(max(1, len(word) - 1)))
-        elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON:
-            words[word] = None
-    return list(words)[:MAX_KEYWORDS]
+            keywords |= dict.fromkeys(word[start : start + 2] for start in range(max(1, len(word) - 1)))
+        elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
+            keywords[word] = None
+    return list(keywords)[:MAX_KEYWORDS]
 
 
 def _line(triple: Triple) -> str:

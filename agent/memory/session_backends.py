@@ -1,4 +1,4 @@
-"""JSON file, SQLite, Redis."""
+"""Session stores in JSON files, in SQLite and in Redis (seed)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,31 @@ from sayso.agent.memory.sessions import KeyValueSessions, SessionKey, SessionSto
 from sayso.channels.media import remove_older, sync_folder, write_atomically
 from sayso.pending.redis.client import Connections, connect
 
-#: Seconds after which a file that somebody began to write, and was killed over, is removed.
+#: After this many seconds an unfinished temporary file is removed: its process was killed while writing.
 UNFINISHED_SECONDS = 3600
-
-
-#: What those who write share, and who removes what has expired has alone.
+#: The lock file. Writers share the lock; removing an expired session takes it exclusively.
 _LOCK = ".lock"
+#: About how many keys one SCAN command looks at.
+SCAN_COUNT = 500
+_REMOVE_IF = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+#: Characters with a meaning in a Redis key pattern.
+_PATTERN_CHARS = re.compile(r"[\\*?\[\]^-]")
+#: How long to wait for another process that writes to the same SQLite file, in seconds.
+LOCK_TIMEOUT = 5.0
+#: With secure_delete, the text of removed sessions is overwritten. The column `shelf` holds the namespace's digest.
+_OPENING = """
+PRAGMA secure_delete = ON;
+PRAGMA synchronous = FULL;
+CREATE TABLE IF NOT EXISTS sessions (
+  shelf TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (shelf, name)
+) WITHOUT ROWID;
+"""
 
 
 class JsonFileSessionStore(KeyValueSessions):
-    """Files in a folder, for one machine. Only our own user reads them; a file is on disk when `save` returns.
+    """Keeps sessions as files in a folder, readable by our own user only. A file is on disk when `save` returns.
 
-    Needs a disk of this machine: on a network drive two processes may not see each other's locks.
+    The folder must be on a local disk: on a network drive, two processes may not see each other's locks.
     """
 
     def __init__(
@@ -69,29 +82,29 @@ class JsonFileSessionStore(KeyValueSessions):
         return True
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        with self._locked(fcntl.LOCK_EX):  # nobody may save between the look and the removal
+        with self._locked(fcntl.LOCK_EX):  # no other process may save between the comparison and the removal
             if self._get(key) == text:
                 self._remove(key)
 
-    def _texts(self, shelf: str) -> list[tuple[str, str]]:
-        folder = self._folder / shelf
+    def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
+        folder = self._folder / namespace_digest
         remove_older(folder.glob(".*"), time.time() - UNFINISHED_SECONDS)
-        return [(path.stem, text) for path in folder.glob("*.json") if (text := _text_of(path)) is not None]
+        return [(path.stem, text) for path in folder.glob("*.json") if (text := _read_text(path)) is not None]
 
     def _path(self, key: SessionKey) -> Path:
-        return self._folder / key.shelf / f"{key.name}.json"
+        return self._folder / key.namespace_digest / f"{key.digest}.json"
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _locked(self, operation: int) -> Iterator[None]:
         handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(handle, how)
+            fcntl.flock(handle, operation)
             yield
         finally:
             os.close(handle)
 
     @contextmanager
-    def _guarded(self, key: SessionKey | None) -> Iterator[None]:
+    def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
         try:
             yield
         except OSError as exc:
@@ -101,8 +114,8 @@ class JsonFileSessionStore(KeyValueSessions):
             ) from exc
 
 
-def _text_of(path: Path) -> str | None:
-    """The text of a file, "" if it is none; None for one that has just gone."""
+def _read_text(path: Path) -> str | None:
+    """Return the text of a file, "" if it is not ASCII, or None if it was removed meanwhile."""
     try:
         return path.read_text("ascii")
     except FileNotFoundError:
@@ -111,22 +124,11 @@ def _text_of(path: Path) -> str | None:
         return ""
 
 
-#: About how many keys one command looks at.
-CHUNK = 500
-
-
-_REMOVE_IF = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-
-
-#: What means something in a pattern of keys.
-_SPECIAL = re.compile(r"[\\*?\[\]^-]")
-
-
 class RedisSessionStore(KeyValueSessions):
-    """One key a session, which Redis itself lets go after `default_ttl`; without one it stays until it is deleted.
+    """Keeps each session under a Redis key, which expires after `default_ttl` seconds; by default never.
 
-    `list` goes through all keys of the server: for operators, not for each turn. A `client` takes the place of `url`.
-    No error names the URL, which may hold a password.
+    `list` scans all keys of the server, so use it for operation and not for each turn. A `client` replaces `url`. Errors
+    do not contain the URL, which may contain a password.
     """
 
     def __init__(
@@ -140,25 +142,25 @@ class RedisSessionStore(KeyValueSessions):
     ) -> None:
         super().__init__(default_ttl, clock=clock)
         self._prefix = prefix
-        self._client = client or connect(url)  # it lives as long as its connections are needed
+        self._client = client or connect(url)  # kept, as its connections end with it
         self._connections = Connections.of(self._client)
 
     def _get(self, key: SessionKey) -> str | None:
-        return self._text(self._named(key))
+        return self._text(self._redis_key(key))
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
         expiry = () if ttl is None else ("PX", math.ceil(ttl * 1000))
-        self._connections.ask("SET", self._named(key), text, *expiry)
+        self._connections.ask("SET", self._redis_key(key), text, *expiry)
 
     def _remove(self, key: SessionKey) -> bool:
-        return bool(self._connections.ask("DEL", self._named(key)))
+        return bool(self._connections.ask("DEL", self._redis_key(key)))
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        self._connections.ask("EVAL", _REMOVE_IF, 1, self._named(key), text)
+        self._connections.ask("EVAL", _REMOVE_IF, 1, self._redis_key(key), text)
 
-    def _texts(self, shelf: str) -> Iterator[tuple[str, str]]:
-        start = f"{self._prefix}{shelf}:"
-        for key in self._keys(_SPECIAL.sub(r"\\\g<0>", start) + "*"):
+    def _texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
+        start = f"{self._prefix}{namespace_digest}:"
+        for key in self._keys(_PATTERN_CHARS.sub(r"\\\g<0>", start) + "*"):
             try:
                 text = self._text(key)
             except (TypeError, ValueError):
@@ -167,12 +169,12 @@ class RedisSessionStore(KeyValueSessions):
                 yield key[len(start) :], text
 
     def _keys(self, pattern: str) -> set[str]:
-        cursor, found = 0, set[str]()
+        cursor, result = 0, set[str]()
         while True:
-            cursor, keys = self._connections.ask("SCAN", cursor, "MATCH", pattern, "COUNT", CHUNK)
-            found.update(_decoded(key) for key in keys)
+            cursor, keys = self._connections.ask("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            result.update(_as_text(key) for key in keys)
             if not int(cursor):
-                return found
+                return result
 
     def _text(self, key: str) -> str | None:
         try:
@@ -181,13 +183,13 @@ class RedisSessionStore(KeyValueSessions):
             if str(exc).startswith("WRONGTYPE"):
                 raise TypeError("it is no text") from exc
             raise
-        return None if answer is None else _decoded(answer)
+        return None if answer is None else _as_text(answer)
 
-    def _named(self, key: SessionKey) -> str:
-        return f"{self._prefix}{key.shelf}:{key.name}"
+    def _redis_key(self, key: SessionKey) -> str:
+        return f"{self._prefix}{key.namespace_digest}:{key.digest}"
 
     @contextmanager
-    def _guarded(self, key: SessionKey | None) -> Iterator[None]:
+    def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
         try:
             yield
         except RedisError as exc:
@@ -198,27 +200,16 @@ class RedisSessionStore(KeyValueSessions):
             ) from exc
 
 
-def _decoded(answer: str | bytes) -> str:
-    """An answer of any client, also of one that does not decode."""
+def _as_text(answer: str | bytes) -> str:
+    """Return an answer as text, also that of a client without decode_responses."""
     return answer.decode() if isinstance(answer, bytes) else answer
 
 
-#: Seconds to wait for another process that writes to the same file.
-PATIENCE = 5.0
-
-
-#: What was removed is overwritten: people's words do not stay in the free pages of the file.
-_OPENING = """
-PRAGMA secure_delete = ON;
-PRAGMA synchronous = FULL;
-CREATE TABLE IF NOT EXISTS sessions (
-  shelf TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (shelf, name)
-) WITHOUT ROWID;
-"""
-
-
 class SQLiteSessionStore(KeyValueSessions):
-    """One file that only our own user reads. Each call opens and closes it, so any thread and process may call."""
+    """Keeps sessions in a SQLite file, readable by our own user only.
+
+    Each call opens and closes the file, so that any thread and process may call.
+    """
 
     def __init__(
         self,
@@ -233,33 +224,41 @@ class SQLiteSessionStore(KeyValueSessions):
         self._path = Path(db_path).absolute()
 
     def _get(self, key: SessionKey) -> str | None:
-        rows = self._run("SELECT text FROM sessions WHERE shelf = ? AND name = ?", key.shelf, key.name)
-        return _text(rows[0][0]) if rows else None
+        rows = self._run("SELECT text FROM sessions WHERE shelf = ? AND name = ?", key.namespace_digest, key.digest)
+        if not rows:
+            return None
+        if not isinstance(text := rows[0][0], str):
+            raise TypeError("it is no text")
+        return text
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
-        self._run("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)", key.shelf, key.name, text)
+        self._run("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)", key.namespace_digest, key.digest, text)
 
     def _remove(self, key: SessionKey) -> bool:
-        return bool(self._run("DELETE FROM sessions WHERE shelf = ? AND name = ? RETURNING 1", key.shelf, key.name))
+        return bool(
+            self._run("DELETE FROM sessions WHERE shelf = ? AND name = ? RETURNING 1", key.namespace_digest, key.digest)
+        )
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        self._run("DELETE FROM sessions WHERE shelf = ? AND name = ? AND text = ?", key.shelf, key.name, text)
+        self._run(
+            "DELETE FROM sessions WHERE shelf = ? AND name = ? AND text = ?", key.namespace_digest, key.digest, text
+        )
 
-    def _texts(self, shelf: str) -> list[tuple[str, str]]:
-        rows = self._run("SELECT name, text FROM sessions WHERE shelf = ?", shelf)
+    def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
+        rows = self._run("SELECT name, text FROM sessions WHERE shelf = ?", namespace_digest)
         return [(str(name), text if isinstance(text, str) else "") for name, text in rows]
 
     def _run(self, statement: str, *values: str) -> list[Any]:
-        """One statement, which is a transaction of its own, on disk when it is over."""
+        """Execute one statement as a transaction, which is on disk when this returns."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.touch(mode=0o600)  # before SQLite would make it readable for others
-        with closing(sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None)) as connection:
+        self._path.touch(mode=0o600)  # SQLite itself would make it readable for others
+        with closing(sqlite3.connect(self._path, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
             connection.text_factory = lambda data: data.decode("utf-8", "replace")
             connection.executescript(_OPENING)
             return connection.execute(statement, values).fetchall()
 
     @contextmanager
-    def _guarded(self, key: SessionKey | None) -> Iterator[None]:
+    def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
         try:
             yield
         except (OSError, sqlite3.Error) as exc:
@@ -268,9 +267,3 @@ class SQLiteSessionStore(KeyValueSessions):
                 f"{what} cannot be read or written in {self._path}: {exc}; see that it is our own database, whole and "
                 "writable"
             ) from exc
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("it is no text")
-    return value

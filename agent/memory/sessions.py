@@ -1,4 +1,9 @@
-"""SessionStore, record, memory."""
+"""SessionStore: keeps whole conversations by session id, and the base of its implementations (seed).
+
+SessionError
+├── BrokenSession            the stored data is not a conversation of ours
+└── SessionStoreUnavailable  the storage cannot be used
+"""
 
 from __future__ import annotations
 
@@ -15,22 +20,27 @@ from typing import Any, Protocol, Self
 
 from sayso.agent.memory.conversation import ConversationMemory
 
+log = logging.getLogger(__name__)
+
+#: What reading foreign data as a record or a conversation may raise.
+_UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+
 
 class SessionError(Exception):
-    """Base of why a session cannot be read or kept."""
+    """Base of the errors of session stores."""
 
 
 class BrokenSession(SessionError):
-    """Raised when what is kept under a name is no conversation of ours. It stays there until somebody deletes it."""
+    """Raised when the stored data is not a conversation of ours. It stays there until it is deleted."""
 
 
 class SessionStoreUnavailable(SessionError):
-    """Raised when what keeps the sessions cannot be used just now."""
+    """Raised when the storage cannot be read or written at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionMetadata:
-    """A kept session, without what was said. Times are in Unix seconds."""
+    """A stored session without its messages. Times are in Unix seconds."""
 
     session_id: str
     message_count: int
@@ -38,57 +48,61 @@ class SessionMetadata:
     updated_at: float
 
 
-#: For annotations of classes whose own `list` hides the type's name.
+#: For annotations in classes whose method `list` hides the type.
 Sessions = list[SessionMetadata]
 
 
 class SessionStore(Protocol):
-    """Keeps each conversation whole under an id, which may be any text. Blocks; safe from any thread and process.
+    """Keeps each conversation as a whole under a session id, which may be any text.
 
-    A namespace is a room of its own, as for one person or one bot: the same id in two of them is two sessions. What has
-    expired is not there. Each method raises SessionError.
+    Sessions of different namespaces, such as users or bots, are separate: the same id in two of them is two sessions.
+    Expired sessions do not exist. The methods block, are safe for threads and processes, and raise SessionError.
     """
 
     def save(self, session_id: str, memory: ConversationMemory, *, namespace: str | None = None) -> None:
-        """Keep the conversation in place of what was there; of two at once the last one wins, whole."""
+        """Replace the session by this conversation. Of two concurrent saves the last wins as a whole."""
 
     def load(self, session_id: str, *, namespace: str | None = None) -> ConversationMemory | None:
-        """The conversation, the caller's own; None where there is none."""
+        """Return a copy of the conversation, or None if there is none."""
 
     def list(self, *, namespace: str | None = None) -> Sessions:
-        """What is kept in the namespace, latest change first. What is broken is left out, and logged."""
+        """Return the sessions of a namespace, last changed first. Broken ones are logged and left out."""
 
     def delete(self, session_id: str, *, namespace: str | None = None) -> bool:
-        """Remove what is kept, also if it is broken. Whether there was a session."""
+        """Delete a session, also a broken one. Return whether there was one."""
 
     def exists(self, session_id: str, *, namespace: str | None = None) -> bool:
-        """Whether there is a session."""
+        """Return whether there is a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """What a session is found by, in hex digits only: `shelf` is its namespace, `name` the session in it.
+    """The storage key of a session, in hex digits only.
 
-    No id is a part of a path or a pattern, and no phone number in it shows in a listing.
+    Session ids become neither parts of paths nor of patterns, and phone numbers in them do not show in a listing.
     """
 
     session_id: str
     namespace: str | None = None
 
     @property
-    def shelf(self) -> str:
+    def namespace_digest(self) -> str:
         """The namespace as 32 hex digits."""
-        return _digest([self.namespace])[:32]
+        return _sha256([self.namespace])[:32]
 
     @property
-    def name(self) -> str:
+    def digest(self) -> str:
         """Namespace and id as 64 hex digits."""
-        return _digest([self.namespace, self.session_id])
+        return _sha256([self.namespace, self.session_id])
+
+
+def _sha256(names: list[str | None]) -> str:
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One kept session. Times are in Unix seconds; `expires_at` is None for one that stays."""
+    """One stored session. Times are in Unix seconds; `expires_at` is None for a session that does not expire."""
 
     session_id: str
     namespace: str | None
@@ -99,20 +113,20 @@ class SessionRecord:
 
     @property
     def key(self) -> SessionKey:
-        """What it is found by."""
+        """The key that the record is stored under."""
         return SessionKey(self.session_id, self.namespace)
 
     @property
     def metadata(self) -> SessionMetadata:
-        """What a listing shows of it."""
+        """The record without its messages."""
         return SessionMetadata(self.session_id, len(self.memory["messages"]), self.created_at, self.updated_at)
 
-    def is_over(self, now: float) -> bool:
-        """Whether it has expired."""
+    def is_expired(self, now: float) -> bool:
+        """Return whether the session has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def to_json(self) -> str:
-        """The record as ASCII, in which half surrogates survive. Raises BrokenSession for what JSON cannot hold."""
+        """Return the record as ASCII JSON, which preserves lone surrogates. Raise BrokenSession for other data."""
         try:
             return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
         except (TypeError, ValueError, RecursionError) as exc:
@@ -122,39 +136,24 @@ class SessionRecord:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The record that `to_json` wrote. Raises KeyError, ValueError, TypeError or RecursionError for all else."""
+        """Return the record that `to_json` wrote. Raise KeyError, ValueError, TypeError or RecursionError."""
         record = cls(**json.loads(text))
-        _check(record)
+        times = (record.created_at, record.updated_at, record.expires_at or 0.0)
+        if not all(isinstance(at, int | float) for at in times):
+            raise TypeError("its times are no numbers")
+        if not isinstance(record.memory, dict) or not isinstance(record.memory["messages"], list):
+            raise TypeError("it has no messages")
         return record
 
-    def recalled(self) -> ConversationMemory:
-        """The conversation. Raises KeyError, ValueError, TypeError or AttributeError if it is none."""
+    def conversation(self) -> ConversationMemory:
+        """Return the conversation. Raise KeyError, ValueError, TypeError or AttributeError if it is invalid."""
         return ConversationMemory.from_dict(self.memory)
 
 
-def _check(record: SessionRecord) -> None:
-    times = (record.created_at, record.updated_at, record.expires_at or 0.0)
-    if not all(isinstance(at, int | float) for at in times):
-        raise TypeError("its times are no numbers")
-    if not isinstance(record.memory, dict) or not isinstance(record.memory["messages"], list):
-        raise TypeError("it has no messages")
-
-
-def _digest(names: list[str | None]) -> str:
-    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
-
-
-log = logging.getLogger(__name__)
-
-
-#: What reading something foreign as a record or a conversation may raise.
-_UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
-
-
 class KeyValueSessions(ABC):
-    """A session store; who inherits keeps the texts. Each text is replaced as a whole, and read as a whole.
+    """Base of session stores on a key-value storage: subclasses read and write texts, each as a whole.
 
-    `default_ttl` is in seconds from the last save, None for sessions that stay; `clock` tells Unix seconds.
+    `default_ttl` is in seconds from the last save, None for sessions that do not expire; `clock` returns Unix seconds.
     """
 
     def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
@@ -166,83 +165,83 @@ class KeyValueSessions(ABC):
         self._clock = clock
 
     def save(self, session_id: str, memory: ConversationMemory, *, namespace: str | None = None) -> None:
-        """Keep the conversation in place of what was there; of two at once the last one wins, whole.
+        """Replace the session by this conversation. Of two concurrent saves the last wins as a whole.
 
-        Raises SessionError, also where something broken is kept: it is not written over.
+        Raise SessionError, also for a broken session, which is not overwritten.
         """
         key, now = SessionKey(session_id, namespace), self._clock()
-        before = self._record(key)
+        previous = self._record(key)
         expires_at = None if self._ttl is None else now + self._ttl
-        created_at = before.created_at if before else now
+        created_at = previous.created_at if previous else now
         record = SessionRecord(session_id, namespace, created_at, now, expires_at, memory.to_dict())
         text = record.to_json()
-        with self._guarded(key):
+        with self._translated_errors(key):
             self._put(key, text, self._ttl)
 
     def load(self, session_id: str, *, namespace: str | None = None) -> ConversationMemory | None:
-        """The conversation, the caller's own; None where there is none. Raises SessionError."""
+        """Return a copy of the conversation, or None if there is none. Raise SessionError."""
         key = SessionKey(session_id, namespace)
         record = self._record(key)
         if record is None:
             return None
         try:
-            return record.recalled()
+            return record.conversation()
         except _UNREADABLE as exc:
             raise _broken(key) from exc
 
     def list(self, *, namespace: str | None = None) -> Sessions:
-        """What is kept in the namespace, latest change first. What is broken is left out, and logged.
+        """Return the sessions of a namespace, last changed first. Broken ones are logged and left out.
 
-        Raises SessionError.
+        Raise SessionError.
         """
-        shelf = SessionKey("", namespace).shelf
-        with self._guarded(None):
-            texts = [*self._texts(shelf)]
-        found = [data for name, text in texts if (data := self._listed(shelf, name, text))]
-        return sorted(found, key=lambda data: data.updated_at, reverse=True)
+        namespace_digest = SessionKey("", namespace).namespace_digest
+        with self._translated_errors(None):
+            texts = [*self._texts(namespace_digest)]
+        sessions = [data for digest, text in texts if (data := self._metadata(namespace_digest, digest, text))]
+        return sorted(sessions, key=lambda data: data.updated_at, reverse=True)
 
     def delete(self, session_id: str, *, namespace: str | None = None) -> bool:
-        """Remove what is kept, also if it is broken. Whether there was a session. Raises SessionError."""
+        """Delete a session, also a broken one. Return whether there was one. Raise SessionError."""
         key = SessionKey(session_id, namespace)
         try:
-            is_there = self._record(key) is not None
+            exists = self._record(key) is not None
         except BrokenSession:
-            is_there = True
-        with self._guarded(key):
-            return self._remove(key) and is_there
+            exists = True
+        with self._translated_errors(key):
+            return self._remove(key) and exists
 
     def exists(self, session_id: str, *, namespace: str | None = None) -> bool:
-        """Whether there is a session. Raises SessionError."""
+        """Return whether there is a session. Raise SessionError."""
         return self._record(SessionKey(session_id, namespace)) is not None
 
     @abstractmethod
     def _get(self, key: SessionKey) -> str | None:
-        """The text, None if there is none. Raises ValueError if it is no text."""
+        """Return the text, or None if there is none. Raise ValueError or TypeError if it is no text."""
 
     @abstractmethod
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
-        """Keep the text in place of what was there; it may vanish after `ttl` seconds."""
+        """Write the text. It may be removed after `ttl` seconds."""
 
     @abstractmethod
     def _remove(self, key: SessionKey) -> bool:
-        """Remove whatever is there. Whether there was anything."""
+        """Remove whatever is stored under the key. Return whether there was anything."""
 
     @abstractmethod
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        """Remove the text, unless another one has taken its place."""
+        """Remove the text, unless it was replaced meanwhile."""
 
     @abstractmethod
-    def _texts(self, shelf: str) -> Iterable[tuple[str, str]]:
-        """All names of a shelf with their texts, "" for what is no text."""
+    def _texts(self, namespace_digest: str) -> Iterable[tuple[str, str]]:
+        """Return the digests of all sessions in a namespace with their texts, "" for what is no text."""
 
-    def _guarded(self, key: SessionKey | None) -> AbstractContextManager[None]:
-        """Turns what the medium raises into SessionStoreUnavailable; the key is None for a whole shelf."""
+    def _translated_errors(self, key: SessionKey | None) -> AbstractContextManager[None]:
+        """Raise errors of the storage as SessionStoreUnavailable. The key is None while listing."""
         return nullcontext()
 
     def _record(self, key: SessionKey) -> SessionRecord | None:
-        """What is kept, if it has not expired; else it goes. Raises SessionError."""
+        """Return the stored record, if there is one that has not expired. Raise SessionError."""
         try:
-            with self._guarded(key):
+            with self._translated_errors(key):
                 text = self._get(key)
             record = None if text is None else SessionRecord.from_json(text)
         except _UNREADABLE as exc:
@@ -251,61 +250,62 @@ class KeyValueSessions(ABC):
             return None
         if record.key != key:
             raise _broken(key)
-        return self._unexpired(record, text)
+        return self._unless_expired(record, text)
 
-    def _listed(self, shelf: str, name: str, text: str) -> SessionMetadata | None:
+    def _metadata(self, namespace_digest: str, digest: str, text: str) -> SessionMetadata | None:
         try:
             record = SessionRecord.from_json(text)
-            if (record.key.shelf, record.key.name) != (shelf, name):
+            if (record.key.namespace_digest, record.key.digest) != (namespace_digest, digest):
                 raise ValueError("it is another session's")
         except _UNREADABLE as exc:
-            log.warning("sessions.broken name=%s reason=%s", name, type(exc).__name__)
+            log.warning("sessions.broken name=%s reason=%s", digest, type(exc).__name__)
             return None
-        live = self._unexpired(record, text)
-        return live.metadata if live else None
+        current = self._unless_expired(record, text)
+        return current.metadata if current else None
 
-    def _unexpired(self, record: SessionRecord, text: str) -> SessionRecord | None:
-        if not record.is_over(self._clock()):
+    def _unless_expired(self, record: SessionRecord, text: str) -> SessionRecord | None:
+        """Return the record, or remove it and return None if it has expired."""
+        if not record.is_expired(self._clock()):
             return record
-        with self._guarded(record.key):
+        with self._translated_errors(record.key):
             self._remove_if(record.key, text)
         return None
 
 
 def _broken(key: SessionKey) -> BrokenSession:
-    where = f" of namespace {key.namespace!r}" if key.namespace is not None else ""
+    namespace = f" of namespace {key.namespace!r}" if key.namespace is not None else ""
     return BrokenSession(
-        f"what is kept as session {key.session_id!r}{where} is no conversation of ours, and stays as it is: restore it "
-        "from a backup, or delete the session to begin anew"
+        f"what is kept as session {key.session_id!r}{namespace} is no conversation of ours, and stays as it is: restore "
+        "it from a backup, or delete the session to begin anew"
     )
 
 
 class InMemorySessionStore(KeyValueSessions):
-    """For tests, and for one process whose conversations may end with it. It keeps texts, as the others do."""
+    """Keeps sessions in this process: for tests, and for conversations that may end with the process."""
 
     def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(default_ttl, clock=clock)
-        self._shelves: dict[str, dict[str, str]] = {}
+        self._namespaces: dict[str, dict[str, str]] = {}
         self._lock = Lock()
 
     def _get(self, key: SessionKey) -> str | None:
         with self._lock:
-            return self._shelves.get(key.shelf, {}).get(key.name)
+            return self._namespaces.get(key.namespace_digest, {}).get(key.digest)
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
         with self._lock:
-            self._shelves.setdefault(key.shelf, {})[key.name] = text
+            self._namespaces.setdefault(key.namespace_digest, {})[key.digest] = text
 
     def _remove(self, key: SessionKey) -> bool:
         with self._lock:
-            return self._shelves.get(key.shelf, {}).pop(key.name, None) is not None
+            return self._namespaces.get(key.namespace_digest, {}).pop(key.digest, None) is not None
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
         with self._lock:
-            shelf = self._shelves.get(key.shelf, {})
-            if shelf.get(key.name) == text:
-                del shelf[key.name]
+            sessions = self._namespaces.get(key.namespace_digest, {})
+            if sessions.get(key.digest) == text:
+                del sessions[key.digest]
 
-    def _texts(self, shelf: str) -> list[tuple[str, str]]:
+    def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
         with self._lock:
-            return list(self._shelves.get(shelf, {}).items())
+            return list(self._namespaces.get(namespace_digest, {}).items())

@@ -1,4 +1,4 @@
-"""CancellationToken: stops runs that are under way, from any thread."""
+"""CancellationToken: cancels running runs, from any thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 
 class RunCancelled(Exception):
-    """Raised in a run whose token was cancelled. `reason` is what the canceller said, "" for nothing."""
+    """Raised in a run whose token was cancelled. `reason` is the one given to `cancel`, or ""."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(f"the run was cancelled: {reason}" if reason else "the run was cancelled")
@@ -17,13 +17,13 @@ class RunCancelled(Exception):
 
 
 class CancellationToken:
-    """Cancelled once and for good: every run that has it now ends, and every run that gets it later never begins.
+    """Cancels all its runs at once, and for good: a run that gets it later does not start.
 
     One token may serve many runs, in many threads and event loops.
     """
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may cancel while its own thread is in here.
+        # Reentrant, because a signal handler may cancel while its own thread holds the lock.
         self._lock = threading.RLock()
         self._cancelled = False
         self._reason = ""
@@ -31,17 +31,18 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody cancelled it."""
+        """Return whether the token was cancelled."""
         return self._cancelled
 
     @property
     def reason(self) -> str:
-        """What the first canceller said."""
+        """Return the reason of the first cancellation."""
         return self._reason
 
     def cancel(self, reason: str = "") -> None:
-        """Interrupt what its runs wait for. Returns at once; from any thread, also a signal handler's. Cancelling again
-        changes nothing.
+        """Interrupt all runs of the token. Returns at once. Callable from any thread, and from a signal handler.
+
+        A second call changes nothing.
         """
         with self._lock:
             if self._cancelled:
@@ -52,16 +53,16 @@ class CancellationToken:
             run.soon()
 
     def check(self) -> None:
-        """Raise RunCancelled if it is cancelled: for code that computes for long between two awaits."""
+        """Raise RunCancelled if the token is cancelled. For code that computes for long between two awaits."""
         if self._cancelled:
             raise RunCancelled(self._reason)
 
     @contextlib.asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """What is awaited inside is interrupted by `cancel`, and RunCancelled is raised; at once if that was before.
+        """Raise RunCancelled in this block when the token is cancelled, or at once if it already is.
 
-        A cancellation of the task itself stays a CancelledError, also where both happen. Not to be held over the
-        `yield` of an async generator: what its consumer awaits there would be interrupted instead.
+        A cancellation of the task itself stays a CancelledError, also if both happen. Do not use it around the `yield`
+        of an async generator, because it would interrupt what the consumer awaits.
         """
         self.check()
         limit = asyncio.timeout(None)
@@ -76,7 +77,7 @@ class CancellationToken:
 
     @contextlib.contextmanager
     def _watching(self, limit: asyncio.Timeout) -> Iterator[None]:
-        """Between the two looks at the token somebody may have cancelled it: the second is under its lock."""
+        """Register the block. It checks the token again under the lock, in case it was cancelled in between."""
         run = _Interruption(asyncio.get_running_loop(), limit)
         with self._lock:
             self._runs.add(run)
@@ -91,18 +92,18 @@ class CancellationToken:
 
 
 class _Interruption:
-    """How one run is interrupted: its time, so far unlimited, is up. One that has ended meanwhile hears nothing."""
+    """Interrupts one run by ending its time limit. Does nothing if the run has ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
         self._loop = loop
         self._limit = limit
 
     def soon(self) -> None:
-        """From another thread."""
+        """Interrupt from another thread."""
         with contextlib.suppress(RuntimeError):  # its loop is closed
             self._loop.call_soon_threadsafe(self.now)
 
     def now(self) -> None:
-        """From its own loop."""
+        """Interrupt from the run's own event loop."""
         with contextlib.suppress(RuntimeError):  # it has ended, or is ending
             self._limit.reschedule(self._loop.time())

@@ -1,214 +1,203 @@
-"""Agent: the loop between a model and its tools, until there is something to say to the user."""
+"""AgentLoop: asks the model, runs the tools it calls and shows it the results, until the run ends."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from sayso.agent.config import AgentConfig
-from sayso.agent.guards.pipeline import GuardrailBlocked, guarded
+from sayso.agent.guards.loop_detection import NUDGE
+from sayso.agent.guards.pipeline import GuardrailBlocked, apply_guardrails
+from sayso.agent.guards.policy import is_always_denied
 from sayso.agent.messages import NO_USAGE, Message, Role
 from sayso.agent.providers.base import ProviderError
-from sayso.agent.result import ending_words
-from sayso.agent.run.approval import is_always_denied
-from sayso.agent.run.journal import Answered, CallOutcome, Recalled
-from sayso.agent.run.loop_detection import NUDGE
-from sayso.agent.run.model_call import ModelCaller, refusal
+from sayso.agent.result import stop_text
+from sayso.agent.run.journal import CallOutcome, JournaledAnswer, ModelAnswer
+from sayso.agent.run.model_call import ModelCaller, budget_end
 from sayso.agent.run.state import OpenRound, RunEnd, RunState
 from sayso.agent.run.structured import parse_and_validate, validation_retry_message
 from sayso.agent.run.tool_call import CallObserver
-from sayso.agent.run.tool_calls import Schemas, run_calls
+from sayso.agent.run.tool_calls import ToolSchemas, run_calls
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
 
 
-class Loop:
-    """Lives as long as its agent and holds nothing of any run."""
+class AgentLoop:
+    """The loop of one agent. Keeps no state between runs."""
 
     def __init__(
-        self, toolset: Toolset, asker: ModelCaller, config: AgentConfig, selector: ToolSelector | None
+        self, toolset: Toolset, model_caller: ModelCaller, config: AgentConfig, selector: ToolSelector | None
     ) -> None:
         self._toolset = toolset
-        self._asker = asker
+        self._model_caller = model_caller
         self._config = config
         self._selector = selector
-        self._is_limited = config.run_budget is not None or config.budget is not None
-        self._schemas = Schemas()
+        self._has_budget = config.run_budget is not None or config.budget is not None
+        self._schemas = ToolSchemas()
 
-    async def ending(self, run: RunState, watch: CallObserver) -> RunEnd:
-        """Ask the model, run the tools it calls, show it the results, until something ends it. Raises LaneError."""
+    async def run(self, run: RunState, observer: CallObserver) -> RunEnd:
+        """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation."""
         try:
-            await self._listen(run)
-            return await self._steps(run, watch)
+            await self._add_user_messages(run)
+            return await self._iterate(run, observer)
         except GuardrailBlocked as exc:
             return RunEnd("guardrail", exc.words)
         except ProviderError as exc:
-            await run.chronicle.tell("error", exc, {"iteration": run.iterations})
-            words, cause = redact(f"Provider error: {exc}"), redact(exc.cause)
-            return RunEnd("provider_error", words, failure=exc.kind, failure_cause=cause, refusal=exc.refusal)
+            await run.events.tell("error", exc, {"iteration": run.iterations})
+            text, cause = redact(f"Provider error: {exc}"), redact(exc.cause)
+            return RunEnd("provider_error", text, failure=exc.kind, failure_cause=cause, refusal=exc.refusal)
 
-    async def _listen(self, run: RunState) -> None:
-        """Take the user's words in, as far as the guardrails let them pass."""
+    async def _add_user_messages(self, run: RunState) -> None:
+        """Add the user's messages to the transcript, as the guardrails pass or rewrite them."""
         pipeline = self._config.guardrails
-        for message in run.request.said:
+        for message in run.request.messages:
             if pipeline is not None and message.role is Role.USER and message.content:
-                passed = await guarded(pipeline, "input", message.content, run.chronicle)
-                run.messages.append(message if passed == message.content else _reworded(message, passed))
-            else:
-                run.messages.append(message)
+                content = await apply_guardrails(pipeline, "input", message.content, run.events)
+                if content != message.content:
+                    message = Message(message.role, content, media=message.media)  # noqa: PLW2901
+            run.messages.append(message)
 
-    async def _steps(self, run: RunState, watch: CallObserver) -> RunEnd:
+    async def _iterate(self, run: RunState, observer: CallObserver) -> RunEnd:
+        iteration = self._observed_iteration if run.events.has_observers else self._iteration
         for run.iterations in range(1, self._config.max_iterations + 1):
-            ending = await (self._watched(run, watch) if run.chronicle.is_heard else self._iteration(run, watch))
-            if ending is not None:
-                return ending
-        return _exhausted(run)
+            end = await iteration(run, observer)
+            if end is not None:
+                return end
+        return _too_many_steps(run)
 
-    async def _watched(self, run: RunState, watch: CallObserver) -> RunEnd | None:
-        """An iteration of which observers hear, also how it ended; they hear nothing of an answer that was blocked."""
-        await run.chronicle.tell("iteration_start", run.iterations, run.transcript)
-        run.said = ""
+    async def _observed_iteration(self, run: RunState, observer: CallObserver) -> RunEnd | None:
+        """Run an iteration and report it to observers, without the text of an answer that was blocked."""
+        await run.events.tell("iteration_start", run.iterations, run.transcript)
+        run.answer_text = ""
         try:
-            ending = await self._iteration(run, watch)
+            end = await self._iteration(run, observer)
         except (GuardrailBlocked, ProviderError):
-            await run.chronicle.tell("iteration_end", run.iterations, "")
+            await run.events.tell("iteration_end", run.iterations, "")
             raise
-        await run.chronicle.tell("iteration_end", run.iterations, run.said)
-        return ending
+        await run.events.tell("iteration_end", run.iterations, run.answer_text)
+        return end
 
-    async def _iteration(self, run: RunState, watch: CallObserver) -> RunEnd | None:
-        """One answer of the model and what it leads to: the end of the run, or None for another."""
-        recalled = await run.journal.recall()
-        if recalled is None and self._is_limited:
-            refused = await refusal(run, self._config)
-            if refused is not None:
-                return refused
-        answered = _known(run, recalled.answered) if recalled else await self._ask(run)
-        run.said = answered.message.content
-        return await self._step(run, watch, answered, recalled)
+    async def _iteration(self, run: RunState, observer: CallObserver) -> RunEnd | None:
+        """Handle one answer of the model. Return how the run ends, or None for another iteration."""
+        journaled = await run.journal.next_answer()
+        if journaled is not None:
+            answer = journaled.answer
+            run.usage += answer.usage  # paid for by the earlier attempt
+        else:
+            end = await budget_end(run, self._config) if self._has_budget else None
+            if end is not None:
+                return end
+            answer = await self._ask_model(run)
+        run.answer_text = answer.message.content
+        return await self._handle_answer(run, observer, answer, journaled)
 
-    async def _ask(self, run: RunState) -> Answered:
-        names = None if self._selector is None else await self._selected(run, self._selector)
-        shown = [tool for tool in self._callable(names) if not is_always_denied(tool, self._config)]
-        answer, usage = await self._asker.ask(run, await self._schemas.of(shown))
-        return Answered(answer, usage, names)
+    async def _ask_model(self, run: RunState) -> ModelAnswer:
+        names = None if self._selector is None else await self._selected_names(run, self._selector)
+        offered = [tool for tool in self._callable_tools(names) if not self._is_denied(tool)]
+        answer, usage = await self._model_caller.ask(run, await self._schemas.of(offered))
+        return ModelAnswer(answer, usage, names)
 
-    async def _selected(self, run: RunState, selector: ToolSelector) -> tuple[str, ...]:
-        """The names of the tools that the model is shown."""
-        allowed = [tool for tool in self._toolset.all() if not is_always_denied(tool, self._config)]
+    async def _selected_names(self, run: RunState, selector: ToolSelector) -> tuple[str, ...]:
+        """Return the names of the tools that the selector shows the model."""
+        allowed = [tool for tool in self._toolset.all() if not self._is_denied(tool)]
         return tuple(tool.name for tool in await narrow(selector, run.transcript, allowed))
 
-    def _callable(self, names: Collection[str] | None) -> list[Tool]:
-        """Return the tools that were shown, and those that are always denied: the policy refuses their calls."""
+    def _callable_tools(self, names: Collection[str] | None) -> list[Tool]:
+        """Return the selected tools, and those that are always denied: the policy refuses their calls."""
         tools = self._toolset.all()
-        if names is None:
-            return tools
-        return [tool for tool in tools if tool.name in names or is_always_denied(tool, self._config)]
+        return tools if names is None else [tool for tool in tools if tool.name in names or self._is_denied(tool)]
 
-    async def _step(
-        self, run: RunState, watch: CallObserver, answered: Answered, recalled: Recalled | None
+    def _is_denied(self, tool: Tool) -> bool:
+        return is_always_denied(tool, self._config.tool_policy)
+
+    async def _handle_answer(
+        self, run: RunState, observer: CallObserver, answer: ModelAnswer, journaled: JournaledAnswer | None
     ) -> RunEnd | None:
-        """What an answer leads to: the end of the run, or None for another step."""
-        answer = answered.message
-        run.reasoning.append(answer.content if answer.tool_calls else "")
-        if not answer.tool_calls:
-            return await self._concluded(run, answer)
-        watch.chosen(answer.tool_calls, answer.content)
-        if recalled is None:
-            self._asker.count(answer.tool_calls)
+        message = answer.message
+        run.reasoning.append(message.content if message.tool_calls else "")
+        if not message.tool_calls:
+            return await self._handle_final_answer(run, message)
+        observer.on_selection(message.tool_calls, message.content)
+        if journaled is None:
+            self._model_caller.count_calls(message.tool_calls)
         if self._config.routing_only:
-            run.tool_calls += answer.tool_calls
-            return RunEnd("routing", answer.content)
-        if recalled is None and not run.journal.note(answered):
-            return _exhausted(run)
-        return await self._call_tools(run, watch, recalled or Recalled(answered))
+            run.tool_calls += message.tool_calls
+            return RunEnd("routing", message.content)
+        if journaled is None and not run.journal.record_answer(answer):
+            return _too_many_steps(run)
+        return await self._call_tools(run, observer, journaled or JournaledAnswer(answer))
 
-    async def _concluded(self, run: RunState, answer: Message) -> RunEnd | None:
-        """The model's last word, once it has the form that was asked for; None to ask for that form again."""
-        pipeline, form, content = self._config.guardrails, run.request.response_format, answer.content
+    async def _handle_final_answer(self, run: RunState, answer: Message) -> RunEnd | None:
+        """End the run with the model's answer. Return None if it has the wrong form and the model is asked again."""
+        pipeline, response_format, content = self._config.guardrails, run.request.response_format, answer.content
         if pipeline is not None:
-            content = await guarded(pipeline, "output", content, run.chronicle)
-        if form is None:
-            reason = answer.details.finish_reason if answer.details else ""
+            content = await apply_guardrails(pipeline, "output", content, run.events)
+        if response_format is None:
+            finish_reason = answer.details.finish_reason if answer.details else ""
             is_empty = not (content.strip() or run.artifacts or run.choices)
-            cause = self._asker.log_empty_answer(run) if is_empty else ""
-            return RunEnd("answer", content, failure_cause=cause, finish_reason=reason)
-        attempt = len(run.drafts) // 2 + 1
+            cause = self._model_caller.log_empty_answer(run) if is_empty else ""
+            return RunEnd("answer", content, failure_cause=cause, finish_reason=finish_reason)
+        attempt = len(run.rejected) // 2 + 1
         try:
-            parsed = parse_and_validate(content, form)
+            parsed = parse_and_validate(content, response_format)
         except ValueError as exc:
-            return await self._misshapen(run, content, attempt, str(exc))
-        await run.chronicle.tell("structured_validate", True, attempt, None)
-        run.drafts.clear()
+            return await self._reject_answer(run, content, attempt, str(exc))
+        await run.events.tell("structured_validate", True, attempt, None)
+        run.rejected.clear()
         return RunEnd("answer", content, parsed)
 
-    async def _misshapen(self, run: RunState, content: str, attempt: int, error: str) -> RunEnd | None:
-        await run.chronicle.tell("structured_validate", False, attempt, error)
-        run.chronicle.note("structured_retry", error=error)
-        await self._asker.disown(run)
+    async def _reject_answer(self, run: RunState, content: str, attempt: int, error: str) -> RunEnd | None:
+        await run.events.tell("structured_validate", False, attempt, error)
+        run.events.note("structured_retry", error=error)
+        await self._model_caller.delete_cached_answer(run)
         if run.iterations == self._config.max_iterations:
             return RunEnd("invalid_answer", content, structured_error=error)
-        retry = Message(Role.USER, validation_retry_message(error))
-        run.drafts += [Message(Role.ASSISTANT, content), retry]
+        correction = Message(Role.USER, validation_retry_message(error))
+        run.rejected += [Message(Role.ASSISTANT, content), correction]
         return None
 
-    async def _call_tools(self, run: RunState, watch: CallObserver, recalled: Recalled) -> RunEnd | None:
-        """Run the calls and take them into the transcript. Returns how the run ends, if it ends here."""
-        answer, tools = recalled.answered.message, self._callable(recalled.answered.tools)
-        run.open_round = OpenRound(answer, dict(recalled.outcomes))
+    async def _call_tools(self, run: RunState, observer: CallObserver, journaled: JournaledAnswer) -> RunEnd | None:
+        """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
+        answer, tools = journaled.answer.message, self._callable_tools(journaled.answer.tools)
+        run.open_round = OpenRound(answer, dict(journaled.outcomes))
         outcomes = await run_calls(
             answer.tool_calls,
             {tool.name: tool for tool in tools},
             self._config,
             run.journal,
             outcomes=run.open_round.outcomes,
-            begun=run.open_round.begun,
+            started=run.open_round.started,
             unclear=run.unclear,
             compressor=run.compressor,
-            watch=watch,
+            observer=observer,
         )
-        new = [outcome.usage for at, outcome in enumerate(outcomes) if at not in recalled.outcomes]
-        await self._asker.spend_on(run, sum(new, NO_USAGE))
-        await self._asker.spend_beside(run)  # now: a run that is stopped later has paid for it too
-        ending = _ending(outcomes)
-        watch_for_loops = run.loop_watch if ending is None else None
-        verdict = watch_for_loops.see(answer.tool_calls, _prints(outcomes)) if watch_for_loops else ""
+        new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
+        await self._model_caller.book(run, sum(new_usage, NO_USAGE))
+        await self._model_caller.book_side_usage(run)  # now, so that a run that is stopped later has booked it
+        end = _end_by_outcomes(outcomes)
+        watch = run.loop_watch if end is None else None
+        fingerprints = [outcome.fingerprint for outcome in outcomes] if watch else []
+        verdict = watch.add_round(answer.tool_calls, fingerprints) if watch else ""
         run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
-        if watch_for_loops and verdict:
-            return await _looped(run, verdict, watch_for_loops.kind)
-        return ending
+        return await _report_loop(run, verdict, watch.kind) if watch and verdict else end
 
 
-def _known(run: RunState, answered: Answered) -> Answered:
-    """An answer of an earlier attempt, which was paid for then."""
-    run.usage += answered.usage
-    return answered
-
-
-def _prints(outcomes: Sequence[CallOutcome]) -> list[str]:
-    return [outcome.fingerprint for outcome in outcomes]
-
-
-def _exhausted(run: RunState) -> RunEnd:
+def _too_many_steps(run: RunState) -> RunEnd:
     return RunEnd("max_iterations", f"I stopped after {run.iterations} steps without reaching an answer.")
 
 
-async def _looped(run: RunState, verdict: str, kind: str) -> RunEnd | None:
-    """What a run that goes in circles comes to: a word to the model first, then the end."""
+async def _report_loop(run: RunState, verdict: str, kind: str) -> RunEnd | None:
+    """Report that the run repeats itself. Return its end, unless this is the first warning."""
     names = [call.tool_name for call in run.tool_calls[-1:]]
-    await run.chronicle.tell("tool_loop_detected", kind, {"verdict": verdict, "tools": names})
-    run.chronicle.note("loop_detected", summary=f"{verdict}: {', '.join(names)}")
-    return RunEnd("loop", ending_words("loop_detected")) if verdict == "stop" else None
+    await run.events.tell("tool_loop_detected", kind, {"verdict": verdict, "tools": names})
+    run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names)}")
+    return RunEnd("loop", stop_text("loop_detected")) if verdict == "stop" else None
 
 
-def _ending(outcomes: Sequence[CallOutcome]) -> RunEnd | None:
-    """A proposal ends the run before anything else does: the user must see what waits for the yes."""
-    ends = {outcome.ends: outcome.closing for outcome in reversed(outcomes) if outcome.ends}  # of each, the first
+def _end_by_outcomes(outcomes: Sequence[CallOutcome]) -> RunEnd | None:
+    """Return how the calls end the run, or None. A proposal comes first: the user must see what waits for a yes."""
+    ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}  # the first of each
     if "pending" in ends:
         return RunEnd("pending", ends["pending"])
     return RunEnd("terminal", ends["terminal"]) if ends else None
-
-
-def _reworded(message: Message, content: str) -> Message:
-    return Message(message.role, content, media=message.media)

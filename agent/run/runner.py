@@ -1,4 +1,4 @@
-"""Setup, memory, session, result."""
+"""Runner: prepares a run, executes it, and stores what it adds to memory and session."""
 
 from __future__ import annotations
 
@@ -11,120 +11,38 @@ from threading import Lock
 from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.recall import RunMemory
-from sayso.agent.memory.scope import memory_scope
+from sayso.agent.memory.scope import current_scope
 from sayso.agent.memory.sessions import SessionStore
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
-from sayso.agent.result import AgentResult, ending_words
+from sayso.agent.result import AgentResult, stop_text
 from sayso.agent.run.cancellation import RunCancelled
-from sayso.agent.run.compression import compressor_of
-from sayso.agent.run.loop import Loop
-from sayso.agent.run.model_call import ModelCaller, is_spent
+from sayso.agent.run.loop import AgentLoop
+from sayso.agent.run.model_call import ModelCaller, is_budget_spent
 from sayso.agent.run.state import RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import build_schema_instruction, schema_from_response_format
-from sayso.agent.run.tool_call import CallObserver, objector_of
+from sayso.agent.run.tool_call import CallObserver, create_coherence_check
+from sayso.agent.run.tool_results import create_compressor
 from sayso.agent.tools.context import collect_artifacts
 from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)
 
-
-class Session:
-    """Lives as long as its agent. Runs at the same time share one conversation, so none of them is lost; what another
-    process saves meanwhile is written over. Any thread may use it.
-    """
-
-    def __init__(self, store: SessionStore, session_id: str) -> None:
-        self._store, self._id = store, session_id
-        self._runs = 0
-        #: What the runs that are under way share, and what this agent knows from the store.
-        self._shared: ConversationMemory | None = None
-        self._known: ConversationMemory | None = None
-        self._counting, self._using = Lock(), Lock()  # nobody waits for the first one while the store is asked
-
-    @contextmanager
-    def run(self) -> Iterator[None]:
-        """For as long as a run lasts. The first one of several reads the session anew."""
-        with self._counting:
-            if not self._runs:
-                self._shared = None
-            self._runs += 1
-        try:
-            yield
-        finally:
-            with self._counting:
-                self._runs -= 1
-
-    async def load(self, memory: ConversationMemory | None, chronicle: RunEvents) -> ConversationMemory:
-        """What the store has, within the limits of `memory`; `memory` itself, or a new one, where it has nothing. What
-        came from the store, and has been deleted there or has expired, is not known any more. Raises SessionError.
-        """
-        shared, is_read = await offload(self._read, memory)
-        if is_read:
-            count = len(shared.get_history())
-            chronicle.note("session_load", summary=f"{count} messages")
-            await chronicle.tell("session_load", self._id, count)
-        return shared
-
-    async def save(self, memory: ConversationMemory, chronicle: RunEvents) -> None:
-        """Save what the conversation is now. The answer is there, and its tools have run: what fails is logged and in
-        the trace, and raised to nobody who might ask for the same again.
-        """
-        try:
-            await offload(self._write, memory)
-        except Exception as exc:  # noqa: BLE001  # whatever the store raises
-            log.error("session.not_saved", extra={"reason": type(exc).__name__})  # its text names people
-            chronicle.note("error", error=f"session not saved: {type(exc).__name__}")
-            return
-        count = len(memory.get_history())
-        chronicle.note("session_save", summary=f"{count} messages")
-        await chronicle.tell("session_save", self._id, count)
-
-    def forget(self) -> None:
-        """Delete it. Blocks, and raises SessionError."""
-        with self._using:
-            self._store.delete(self._id)
-            self._shared = None
-
-    def _read(self, memory: ConversationMemory | None) -> tuple[ConversationMemory, bool]:
-        """The conversation, and whether it is from the store."""
-        with self._using:
-            if self._shared is not None:
-                return self._shared, False
-            kept = self._store.load(self._id)
-            if kept is None:
-                self._shared = self._without_store(memory)
-            else:
-                self._shared = self._known = kept.limited(memory.max_messages, memory.max_tokens) if memory else kept
-            return self._shared, kept is not None
-
-    def _without_store(self, memory: ConversationMemory | None) -> ConversationMemory:
-        if memory is None:
-            return ConversationMemory()
-        return ConversationMemory(memory.max_messages, memory.max_tokens) if memory is self._known else memory
-
-    def _write(self, memory: ConversationMemory) -> None:
-        """One after the other: the last one to write has seen all there is."""
-        with self._using:
-            self._store.save(self._id, memory)
-            self._known = memory
-
-
-#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
-_TEACH_NOTHING = frozenset(("cancelled", "guardrail", "provider_error"))
+#: Reasons to end a run after which no facts are learned: no model read the message, or nobody wants to wait longer.
+_WITHOUT_LEARNING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class Runner:
-    """Lives as long as its agent. Of all that runs leave behind it holds only the agent's own `memory`."""
+    """Runs the agent loop. One per agent; keeps no state between runs except `memory`."""
 
     def __init__(
         self,
         provider: Provider,
         config: AgentConfig,
-        loop: Loop,
-        asker: ModelCaller,
+        loop: AgentLoop,
+        model_caller: ModelCaller,
         observers: Sequence[AgentObserver],
         analytics: AgentAnalytics | None,
         memory: ConversationMemory | None,
@@ -135,72 +53,62 @@ class Runner:
         self._provider = provider
         self._config = config
         self._loop = loop
-        self._asker = asker
+        self._model_caller = model_caller
         self._observers = observers
         self._analytics = analytics
 
     async def answer(self, request: RunRequest) -> AgentResult:
-        """Answer one request. Raises what `Agent.arun` says."""
-        request = request.in_scope(memory_scope.get() or "")
+        """Answer one request. Raises the errors that `Agent.arun` documents."""
+        request = request.with_scope(current_scope() or "")
         if self._session is None or request.memory is not None:
             return await self._answer(request)
         with self._session.run():
             return await self._answer(request)
 
     async def _answer(self, request: RunRequest) -> AgentResult:
-        run = self._begun(request)
+        run = self._create_state(request)
         try:
-            await self._prepared(run)
-            ending = await self._ending(run)
-            return await self._finished(run, ending)
+            await self._prepare(run)
+            end = await self._run_loop(run)
+            return await self._finish(run, end)
         except BaseException as exc:
-            await self._broken(run, exc)
+            await self._report_failure(run, exc)
             raise
 
-    def _begun(self, request: RunRequest) -> RunState:
-        """Everything that one run has for itself. Raises ValueError and TypeError for what no run can be asked."""
-        config, form = self._config, request.response_format
-        context = build_schema_instruction(schema_from_response_format(form)) if form is not None else ""
-        chronicle = RunEvents(
+    def _create_state(self, request: RunRequest) -> RunState:
+        """Return the state of a new run. Raises ValueError and TypeError for an invalid response format."""
+        config, response_format = self._config, request.response_format
+        context = ""
+        if response_format is not None:
+            context = build_schema_instruction(schema_from_response_format(response_format))
+        events = RunEvents(
             self._observers,
             parent_run_id=request.parent_run_id or config.parent_run_id or "",
             metadata=config.trace_metadata,
             asynchronous=request.asynchronous,
             tool_result_chars=config.trace_tool_result_chars,
         )
+        is_checked = config.guardrails is not None and bool(config.guardrails.output)
         return RunState(
             request=request,
-            chronicle=chronicle,
-            remembering=self._remembering(request, chronicle),
+            events=events,
+            run_memory=self._create_run_memory(request, events),
             context=context,
-            compressor=compressor_of(config, self._provider),
+            compressor=create_compressor(config, self._provider),
             loop_watch=config.loop_detector.watch() if config.loop_detector else None,
-            on_text=None if form is not None or _holds_back(config) else request.on_text,
+            on_text=None if response_format is not None or is_checked else request.on_text,
         )
 
-    async def _prepared(self, run: RunState) -> None:
-        """What the run knows when it begins. Raises SessionError."""
-        request, config = run.request, self._config
-        if run.chronicle.is_heard:
-            with run.remembering.in_scope():  # observers may ask whose run it is
-                await run.chronicle.tell("run_start", list(request.said), config.prompt)
-        if self._session is not None and request.memory is None:
-            self.memory = await self._session.load(self.memory, run.chronicle)
-        run.recall(self.memory if request.memory is None else request.memory)
-        if run.remembering.may_know:
-            sections = await run.remembering.sections(request.words)
-            run.context = "\n\n".join(filter(None, (run.context, sections)))
-
-    def _remembering(self, request: RunRequest, chronicle: RunEvents) -> RunMemory:
+    def _create_run_memory(self, request: RunRequest, events: RunEvents) -> RunMemory:
         config = self._config
         return RunMemory(
             provider=self._provider,
             model=model_for(self._provider, config.model),
             timeout=config.request_timeout,
             memory=None,
-            own=request.is_own,
+            own=request.uses_agent_knowledge,
             scope=request.scope,
-            chronicle=chronicle,
+            chronicle=events,
             entity_memory=config.entity_memory,
             knowledge_graph=config.knowledge_graph,
             knowledge_memory=config.knowledge_memory,
@@ -210,81 +118,178 @@ class Runner:
             summarize_max_tokens=config.summarize_max_tokens,
         )
 
-    async def _ending(self, run: RunState) -> RunEnd:
-        objector = objector_of(self._provider, self._config, run.chronicle, lambda: run.words)
-        watch = CallObserver(run.chronicle, self._analytics, objector)
+    async def _prepare(self, run: RunState) -> None:
+        """Load the conversation, and what the memories know about the request. Raises SessionError."""
+        request, config = run.request, self._config
+        if run.events.has_observers:
+            with run.run_memory.in_scope():  # observers may ask for the scope of the run
+                await run.events.tell("run_start", list(request.messages), config.prompt)
+        if self._session is not None and request.memory is None:
+            self.memory = await self._session.load(self.memory, run.events)
+        run.set_memory(self.memory if request.memory is None else request.memory)
+        if run.run_memory.is_configured:
+            sections = await run.run_memory.context(request.user_text)
+            run.context = "\n\n".join(filter(None, (run.context, sections)))
+
+    async def _run_loop(self, run: RunState) -> RunEnd:
+        check = create_coherence_check(self._provider, self._config, run.events, lambda: run.user_text)
+        observer = CallObserver(run.events, self._analytics, check)
         token = run.request.cancellation_token
-        with collect_artifacts() as run.artifacts, run.remembering.in_scope():
+        with collect_artifacts() as run.artifacts, run.run_memory.in_scope():
             if token is None:
-                return await self._loop.ending(run, watch)
+                return await self._loop.run(run, observer)
             try:
                 async with token.scope():
-                    return await self._loop.ending(run, watch)
+                    return await self._loop.run(run, observer)
             except RunCancelled as exc:
-                return await self._cancelled(run, exc.reason)
+                return await self._cancel(run, exc.reason)
 
-    async def _cancelled(self, run: RunState, reason: str) -> RunEnd:
-        """The run was stopped: every call it had begun has an answer all the same."""
-        run.is_told = True
-        await run.chronicle.tell("cancelled", run.iterations, reason)
-        run.chronicle.note("cancelled", summary=reason or "stopped from outside")
+    async def _cancel(self, run: RunState, reason: str) -> RunEnd:
+        """End a run that was cancelled. Every call in progress gets an outcome."""
+        run.is_end_reported = True
+        await run.events.tell("cancelled", run.iterations, reason)
+        run.events.note("cancelled", summary=reason or "stopped from outside")
         if run.open_round is not None:
-            run.close_round(run.open_round.closed())
+            run.close_round(run.open_round.final_outcomes())
         if self._config.routing_only:
-            run.tool_calls.clear()  # what was chosen goes nowhere
-        return RunEnd("cancelled", ending_words("cancelled"))
+            run.tool_calls.clear()  # the chosen calls are not returned
+        return RunEnd("cancelled", stop_text("cancelled"))
 
-    async def _finished(self, run: RunState, ending: RunEnd) -> AgentResult:
-        """The result, once the memory has the run and everybody has heard of it."""
-        run.close(_last_words(ending))
-        if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
-            await run.request.on_text(ending.content)
-        await self._remember(run, ending)
-        run.is_told, result = True, run.result(ending)
-        await run.chronicle.tell("run_end", result)
+    async def _finish(self, run: RunState, end: RunEnd) -> AgentResult:
+        """Close the transcript, store it in the memory, report the end to observers, and return the result."""
+        run.close(_transcript_text(end))
+        if run.request.on_text is not None and (end.reason != "answer" or run.on_text is None):
+            await run.request.on_text(end.content)
+        await self._store_in_memory(run, end)
+        run.is_end_reported, result = True, run.result(end)
+        await run.events.tell("run_end", result)
         return result
 
-    async def _remember(self, run: RunState, ending: RunEnd) -> None:
-        """Take the run into the memory, whole, once everything that it teaches is known."""
+    async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
+        """Learn from the run, then add all its messages to the memory at once."""
         memory = run.memory
-        draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
-        may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
+        draft = MemoryDraft(memory, run.messages) if memory is not None and self._learning_takes_time(run) else None
+        may_ask = end.reason != "budget"
+        if may_ask and run.run_memory.calls_model:
+            may_ask = not await is_budget_spent(run, self._config)
         if draft is not None:
-            run.remembering.memory = draft.after
-        if may_ask and ending.reason not in _TEACH_NOTHING:
-            await run.remembering.learn(run.messages)
-        if draft is not None:  # last, so that hardly any other run sums up between this and the commit
-            await run.remembering.forgotten(draft.forgotten, sum_up=may_ask, latest=draft.summary_now)
-        await self._asker.spend_beside(run)
+            run.run_memory.memory = draft.memory
+        if may_ask and end.reason not in _WITHOUT_LEARNING:
+            await run.run_memory.learn(run.messages)
+        if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
+            await run.run_memory.record_trim(draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary)
+        await self._model_caller.book_side_usage(run)
         if draft is not None:
             draft.commit()
         elif memory is not None:
             memory.add_many(run.messages)
         if memory is not None and run.request.memory is None and self._session is not None:
-            await self._session.save(memory, run.chronicle)
+            await self._session.save(memory, run.events)
 
-    def _takes_time(self, run: RunState) -> bool:
-        """Whether anything that needs the memory comes between the run's last word and its being remembered."""
-        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.chronicle.is_heard
+    def _learning_takes_time(self, run: RunState) -> bool:
+        """Return whether other runs may change the memory while this run learns."""
+        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.events.has_observers
 
-    async def _broken(self, run: RunState, error: BaseException) -> None:
-        """Told once, and raised by whoever called this."""
-        run.chronicle.note("error", error=f"{type(error).__name__}: {error}")
-        if run.is_told:
+    async def _report_failure(self, run: RunState, error: BaseException) -> None:
+        """Record an exception that ends the run, and tell observers unless they know how the run ends."""
+        run.events.note("error", error=f"{type(error).__name__}: {error}")
+        if run.is_end_reported:
             return
         if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
-            await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
+            await run.events.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
-            await run.chronicle.tell("error", error, {"iteration": run.iterations})
+            await run.events.tell("error", error, {"iteration": run.iterations})
 
 
-def _last_words(ending: RunEnd) -> str:
-    """What the transcript has of an ending: a vendor's words for its error are for operators, not to be repeated."""
-    if ending.reason != "provider_error":
-        return ending.content
-    return ending.refusal or ending_words("model_away")
+def _transcript_text(end: RunEnd) -> str:
+    """Return the last message of the transcript. A vendor's error text is for operators and stays out of it."""
+    if end.reason != "provider_error":
+        return end.content
+    return end.refusal or stop_text("model_away")
 
 
-def _holds_back(config: AgentConfig) -> bool:
-    """Whether a reply is heard only when guardrails have passed it."""
-    return config.guardrails is not None and bool(config.guardrails.output)
+class Session:
+    """The stored conversation of one agent. Thread-safe.
+
+    Concurrent runs share one conversation, so none of them is lost. What another process saves meanwhile is
+    overwritten.
+    """
+
+    def __init__(self, store: SessionStore, session_id: str) -> None:
+        self._store, self._id = store, session_id
+        self._runs = 0
+        #: The conversation that the current runs share, and the one that was last in the store.
+        self._shared: ConversationMemory | None = None
+        self._stored: ConversationMemory | None = None
+        self._count_lock, self._store_lock = Lock(), Lock()  # the first is never held during a call to the store
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Count a run while the block lasts. The first of concurrent runs reads the session again."""
+        with self._count_lock:
+            if not self._runs:
+                self._shared = None
+            self._runs += 1
+        try:
+            yield
+        finally:
+            with self._count_lock:
+                self._runs -= 1
+
+    async def load(self, memory: ConversationMemory | None, events: RunEvents) -> ConversationMemory:
+        """Return the stored conversation, within the limits of `memory`. Raises SessionError.
+
+        Without a stored one, return `memory` or a new one. A conversation that came from the store, and was deleted
+        there or has expired, is not used any more.
+        """
+        shared, is_read = await offload(self._read, memory)
+        if is_read:
+            count = len(shared.get_history())
+            events.note("session_load", summary=f"{count} messages")
+            await events.tell("session_load", self._id, count)
+        return shared
+
+    async def save(self, memory: ConversationMemory, events: RunEvents) -> None:
+        """Save the conversation. A failure is logged and traced, but not raised.
+
+        The answer exists and its tools have run; an exception might make the caller ask for the same again.
+        """
+        try:
+            await offload(self._write, memory)
+        except Exception as exc:  # noqa: BLE001  # a store may raise anything
+            log.error("session.not_saved", extra={"reason": type(exc).__name__})  # the text may contain user ids
+            events.note("error", error=f"session not saved: {type(exc).__name__}")
+            return
+        count = len(memory.get_history())
+        events.note("session_save", summary=f"{count} messages")
+        await events.tell("session_save", self._id, count)
+
+    def delete(self) -> None:
+        """Delete the stored conversation. Blocks. Raises SessionError."""
+        with self._store_lock:
+            self._store.delete(self._id)
+            self._shared = None
+
+    def _read(self, memory: ConversationMemory | None) -> tuple[ConversationMemory, bool]:
+        """Return the conversation, and whether it was read from the store."""
+        with self._store_lock:
+            if self._shared is not None:
+                return self._shared, False
+            loaded = self._store.load(self._id)
+            if loaded is None:
+                self._shared = self._without_store(memory)
+            else:
+                limited = loaded.with_limits(memory.max_messages, memory.max_tokens) if memory else loaded
+                self._shared = self._stored = limited
+            return self._shared, loaded is not None
+
+    def _without_store(self, memory: ConversationMemory | None) -> ConversationMemory:
+        if memory is None:
+            return ConversationMemory()
+        return ConversationMemory(memory.max_messages, memory.max_tokens) if memory is self._stored else memory
+
+    def _write(self, memory: ConversationMemory) -> None:
+        """Write under the lock, so that the last writer has seen all runs."""
+        with self._store_lock:
+            self._store.save(self._id, memory)
+            self._stored = memory

@@ -1,4 +1,4 @@
-"""Run: what one run of an agent is asked, and what it has come to so far."""
+"""RunRequest and RunState: what one run is asked to do, and its state while it lasts."""
 
 from __future__ import annotations
 
@@ -6,39 +6,36 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.recall import RunMemory
-from sayso.agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
+from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.providers.base import FailureKind
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
-from sayso.agent.run.compression import Compressor
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, Journal, NoJournal
-from sayso.agent.run.loop_detection import LoopWatch
 from sayso.agent.run.structured import ResponseFormat
-from sayso.agent.swift import swift
+from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import Artifact
 
-#: Hears the text of a reply as it comes.
+#: Receives the text of a reply while it arrives.
 RunTextListener = Callable[[str], Awaitable[None]]
 
-#: Stands for what a person said that no guardrail has let pass.
+#: Replaces a user's message that a guardrail blocked.
 WITHHELD = "(withheld)"
-#: What the model is told of a call that was not begun when the run was stopped.
+#: Result of a call that had not started when the run was stopped.
 NOT_RUN = "Not run: the run was stopped before this call began."
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """What one run is asked to do, and with what.
 
-    `scope` names whose memories it may read and write: "" for those of the run in whose tool it is, else the agent's
-    own. `asynchronous` is whether async observers hear of it.
+    `scope` names whose memories the run may read and write. "" means the scope of the run whose tool started this one,
+    or else the agent's own. With `asynchronous`, async observers are told of the run.
     """
 
-    said: tuple[Message, ...]
+    messages: tuple[Message, ...]
     response_format: ResponseFormat | None = None
     parent_run_id: str | None = None
     memory: ConversationMemory | None = None
@@ -47,28 +44,27 @@ class RunRequest:
     cancellation_token: CancellationToken | None = None
     on_text: RunTextListener | None = None
     asynchronous: bool = True
-    #: Whether it is the agent's own, though it has a memory of its own: one of a batch.
+    #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
 
-    def in_scope(self, scope: str) -> RunRequest:
-        """The request of whoever has this scope, unless it names one itself."""
+    def with_scope(self, scope: str) -> RunRequest:
+        """Return the request with this scope, unless it has a scope already."""
         return self if self.scope or not scope else replace(self, scope=scope)
 
     @property
-    def is_own(self) -> bool:
-        """Whether the agent's own knowledge is its knowledge, rather than what its scope knows."""
+    def uses_agent_knowledge(self) -> bool:
+        """Return whether the run has the agent's own knowledge rather than that of its scope."""
         return not self.scope and (self.is_of_batch or self.memory is None)
 
     @property
-    def words(self) -> str:
-        """What the person said, without what a program put around it."""
-        return "\n".join(message.content for message in self.said if message.role is Role.USER)
+    def user_text(self) -> str:
+        """Return the text of the user's messages, without messages that a program added."""
+        return "\n".join(message.content for message in self.messages if message.role is Role.USER)
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ends, and what its person is told."""
+    """How a run ends, and the text for the user."""
 
     reason: StopReason
     content: str
@@ -82,86 +78,86 @@ class RunEnd:
 
 @dataclass(slots=True)
 class OpenRound:
-    """The tool calls of one answer while they run: what is known of each, and which were begun."""
+    """The tool calls of one answer while they run: the known outcomes by index, and the calls that were started."""
 
     answer: Message
     outcomes: dict[int, CallOutcome] = field(default_factory=dict)
-    begun: set[int] = field(default_factory=set)
+    started: set[int] = field(default_factory=set)
 
-    def closed(self) -> list[CallOutcome]:
-        """An outcome for every call: nobody knows how one ended that was begun and has none."""
-        return [self.outcomes.get(at) or self._broken_off(at, call) for at, call in enumerate(self.answer.tool_calls)]
+    def final_outcomes(self) -> list[CallOutcome]:
+        """Return an outcome for every call. A call that was started and has no outcome is unclear."""
+        return [self.outcomes.get(at) or self._interrupted(at, call) for at, call in enumerate(self.answer.tool_calls)]
 
-    def _broken_off(self, at: int, call: ToolCall) -> CallOutcome:
-        return CallOutcome(call, UNCLEAR, unclear=True) if at in self.begun else CallOutcome(call, NOT_RUN)
+    def _interrupted(self, at: int, call: ToolCall) -> CallOutcome:
+        return CallOutcome(call, UNCLEAR, unclear=True) if at in self.started else CallOutcome(call, NOT_RUN)
 
 
 @dataclass(slots=True)
 class RunState:
-    """Lives as long as one run. `messages` grows only by whole rounds: a call and its result come together."""
+    """The state of one run. `messages` grows only by whole rounds: a call and its result are added together."""
 
     request: RunRequest
-    chronicle: RunEvents
-    remembering: RunMemory
+    events: RunEvents
+    run_memory: RunMemory
     memory: ConversationMemory | None = None
     history: list[Message] = field(default_factory=list)
     compressor: Compressor | None = None
     loop_watch: LoopWatch | None = None
-    #: Hears the reply while it comes; None where nobody does, or only the whole of it, once it is checked.
+    #: Receives the reply while it arrives; None if nobody listens, or only to the complete reply after checks.
     on_text: RunTextListener | None = None
     messages: list[Message] = field(default_factory=list)
-    #: Answers of a wrong form, and what was wrong with them: for the model alone, until one is right.
-    drafts: list[Message] = field(default_factory=list)
-    #: What the model is told of earlier conversations and of the form of its answer, behind the system prompt.
+    #: Answers of the wrong form, each with its correction. Only the model sees them, until an answer fits.
+    rejected: list[Message] = field(default_factory=list)
+    #: Text after the system prompt: knowledge of earlier conversations, and the form of the answer.
     context: str = ""
     iterations: int = 0
     #: The text of the last answer.
-    said: str = ""
+    answer_text: str = ""
     model: str = ""
-    #: Tokens that the transcript may take, once the model has refused it as too long; None before.
-    room: int | None = None
-    #: Whether files are only named, because the model's vendor has refused a request with one of them.
-    names_files: bool = False
-    #: What the last answer is cached under.
+    #: Tokens that the transcript may take after the model rejected it as too long; None before that.
+    max_transcript_tokens: int | None = None
+    #: Whether files are only named, because the vendor rejected a request with files.
+    names_files_only: bool = False
+    #: The cache key of the last answer.
     cache_key: str = ""
     usage: UsageStats = NO_USAGE
     reasoning: list[str] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
     unclear: list[ToolCall] = field(default_factory=list)
-    #: What terminal tools said.
-    closings: list[str] = field(default_factory=list)
+    #: The replies of terminal tools.
+    terminal_texts: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
-    #: The answers offered last.
+    #: The answers that were last offered as buttons.
     choices: tuple[str, ...] = ()
     open_round: OpenRound | None = None
-    #: Whether its observers know how it ends.
-    is_told: bool = False
+    #: Whether observers have been told how the run ends.
+    is_end_reported: bool = False
 
     @property
     def journal(self) -> Journal:
-        """Where the run is kept while it lasts."""
+        """Return the journal of the run."""
         return self.request.journal
 
     @property
-    def words(self) -> str:
-        """What the person said, as the guardrails let it pass."""
+    def user_text(self) -> str:
+        """Return the text of the user's messages after the guardrails."""
         return "\n".join(message.content for message in self.messages if message.role is Role.USER)
 
     @property
     def transcript(self) -> list[Message]:
-        """All the model is to know: earlier turns and this one."""
-        return [*self.history, *self.messages, *self.drafts]
+        """Return everything the model may know: earlier turns and this one."""
+        return [*self.history, *self.messages, *self.rejected]
 
-    def recall(self, memory: ConversationMemory | None) -> None:
-        """This is the conversation that the run belongs to."""
-        self.memory = self.remembering.memory = memory
+    def set_memory(self, memory: ConversationMemory | None) -> None:
+        """Set the conversation that the run belongs to, and read its history."""
+        self.memory = self.run_memory.memory = memory
         self.history = [] if memory is None else memory.get_history()
 
     def close(self, content: str) -> None:
-        """The reply ends the transcript, which has a place for each of the person's messages, let through or not."""
-        for message in self.request.said[len(self.messages) :]:
-            is_held_back = message.role is Role.USER
-            self.messages.append(Message(Role.USER, WITHHELD) if is_held_back else message)
+        """End the transcript with the reply. A user's message that a guardrail blocked is replaced by WITHHELD."""
+        for message in self.request.messages[len(self.messages) :]:
+            is_blocked = message.role is Role.USER
+            self.messages.append(Message(Role.USER, WITHHELD) if is_blocked else message)
         self.messages.append(Message(Role.ASSISTANT, content))
         self.messages = [
             replace(each, details=None, pictures=()) if each.details or each.pictures else each
@@ -169,14 +165,14 @@ class RunState:
         ]
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
-        """Take the calls of one answer into the transcript, each with its result; the last one's bears the note."""
+        """Add the calls of one answer and their results to the transcript. The note is appended to the last result."""
         if self.open_round is None:
             return
         answer, self.open_round = self.open_round.answer, None
         self.messages.append(answer)
         usage = NO_USAGE
         for outcome in outcomes:
-            self._take(outcome)
+            self._add_outcome(outcome)
             usage += outcome.usage
         if note:
             last = self.messages[-1]
@@ -184,47 +180,47 @@ class RunState:
         self.usage = usage + self.usage
         self.tool_calls += answer.tool_calls
 
-    def _take(self, outcome: CallOutcome) -> None:
+    def _add_outcome(self, outcome: CallOutcome) -> None:
         self.messages.append(outcome.message)
         self.artifacts += outcome.artifacts
         self.choices = outcome.choices or self.choices
         if outcome.unclear:
             self.unclear.append(outcome.call)
         if outcome.ends == "terminal":
-            self.closings.append(outcome.closing)
+            self.terminal_texts.append(outcome.final_text)
 
-    def result(self, ending: RunEnd) -> AgentResult:
-        """The finished run."""
+    def result(self, end: RunEnd) -> AgentResult:
+        """Return the result of the finished run."""
         return AgentResult(
-            content=ending.content,
+            content=end.content,
             artifacts=tuple(self.artifacts),
-            parsed=ending.parsed,
+            parsed=end.parsed,
             reasoning=next(filter(None, reversed(self.reasoning)), ""),
             reasoning_history=list(self.reasoning),
             iterations=self.iterations,
-            trace=self.chronicle.trace,
-            usage=self.chronicle.side_usage + self.usage,
+            trace=self.events.trace,
+            usage=self.events.side_usage + self.usage,
             provider_used=self.usage.provider,
             tool_calls=tuple(self.tool_calls),
             messages=tuple(self.messages),
-            stop_reason=ending.reason,
+            stop_reason=end.reason,
             unclear=tuple(self.unclear),
-            beside=tuple(self.closings) if ending.reason == "pending" else (),
-            structured_error=ending.structured_error,
-            failure=ending.failure,
-            failure_cause=ending.failure_cause,
-            refusal=ending.refusal,
-            finish_reason=ending.finish_reason,
+            beside=tuple(self.terminal_texts) if end.reason == "pending" else (),
+            structured_error=end.structured_error,
+            failure=end.failure,
+            failure_cause=end.failure_cause,
+            refusal=end.refusal,
+            finish_reason=end.finish_reason,
             choices=self.choices,
         )
 
 
-def said_in(messages: str | Sequence[Message]) -> tuple[Message, ...]:
-    """What is given to a run, checked. Raises TypeError and ValueError."""
-    said = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
-    for message in said:
+def to_messages(messages: str | Sequence[Message]) -> tuple[Message, ...]:
+    """Return the input of a run as messages. Raises TypeError for another type, and ValueError if there are none."""
+    checked = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
+    for message in checked:
         if not isinstance(message, Message):
             raise TypeError(f"{message!r} is no Message: give a text or a list of Message(role=Role.USER, content=...)")
-    if not said:
+    if not checked:
         raise ValueError("there is no message to answer: give a text or at least one Message")
-    return said
+    return checked

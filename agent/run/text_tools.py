@@ -1,4 +1,4 @@
-"""Tools for models without native calls."""
+"""Tool calls in plain text, for models without native tool calls."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall
-from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, pieces
+from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, stream_items
 from sayso.agent.providers.fallback import name_of
 from sayso.agent.run.structured import decode_value
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
 
-#: What a call begins with, in the words of a model.
+#: The word that starts a call in the text of a model.
 MARKER = "TOOL_CALL"
-
-
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Call a tool when it helps to answer; else answer yourself."
-
-
 _CONTRACT = f"""\
 How to call a tool:
 - Write {MARKER}, then one JSON object: {{"tool_name": "<name>", "parameters": {{...}}}}
@@ -43,14 +39,14 @@ class PromptBuilder:
         self.base_instructions = base_instructions
 
     def build(self, tools: Iterable[Tool | Mapping[str, Any]]) -> str:
-        """The instructions, the contract of a call and the tools; without tools, the instructions alone."""
+        """Return the instructions, the syntax of a call and the tools. Without tools, return only the instructions."""
         schemas = [tool.schema() if isinstance(tool, Tool) else tool for tool in tools]
         if not schemas:
             return self.base_instructions
-        return "\n\n".join([self.base_instructions, _CONTRACT, *map(_written, schemas)]).strip()
+        return "\n\n".join([self.base_instructions, _CONTRACT, *map(_schema_text, schemas)]).strip()
 
 
-def _written(schema: Mapping[str, Any]) -> str:
+def _schema_text(schema: Mapping[str, Any]) -> str:
     return json.dumps(
         {key: schema[key] for key in ("name", "description", "parameters") if key in schema},
         ensure_ascii=False,
@@ -58,47 +54,34 @@ def _written(schema: Mapping[str, Any]) -> str:
     )
 
 
-#: Broken payloads of one text that are repaired: as each may be long, many would take long.
+#: How many broken payloads of one text are repaired. Each may be long, so more would take too long.
 MAX_REPAIRS = 16
 
-
-#: Characters before a marker that belong to its call at most: the start of a code block, or emphasis.
+#: Characters before a marker that may belong to the call: the start of a code block, or emphasis.
 MAX_LEAD_CHARS = 40
 
-
-#: What models call the name of a tool and its parameters.
+#: Keys that models use for the name of a tool and for its parameters.
 _NAMES = ("tool_name", "name", "tool", "function")
-
-
 _PARAMETERS = ("parameters", "arguments", "args", "params", "input")
 
+#: Other keys that models write and that are no parameters.
+_IGNORED_KEYS = frozenset({"id", "type"})
 
-#: What else they write beside these, which is no parameter.
-_BESIDE = frozenset({"id", "type"})
-
-
-#: What stands before a marker that is only quoted: as part of a word it is none.
+#: Prefix of a marker that is only quoted: as part of a word it is no marker.
 _QUOTED = "quoted_"
 
-
-#: Characters of parameters that are none that are kept.
+#: Characters of invalid parameters that are kept for the error message.
 _MAX_NOT_JSON_CHARS = 500
-
-
 _FENCE = r"<<<data (?P<boundary>[0-9a-f]{1,64})>>>"
-
-
 _LEAD = r"\s{0,8}(?:```\w{0,12}\s{0,8})?[*#<`]{0,4}"
-
-
 _TRAIL = r"s?(?!\w)[*>`]{0,4}[ \t]{0,8}[:=]?[*`]{0,4}\s{0,8}(?:```)?(?:json\w?)?\s{0,8}(?=[{\[])"
 
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """What a model's text comes to: its calls in order, `tool_call` the first of them.
+    """The calls in a model's text, in order. `tool_call` is the first of them.
 
-    `text` is what was said before the first call, or all of it: what follows a call is a model's guess at its result.
+    `text` is the text before the first call, or all of it. What follows a call is the model's guess at its result.
     """
 
     tool_call: ToolCall | None
@@ -108,7 +91,7 @@ class ParseResult:
 
 
 class ToolCallParser:
-    """Tolerant of what models write around a call and in it; blind to what stands between the lines of a data fence."""
+    """Finds calls in a model's text. It accepts many variants of the syntax, and ignores text inside data fences."""
 
     def __init__(self, marker: str = MARKER, max_payload_chars: int = 8000) -> None:
         self._max_payload_chars = max_payload_chars
@@ -119,30 +102,30 @@ class ToolCallParser:
         word = r"[\s_-]?".join(parts)
         self._scan = re.compile(f"{_FENCE}|{_LEAD}(?<!\\w)(?P<marker>{word}){_TRAIL}", re.IGNORECASE)
         self._called = re.compile(f"(?<!\\w)(?={word}{_TRAIL})", re.IGNORECASE)
-        self._begun = re.compile(f"{_LEAD}(?<!\\w){word}", re.IGNORECASE)
+        self._started = re.compile(f"{_LEAD}(?<!\\w){word}", re.IGNORECASE)
         self._beginning = re.compile(f"{_LEAD}(?:(?<!\\w){_prefixes(marker)})?\\Z", re.IGNORECASE)
 
     def parse(self, text: str) -> ParseResult:
-        """The calls in the text. Raises nothing; a payload that is broken beyond repair, or too long, stays text."""
-        found = list(self._calls(text))
-        calls = tuple(call for _, call in found)
-        said = text[: found[0][0]] if found else text
-        return ParseResult(calls[0] if calls else None, text, calls, said)
+        """Return the calls in the text. Raises nothing: an unreadable or too long payload stays text."""
+        positions = list(self._find_calls(text))
+        calls = tuple(call for _, call in positions)
+        before = text[: positions[0][0]] if positions else text
+        return ParseResult(calls[0] if calls else None, text, calls, before)
 
     def quoted(self, text: str) -> str:
-        """The text, in which nothing is a call: what people and tools wrote, that a model may repeat word for word."""
+        """Return text of people or tools so that it contains no call, even if the model repeats it literally."""
         return self._called.sub(_QUOTED, text)
 
-    def certain(self, text: str, start: int = 0) -> int:
-        """How many characters of a text that still grows can be no part of a call; before `start` all are."""
-        begun = self._begun.search(text, start)
-        if begun:
-            return begun.start()
+    def complete_chars(self, text: str, start: int = 0) -> int:
+        """Return how many characters of a growing text cannot be part of a call. Those before `start` are known."""
+        started = self._started.search(text, start)
+        if started:
+            return started.start()
         tail = max(start, len(text) - self._held_chars)
         beginning = self._beginning.search(text, tail)
         return beginning.start() if beginning else len(text)
 
-    def _calls(self, text: str) -> Iterator[tuple[int, ToolCall]]:
+    def _find_calls(self, text: str) -> Iterator[tuple[int, ToolCall]]:
         position, repairs = 0, MAX_REPAIRS
         while match := self._scan.search(text, position):
             position = match.end()
@@ -158,7 +141,7 @@ class ToolCallParser:
 
 
 def _prefixes(marker: str) -> str:
-    """A pattern of each beginning of the marker, the longest first; other characters may stand between its words."""
+    """Return a pattern that matches every prefix of the marker, longest first. Its words may be separated variously."""
     chars = [r"[\s_-]?" if char in " _-" else re.escape(char) for char in marker]
     pattern = ""
     for char in reversed(chars):
@@ -167,22 +150,23 @@ def _prefixes(marker: str) -> str:
 
 
 def _after_data(text: str, boundary: str, position: int) -> int:
-    """Where the data ends; one without an end, as in an answer that was cut off, goes to the end of the text."""
+    """Return the position after the data. Data without an end, as in a cut-off answer, reaches the end of the text."""
     line = f"<<<end of data {boundary}>>>"
     end = text.find(line, position)
     return len(text) if end < 0 else end + len(line)
 
 
 def _as_calls(value: Any) -> list[ToolCall]:
-    """The calls that a payload spells: an object, or a list of them. None where any of it is something else."""
+    """Return the calls of a payload, an object or a list. Return no calls if any item is something else."""
     calls = [_as_call(item) for item in (value if isinstance(value, list) else [value])]
-    whole = [call for call in calls if call is not None]
-    return whole if len(whole) == len(calls) else []
+    valid = [call for call in calls if call is not None]
+    return valid if len(valid) == len(calls) else []
 
 
 def _as_call(value: Any) -> ToolCall | None:
-    """The call that an object spells. Parameters that are no object are refused when it is made: without them it would
-    do something else.
+    """Return the call of an object; None if it is no call.
+
+    A call whose parameters are not an object is refused later; without them it would do something else.
     """
     if not isinstance(value, dict):
         return None
@@ -197,11 +181,11 @@ def _as_call(value: Any) -> ToolCall | None:
 
 def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     key = next((each for each in _NAMES if each in value), "")
-    return value.get(key), {other: each for other, each in value.items() if other != key and other not in _BESIDE}
+    return value.get(key), {other: each for other, each in value.items() if other != key and other not in _IGNORED_KEYS}
 
 
 def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
-    """Those of a call; where none are called so, all that stands beside its name."""
+    """Return the parameters of a call: under one of the known keys, or else all keys beside the name."""
     key = next((each for each in _PARAMETERS if each in rest), None)
     given = rest if key is None else rest[key]
     if isinstance(given, str):
@@ -211,8 +195,8 @@ def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
     return given if isinstance(given, dict) else {NOT_JSON: str(given)[:_MAX_NOT_JSON_CHARS]}
 
 
-#: What a provider may be asked by.
-_DOORS = ("acomplete", "complete", "astream", "stream")
+#: The methods by which a provider may be called.
+_CALL_METHODS = ("acomplete", "complete", "astream", "stream")
 
 
 def _new_id() -> str:
@@ -220,10 +204,10 @@ def _new_id() -> str:
 
 
 class TextToolProvider:
-    """Speaks for another provider: tools go into the system prompt, calls and their results are written as text, and
-    what the model writes as a call becomes one. Lives as long as its agent, and holds nothing of any run.
+    """Wraps a provider without tool calls. Keeps no state of runs.
 
-    A native format of answers is not offered: it would leave the model no words for a call.
+    Tools are described in the system prompt, calls and results are written as text, and calls in the model's text are
+    parsed. A native response format is not supported, because it would leave the model no text for a call.
     """
 
     supports_tools = True
@@ -250,60 +234,62 @@ class TextToolProvider:
         self._new_id = new_id
 
     async def acomplete(self, **request: Any) -> Completion:
-        """The answer, with what is a call in it taken out of the text. Raises ProviderError."""
-        asked = ProviderRequest(**request)
-        answer, usage = await acall(self.provider, self._in_text(asked))
-        if not asked.tools:
+        """Return the answer with calls parsed out of its text. Raises ProviderError."""
+        parsed_request = ProviderRequest(**request)
+        answer, usage = await acall(self.provider, self._in_text(parsed_request))
+        if not parsed_request.tools:
             return answer, usage
         parsed = self._parser.parse(answer.content)
-        said = parsed.text.rstrip() if parsed.tool_calls else parsed.text
-        return replace(answer, content=said, tool_calls=(*answer.tool_calls, *self._named(parsed.tool_calls))), usage
+        text_before = parsed.text.rstrip() if parsed.tool_calls else parsed.text
+        return replace(
+            answer, content=text_before, tool_calls=(*answer.tool_calls, *self._with_ids(parsed.tool_calls))
+        ), usage
 
     async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
-        """The pieces of the answer; text only as far as it cannot be the beginning of a call. Raises ProviderError."""
-        asked = ProviderRequest(**request)
-        text, told = "", 0
-        async with aclosing(pieces(self.provider, self._in_text(asked))) as stream:
+        """Yield the pieces of the answer, text as soon as it cannot be the start of a call. Raises ProviderError."""
+        parsed_request = ProviderRequest(**request)
+        text, sent = "", 0
+        async with aclosing(stream_items(self.provider, self._in_text(parsed_request))) as stream:
             async for item in stream:
                 if isinstance(item, Restart):
-                    text, told = "", 0
-                if not isinstance(item, str) or not asked.tools:
+                    text, sent = "", 0
+                if not isinstance(item, str) or not parsed_request.tools:
                     yield item
                     continue
                 text += item
-                certain = self._parser.certain(text, told)
-                if certain > told:
-                    yield text[told:certain]
-                    told = certain
+                complete = self._parser.complete_chars(text, sent)
+                if complete > sent:
+                    yield text[sent:complete]
+                    sent = complete
         parsed = self._parser.parse(text)
-        said = parsed.text.rstrip() if parsed.tool_calls else parsed.text
-        if said[told:]:
-            yield said[told:]
-        for call in self._named(parsed.tool_calls):
+        text_before = parsed.text.rstrip() if parsed.tool_calls else parsed.text
+        if text_before[sent:]:
+            yield text_before[sent:]
+        for call in self._with_ids(parsed.tool_calls):
             yield call
 
-    def _in_text(self, asked: ProviderRequest) -> ProviderRequest:
-        return replace(in_text(asked, self._prompt_builder, self._parser), tools=self._no_tools)
+    def _in_text(self, request: ProviderRequest) -> ProviderRequest:
+        return replace(in_text(request, self._prompt_builder, self._parser), tools=self._no_tools)
 
-    def _named(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    def _with_ids(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
         return tuple(replace(call, id=self._new_id()) for call in calls)
 
 
-def speaks_text(provider: Provider) -> bool:
-    """Whether a provider must be told of tools in words: it says so, or its doors have no parameter for them (seed)."""
+def needs_text_tools(provider: Provider) -> bool:
+    """Return whether a provider needs tools as text: it says so, or its methods have no `tools` parameter (seed)."""
     if not getattr(provider, "supports_tools", True):
         return True
     return not _takes_tools(provider)
 
 
 def _takes_tools(provider: Provider) -> bool:
-    doors = [door for name in _DOORS if (door := getattr(provider, name, None)) is not None]
-    return not doors or any(map(_has_tools, doors))
+    methods = [method for name in _CALL_METHODS if (method := getattr(provider, name, None)) is not None]
+    return not methods or any(map(_has_tools, methods))
 
 
-def _has_tools(door: Callable[..., Any]) -> bool:
+def _has_tools(method: Callable[..., Any]) -> bool:
     try:
-        parameters = inspect.signature(door).parameters.values()
+        parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):  # written in C
         return True
     return any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters)
@@ -312,20 +298,20 @@ def _has_tools(door: Callable[..., Any]) -> bool:
 def in_text(
     request: ProviderRequest, builder: PromptBuilder | None = None, parser: ToolCallParser | None = None
 ) -> ProviderRequest:
-    """The request for a model that knows no tools. Only its own calls are in it in a form that the parser takes."""
+    """Return the request with tools as text. Only the model's own calls have a form that the parser accepts."""
     builder, parser = copy(builder or PromptBuilder("")), parser or ToolCallParser()
     builder.base_instructions = "\n\n".join(filter(None, [builder.base_instructions, request.system_prompt]))
     return replace(
         request,
         system_prompt=builder.build(request.tools or ()),
-        messages=tuple(_written_of_text_tools(request.messages, parser)),
+        messages=tuple(_transcript_in_text(request.messages, parser)),
         tools=(),
         response_format=None,
     )
 
 
-def _written_of_text_tools(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
-    """The transcript without calls and results; results that follow each other are one message, as vendors expect."""
+def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
+    """Return the transcript with calls and results as text. Consecutive results become one message."""
     written: list[Message] = []
     after_result = False
     for message in messages:

@@ -21,12 +21,12 @@ from sayso.agent.toolsets.base import (
     MAX_TOOLS,
     UNCLEAR_STATUSES,
     AnswerLost,
-    Choice,
     SourceError,
     SourceUnreachable,
+    ToolFilter,
     UnclearOutcome,
     UnusableSchema,
-    described,
+    bounded_description,
     digest,
     legal_names,
     safe_schema,
@@ -90,7 +90,7 @@ class OpenApiToolProvider:
         self._source = str(document)
         self._base_url = base_url
         self._auth = auth
-        self._choice = Choice(include, exclude)
+        self._filter = ToolFilter(include, exclude)
         self._fixed = dict(arguments or {})
         self._seconds = seconds
         self._max_bytes = max_bytes
@@ -174,7 +174,7 @@ class OpenApiToolProvider:
             schema = safe_schema(operation.schema)
             made = Tool(
                 name,
-                described(operation.description, f"{operation.method.upper()} {operation.path}"),
+                bounded_description(operation.description, f"{operation.method.upper()} {operation.path}"),
                 schema,
                 screen_output=True,
                 version=digest(
@@ -232,7 +232,7 @@ class OpenApiToolProvider:
         refused: list[str] = []
         # Not one more than is used: a document may have any number of them, each of any size.
         fills = self._auth.fills if self._auth else lambda *_: False
-        chosen = list(islice(operations(document, refused, self._choice.takes, fills), MAX_TOOLS + 1))
+        chosen = list(islice(operations(document, refused, self._filter.accepts, fills), MAX_TOOLS + 1))
         for why in refused[:MAX_TOLD]:
             log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
         if len(refused) > MAX_TOLD:
@@ -256,7 +256,7 @@ class OpenApiToolProvider:
 
     def _check_included(self, chosen: Sequence[Operation], refused: Sequence[str]) -> None:
         """Raise SourceError for an operation that `include` names by its name and that cannot be taken."""
-        plain = [name for name in self._choice.include or () if not set(name) & set("*?[")]
+        plain = [name for name in self._filter.include or () if not set(name) & set("*?[")]
         if missing := sorted(set(plain) - {operation.name for operation in chosen}):
             reasons = f"; left out: {'; '.join(refused[:MAX_TOLD])}" if refused else ""
             raise SourceError(f"{self._source_name}: include names operations that there are not: {missing!r}{reasons}")

@@ -9,10 +9,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.guards.policy import Decision, effective_decision
 from sayso.agent.messages import UsageStats
-from sayso.agent.policy import Decision
-from sayso.agent.run.approval import effective_decision
-from sayso.agent.run.model_call import cost_usd
+from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.tools.errors import ToolError, nearest
 from sayso.agent.tools.tool import Tool
 from sayso.config.settings.agent import (
@@ -206,7 +205,7 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
 
 def _what_becomes_of(tool: Tool, config: AgentConfig) -> str:
     """Return what becomes of a call of this tool, before its arguments are known."""
-    decision = effective_decision(tool, {}, config).decision
+    decision = effective_decision(tool, {}, config.tool_policy).decision
     if tool.proposes and decision == "allow":
         return "asks by itself"
     if tool.proposes and decision == "review":

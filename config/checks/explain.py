@@ -9,12 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from sayso.agent import AgentConfig, Tool
-from sayso.agent.policy import PolicyDecision
-from sayso.agent.run.approval import effective_decision
+from sayso.agent.guards.policy import PolicyDecision, effective_decision
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import ToolError, did_you_mean
 from sayso.agent.tools.registry import unknown_tool
-from sayso.agent.toolsets.selectors import Foreseen, roles_in, would_show
+from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import own_tools, tool_policy
@@ -60,7 +59,7 @@ class Explanation:
     tool: str
     verdict: ToolVerdict
     has_tool: ExplainedReason
-    shown: Foreseen | None = None
+    shown: Visibility | None = None
     shown_because: ExplainedReason | None = None
     arguments: dict[str, Any] | None = None
     problem: str = ""
@@ -174,7 +173,7 @@ class _Judged:
         args, problem = self._checked(given)
         if problem:
             return replace(self.known, problem=problem)
-        decision = effective_decision(self.case.tool, args or {}, self._config)
+        decision = effective_decision(self.case.tool, args or {}, self._config.tool_policy)
         explained = replace(
             self.known,
             arguments=args,

@@ -50,7 +50,9 @@ def status(config: Path | None, data: Path) -> None:
             click.echo(f"{_name(primary)}: {f'halted: {halt}' if halt else 'whole'}")
             halted += halt is not None
     if halted:
-        click.echo("`sayso redis resume` goes on without what is missing: docs/how-to/outages.md says what becomes of it")
+        click.echo(
+            "`sayso redis resume` goes on without what is missing: docs/how-to/outages.md says what becomes of it"
+        )
     sys.exit(1 if halted else 0)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
 
-from sayso.agent.policy import ArgumentForm, problem_of
+from sayso.agent.guards.policy import ArgumentForm, problem_of
 from sayso.channels.registry import BUILT_IN, find_platform
 from sayso.channels.settings import NotBoolean, PlatformSettings, Section
 from sayso.config.settings.agent import ChannelAgentSettings

@@ -40,14 +40,14 @@ from sayso.agent import (
 from sayso.agent.channel.files import ArtifactStore
 from sayso.agent.channel.long_texts import TextStore
 from sayso.agent.channel.prompts import Escalation
+from sayso.agent.channel.turn_journal import Journals
+from sayso.agent.config import Cache
+from sayso.agent.guards.budget import Budget
 from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
 from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailsPipeline
 from sayso.agent.observability.dispatcher import wait_for_observers
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.providers.base import Provider
-from sayso.agent.run.budget import Budget
-from sayso.agent.run.cache import Cache
-from sayso.agent.run.journal import Journals
 from sayso.agent.tools.loading import LoadedTools, Reload
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Conversation

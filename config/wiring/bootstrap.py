@@ -15,8 +15,8 @@ from redis import Redis
 from sayso.agent import ChannelAgent
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
+from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.providers.base import Provider
-from sayso.agent.run.journal import RedisJournals
 from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn, texts_for
 from sayso.channels.markdown.dialects import trust_hosts

@@ -11,6 +11,7 @@ from sayso.agent.providers.base import Provider, ProviderConfigurationError
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.files import LoadMedia
 from sayso.agent.providers.offline import OfflineProvider
+from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.providers.vendor import VendorProvider
 from sayso.agent.providers.vendors import (
     AnthropicProvider,
@@ -19,7 +20,6 @@ from sayso.agent.providers.vendors import (
     OpenAIProvider,
     OpenAIResponsesProvider,
 )
-from sayso.agent.run.model_call import cost_usd
 from sayso.agent.run.text_tools import TextToolProvider
 from sayso.config.settings.agent import OFFLINE, VENDORS, AgentSettings, ModelSettings, SideSettings, name_of, vendor_of
 from sayso.config.settings.base import Path_

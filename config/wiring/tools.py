@@ -17,7 +17,7 @@ from sayso.agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
 from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
 from sayso.agent.tools.loading import Watched, claim
 from sayso.agent.toolsets import mcp, openapi
-from sayso.agent.toolsets.base import Choice, SourceError, called, legal_names, provided, requires_confirmation
+from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation
 from sayso.agent.toolsets.embedding import HttpEmbedder
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
@@ -376,14 +376,14 @@ def _loaded(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTo
 
 def _chosen(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:
     """Those that are taken. Patterns are over their own names."""
-    choice = Choice(source.include, source.exclude)
-    return tuple(_as_its_section_says(source, tool) for tool in tools if choice.takes(tool.name))
+    choice = ToolFilter(source.include, source.exclude)
+    return tuple(_as_its_section_says(source, tool) for tool in tools if choice.accepts(tool.name))
 
 
 def _as_its_section_says(source: SourceSettings, tool: Tool) -> Tool:
     """Called as it is here, told whether it asks, and for how long it may go on."""
     space = source.namespace
-    here = called(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
+    here = renamed(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
     made = requires_confirmation(here, tool.name, source.confirm)
     if source.timeout is None:
         return made

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
-from sayso.agent.run.cache import CacheKeyBuilder, CacheStats, InMemoryCache, RedisCache, forgotten, looked_up, stored
+from sayso.agent.config import CacheStats
+from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache, cached_answer, delete_answer, store_answer
 from sayso.channels.types import Media
 from sayso.pending.redis.client import connect
 
@@ -287,9 +288,9 @@ def test_loop_goes_on_while_redis_answers(redis_url, redis_client):
     cache = RedisCache(client=connect(redis_url))
 
     async def both():
-        await stored(cache, "k", ANSWER)
+        await store_answer(cache, "k", ANSWER)
         redis_client.client_pause(100, all=True)
-        waiting = asyncio.ensure_future(looked_up(cache, "k"))
+        waiting = asyncio.ensure_future(cached_answer(cache, "k"))
         turns = 0
         while not waiting.done():
             await asyncio.sleep(0)
@@ -315,9 +316,9 @@ def test_cache_that_fails_costs_no_answer(caplog):
     """It is as if it were empty, and the log says so by kind."""
 
     async def use():
-        await stored(Broken(), "k", ANSWER)
-        await forgotten(Broken(), "k")
-        return await looked_up(Broken(), "k")
+        await store_answer(Broken(), "k", ANSWER)
+        await delete_answer(Broken(), "k")
+        return await cached_answer(Broken(), "k")
 
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(use()) is None
@@ -341,7 +342,7 @@ def test_only_whole_answers_are_kept(answer, max_tokens, is_kept):
     content, calls, tokens = answer
     cache = InMemoryCache()
     value = (Message(Role.ASSISTANT, content, calls), UsageStats(completion_tokens=tokens))
-    asyncio.run(stored(cache, "k", value, max_tokens=max_tokens))
+    asyncio.run(store_answer(cache, "k", value, max_tokens=max_tokens))
     assert (cache.get("k") is not None) is is_kept
 
 
@@ -349,8 +350,8 @@ def test_answer_that_was_of_no_use_can_be_dropped():
     """The next run asks anew."""
     cache = InMemoryCache()
     cache.set("k", ANSWER)
-    asyncio.run(forgotten(cache, "k"))
-    assert asyncio.run(looked_up(cache, "k")) is None
+    asyncio.run(delete_answer(cache, "k"))
+    assert asyncio.run(cached_answer(cache, "k")) is None
 
 
 def test_call_that_joins_a_transcript_has_an_id_of_its_own():
@@ -359,10 +360,10 @@ def test_call_that_joins_a_transcript_has_an_id_of_its_own():
     calls = (ToolCall("price", {"of": "tea"}, "call_1"), ToolCall("price", {}, "call_2"))
     cache.set("k", (said(calls=calls), UsageStats()))
     before = [said(calls=(ToolCall("stock", {}, "call_1"),))]
-    answer, _ = asyncio.run(looked_up(cache, "k", said=before))
+    answer, _ = asyncio.run(cached_answer(cache, "k", transcript=before))
     assert answer.tool_calls[0].id not in ("", "call_1", "call_2")
     assert (answer.tool_calls[0].parameters, answer.tool_calls[1].id) == ({"of": "tea"}, "call_2")
-    assert asyncio.run(looked_up(cache, "k"))[0].tool_calls == calls
+    assert asyncio.run(cached_answer(cache, "k"))[0].tool_calls == calls
 
 
 class Holding(InMemoryCache):

@@ -22,7 +22,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
-from sayso.agent.run.compression import SUMMARY_PROMPT, Compressor
+from sayso.agent.run.tool_results import SUMMARY_PROMPT, Compressor
 from sayso.pending.proposals import ChannelRun, channel_run
 
 LONG = "row 1; " * 40  # 280 characters

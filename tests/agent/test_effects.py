@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent.channel.prompts import effect_of
+from sayso.agent.channel.prompts import short_effect
 from sayso.pending.action import PendingAction
 from sayso.pending.proposals import propose
 
@@ -26,11 +26,11 @@ def _action(preview: str) -> PendingAction:
 )
 def test_a_button_names_an_effect_whole_or_not_at_all(preview: str, effect: str):
     """A part of it could pass for less than what will happen."""
-    assert effect_of(_action(preview)) == effect
+    assert short_effect(_action(preview)) == effect
 
 
 def test_a_plan_is_named_by_its_first_step_and_how_many_follow():
     """The steps themselves stand above the button."""
     plan = propose([_action("Delete INV-1 (open)"), _action("Delete INV-2 (open)")])
     assert plan is not None
-    assert effect_of(plan.head) == "Delete INV-1 (+1)"
+    assert short_effect(plan.head) == "Delete INV-1 (+1)"

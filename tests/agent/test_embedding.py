@@ -15,7 +15,7 @@ from benchmarks.selection.__main__ import missed, read_requests, read_tools
 from sayso.agent import EmbeddingSelector, Message, Tool
 from sayso.agent.messages import Role
 from sayso.agent.tools.parameter import ToolParameter
-from sayso.agent.toolsets.embedding import REST_SECONDS, HttpEmbedder, NgramEmbedder, cosine
+from sayso.agent.toolsets.embedding import RETRY_SECONDS, HttpEmbedder, NgramEmbedder, cosine
 from sayso.agent.toolsets.selectors import Embedder, bm25_scores, narrow
 
 
@@ -140,7 +140,7 @@ def test_failing_embedder_is_left_alone_for_a_while(caplog):
     table.error = OSError("no route")
     assert len(names(selector)) == len(names(selector)) == 4
     assert len(table.asked) == 1
-    table.error, clock.now = None, REST_SECONDS
+    table.error, clock.now = None, RETRY_SECONDS
     assert names(selector) == ["north"]
     table.error = OSError("no route")
     names(selector, "other words")
@@ -164,7 +164,7 @@ def test_model_that_changed_behind_its_name_is_noticed():
     names(selector)
     table.table = {text: (*vector, 0) for text, vector in VECTORS.items()} | {"down": (0, -1, 0)}
     assert len(names(selector, "down")) == 4
-    clock.now = REST_SECONDS
+    clock.now = RETRY_SECONDS
     assert names(selector, "down") == ["south"]
 
 

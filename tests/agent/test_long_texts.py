@@ -16,12 +16,12 @@ from sayso.agent import Message, ToolCall
 from sayso.agent.channel.long_texts import (
     BEGINNING_CHARS,
     MAX_CUT_CHARS,
+    MAX_HISTORY_CHARS,
     MAX_INLINE_CHARS,
-    MAX_RECALLED_CHARS,
     MAX_TEXT_CHARS,
     LongTexts,
     TextFiles,
-    cut,
+    shorten,
 )
 from sayso.agent.messages import Role
 
@@ -51,13 +51,13 @@ class Untouchable:
 def through_redis(texts: LongTexts, messages: Sequence[Message]) -> list[Message]:
     """Messages of a turn as the next one loads them."""
     kept = [message.to_dict() for message in messages]
-    asyncio.run(texts.fold(kept))
+    asyncio.run(texts.move_to_files(kept))
     return [Message.from_dict(each) for each in json.loads(json.dumps(kept))]
 
 
 def shown(texts: LongTexts, messages: Sequence[Message]) -> list[str]:
     """What the model sees of them."""
-    return [message.content for message in asyncio.run(texts.unfolded(messages))]
+    return [message.content for message in asyncio.run(texts.with_files(messages))]
 
 
 def result(content: str) -> Message:
@@ -76,8 +76,8 @@ def test_disk_that_fails_leaves_a_text_cut_in_redis():
     """As much of it as before there were files; the turn goes on."""
     texts = LongTexts(Full(), ANA)
     kept = through_redis(texts, [result(LONG)])
-    assert kept == [result(cut(LONG, MAX_CUT_CHARS))]
-    assert asyncio.run(texts.keep([LONG])) == [None]
+    assert kept == [result(shorten(LONG, MAX_CUT_CHARS))]
+    assert asyncio.run(texts.store([LONG])) == [None]
 
 
 @pytest.mark.parametrize("ref", ["../../secret_keys", "", "f" * 64, ["x"], None])
@@ -106,21 +106,21 @@ def test_model_sees_the_newest_whole_and_older_ones_as_far_as_there_is_room(tmp_
     texts = LongTexts(TextFiles(tmp_path), ANA)
     seen = shown(texts, through_redis(texts, [result(f"{at}{LONG}") for at in range(4)]))
     assert seen[3] == f"3{LONG}"
-    assert seen[2] == cut(f"2{LONG}", MAX_RECALLED_CHARS - len(seen[3]))
+    assert seen[2] == shorten(f"2{LONG}", MAX_HISTORY_CHARS - len(seen[3]))
     assert seen[1] == f"1{LONG}"[:BEGINNING_CHARS] + " [cut, was 60001 characters]"
 
 
 def test_longest_text_is_shown_whole(tmp_path: Path):
     """Cut once, when it was kept, and with one note."""
     texts = LongTexts(TextFiles(tmp_path), ANA)
-    assert shown(texts, through_redis(texts, [result("x" * 300_000)])) == [cut("x" * 300_000, MAX_TEXT_CHARS)]
+    assert shown(texts, through_redis(texts, [result("x" * 300_000)])) == [shorten("x" * 300_000, MAX_TEXT_CHARS)]
 
 
 def test_long_argument_of_a_call_is_cut():
     """Wherever it is in the arguments: nothing that a model wrote fills Redis."""
     call = ToolCall("save", {"a": [{"b": LONG}], "n": 1}, "1")
     (kept,) = through_redis(LongTexts(None, ANA), [Message(Role.ASSISTANT, tool_calls=(call,))])
-    assert kept.tool_calls[0].parameters == {"a": [{"b": cut(LONG, MAX_CUT_CHARS)}], "n": 1}
+    assert kept.tool_calls[0].parameters == {"a": [{"b": shorten(LONG, MAX_CUT_CHARS)}], "n": 1}
 
 
 @given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=60), st.integers(0, 2 * MAX_INLINE_CHARS))
@@ -136,5 +136,5 @@ def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, piece: st
 @given(st.text(), st.integers(40, 200))
 def test_cut_text_is_as_short_as_was_asked(text: str, most: int):
     """Its note included; so it is not cut twice."""
-    assert len(cut(text, most)) <= most
-    assert cut(cut(text, most), most) == cut(text, most)
+    assert len(shorten(text, most)) <= most
+    assert shorten(shorten(text, most), most) == shorten(text, most)

@@ -217,7 +217,7 @@ def test_crashed_run_leaves_no_trace_in_memory():
     """What the journal raises is raised, and the memory keeps whole exchanges only."""
 
     class Lost(NoJournal):
-        async def recall(self):
+        async def next_answer(self):
             raise ZeroDivisionError
 
     memory = ConversationMemory()

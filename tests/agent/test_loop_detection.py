@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from sayso.agent.guards.loop_detection import LoopDetector, LoopWatch
 from sayso.agent.messages import ToolCall
-from sayso.agent.run.loop_detection import LoopDetector, LoopWatch
 
 
 def rounds(watch: LoopWatch, letters: str, result: str = "same") -> list[str]:
     """What is said after each round; a letter is a round with one call of its own."""
-    return [watch.see([ToolCall("find", {"what": letter}, id=str(at))], [result]) for at, letter in enumerate(letters)]
+    return [
+        watch.add_round([ToolCall("find", {"what": letter}, id=str(at))], [result]) for at, letter in enumerate(letters)
+    ]
 
 
 def test_same_round_again_and_again() -> None:
@@ -36,9 +38,9 @@ def test_second_loop_has_its_own_nudge() -> None:
 def test_waiting_for_something_is_no_loop() -> None:
     """The same call with a new result each time got somewhere, alone or in turn with another."""
     watch = LoopDetector().watch()
-    said = [watch.see([ToolCall("status")], [f"{percent} %"]) for percent in range(20)]
+    said = [watch.add_round([ToolCall("status")], [f"{percent} %"]) for percent in range(20)]
     for percent in range(20):
-        said += [*rounds(watch, "a"), watch.see([ToolCall("status")], [f"{percent} %"])]
+        said += [*rounds(watch, "a"), watch.add_round([ToolCall("status")], [f"{percent} %"])]
     assert set(said) == {""}
 
 
@@ -51,22 +53,22 @@ def test_order_of_calls_and_of_arguments_does_not_count() -> None:
     """Parallel calls come in any order."""
     watch = LoopDetector(max_repeats=2).watch()
     one, other = ToolCall("add", {"x": 1, "y": 2}), ToolCall("now")
-    assert watch.see([one, other], ["3", "noon"]) == ""
-    assert watch.see([other, ToolCall("add", {"y": 2, "x": 1})], ["noon", "3"]) == "nudge"
+    assert watch.add_round([one, other], ["3", "noon"]) == ""
+    assert watch.add_round([other, ToolCall("add", {"y": 2, "x": 1})], ["noon", "3"]) == "nudge"
 
 
 def test_results_belong_to_their_calls() -> None:
     """Two calls that swapped results are another round."""
     watch = LoopDetector(max_repeats=2).watch()
     calls = [ToolCall("a"), ToolCall("b")]
-    assert [watch.see(calls, ["1", "2"]), watch.see(calls, ["2", "1"])] == ["", ""]
+    assert [watch.add_round(calls, ["1", "2"]), watch.add_round(calls, ["2", "1"])] == ["", ""]
 
 
 def test_arguments_that_are_no_json_can_be_compared() -> None:
     """A provider may put anything there."""
     watch = LoopDetector(max_repeats=2).watch()
     call = ToolCall("a", {"x": {1, 2}, "y": float("nan"), "z": "\ud800"})
-    assert [watch.see([call], ["\ud800"]), watch.see([call], ["\ud800"])] == ["", "nudge"]
+    assert [watch.add_round([call], ["\ud800"]), watch.add_round([call], ["\ud800"])] == ["", "nudge"]
 
 
 def test_runs_know_nothing_of_each_other() -> None:

@@ -198,6 +198,6 @@ def test_what_is_let_through_is_said(shards):
     parser, text, told = ToolCallParser(), "", 0
     for shard in shards:
         text += shard
-        told = parser.certain(text, told)
+        told = parser.complete_chars(text, told)
     said, beside = parser.parse(text).text, "*#<`json \n"
     assert said.rstrip(beside).startswith(text[:told].rstrip(beside))

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent import AgentConfig, KnowledgeMemory, Tool, ToolPolicy, tool
-from sayso.agent.policy import Rule
-from sayso.agent.run.approval import effective_decision
+from sayso.agent import KnowledgeMemory, Tool, ToolPolicy, tool
+from sayso.agent.guards.policy import Rule, effective_decision
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.channels.i18n.invisible import UNSEEN
 
@@ -267,7 +266,7 @@ def act(number: int = 0, ratio: float = 0.0, flag: bool = False, colour: Colour 
 def test_coercion_opens_no_door(arg, sent):
     """What a rule denies as the model wrote it is denied as validation passes it on."""
     policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "act", "arg": arg, "pattern": str(sent)}])
-    decision = effective_decision(act, act.validate_json({arg: sent}), AgentConfig(tool_policy=policy))
+    decision = effective_decision(act, act.validate_json({arg: sent}), policy)
     assert decision.decision == "deny"
 
 
@@ -322,7 +321,7 @@ def test_author_and_hint_ask_where_no_rule_does(tool, policy, decision, source):
     """The author's word holds against an allow rule; a hint only where no rule names the tool, as does the word of
     whoever turned the memory on that a tool belongs to.
     """
-    decided = effective_decision(tool, {}, AgentConfig(tool_policy=policy))
+    decided = effective_decision(tool, {}, policy)
     assert (decided.decision, decided.decided_by) == (decision, source)
 
 
@@ -346,8 +345,8 @@ def test_default_of_a_json_schema_is_what_runs_where_nothing_is_given():
     schema = {"type": "object", "properties": {"permanent": {"type": "boolean", "default": True}}}
     erase = Tool("erase", "Erase it", schema, lambda **args: "erased")
     rule = {"tool": "erase", "arg": "permanent", "pattern": "true"}
-    config = AgentConfig(tool_policy=ToolPolicy(allow=["*"], deny_when=[rule]))
+    policy = ToolPolicy(allow=["*"], deny_when=[rule])
     said = [
-        effective_decision(erase, args, config).decision for args in ({}, {"permanent": True}, {"permanent": False})
+        effective_decision(erase, args, policy).decision for args in ({}, {"permanent": True}, {"permanent": False})
     ]
     assert said == ["deny", "deny", "allow"]

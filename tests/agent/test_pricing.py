@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from sayso.agent import UsageStats
-from sayso.agent.run import model_call as pricing
-from sayso.agent.run.model_call import cost_usd
+from sayso.agent.providers import pricing
+from sayso.agent.providers.pricing import cost_usd
 
 USAGE = UsageStats(1_000_000, 100_000, 1_100_000)
 
@@ -73,6 +73,6 @@ def test_own_prices_come_first():
 
 def test_the_list_is_loaded_when_a_price_is_asked_for():
     """Not by whoever only imports the module: it takes a tenth of a second."""
-    code = "import sys, sayso.agent.run.model_call; print('genai_prices' in sys.modules)"
+    code = "import sys, sayso.agent.providers.pricing; print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

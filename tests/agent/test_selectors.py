@@ -23,7 +23,7 @@ from sayso.agent import (
     ToolSelector,
 )
 from sayso.agent.messages import Role
-from sayso.agent.run.journal import NoJournal, Recalled
+from sayso.agent.run.journal import JournaledAnswer, NoJournal
 from sayso.agent.toolsets.embedding import EmbeddingSelector
 from sayso.agent.toolsets.selectors import UserRoles, narrow, would_show
 from sayso.pending.proposals import ChannelRun, channel_run
@@ -124,11 +124,11 @@ class Shelf(NoJournal):
     def __init__(self) -> None:
         self.noted, self.unread = [], []
 
-    async def recall(self):
+    async def next_answer(self):
         """What the dead worker noted, once."""
-        return Recalled(self.unread.pop()) if self.unread else None
+        return JournaledAnswer(self.unread.pop()) if self.unread else None
 
-    def note(self, answered):
+    def record_answer(self, answered):
         """Take it down, and die."""
         self.noted.append(answered)
         self.unread.append(answered)

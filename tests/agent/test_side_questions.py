@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
+from sayso.agent.guards.budget import BudgetLimits, MemoryBudget
 from sayso.agent.guards.pipeline import Guardrail, GuardrailsPipeline
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.recall import RunMemory
 from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.run.budget import BudgetLimits, MemoryBudget
 from sayso.agent.run.state import WITHHELD
 
 
@@ -121,7 +121,7 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
             for _ in range(2)
         ]  # fmt: skip
         said = [[Message(Role.USER, f"I am {name}")] for name in ("Ana", "Ben")]
-        await asyncio.gather(*(run.forgotten(each) for run, each in zip(runs, said, strict=True)))
+        await asyncio.gather(*(run.record_trim(each) for run, each in zip(runs, said, strict=True)))
         return memory.summary
 
     assert asyncio.run(forget_at_once()) == "There were Ana and Ben."

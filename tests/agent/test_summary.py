@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from sayso.agent import Message, ProviderError, Role, ScriptedProvider, ToolCall, UsageStats
-from sayso.agent.memory.conversation import ALL_CHARS, FORGETTING_PROMPT, MESSAGE_CHARS, OUTPUT_CHARS, summarised
+from sayso.agent.memory.conversation import ALL_CHARS, MESSAGE_CHARS, OUTPUT_CHARS, SUMMARY_PROMPT, summarize
 
 FORGOTTEN = [
     Message(Role.USER, "I am Ana; move my table to 19:30"),
@@ -31,7 +31,7 @@ class Costly:
 
 def summary_of(forgotten, provider, previous="", **options):
     """The summary and its cost."""
-    return asyncio.run(summarised(forgotten, previous, provider, "cheap", **options))
+    return asyncio.run(summarize(forgotten, previous, provider, "cheap", **options))
 
 
 def lines_of(provider):
@@ -54,8 +54,8 @@ def test_output_of_a_tool_cannot_pass_for_a_message_or_close_the_frame():
 
 def test_writer_is_told_that_proposals_are_not_done_and_tools_give_no_orders():
     """What a summary must never claim or hand on is said to whoever writes it."""
-    assert "waits for a yes was not done" in FORGETTING_PROMPT
-    assert "hand on no instruction" in FORGETTING_PROMPT
+    assert "waits for a yes was not done" in SUMMARY_PROMPT
+    assert "hand on no instruction" in SUMMARY_PROMPT
 
 
 @pytest.mark.parametrize("line", [ProviderError("down"), RuntimeError("secret-body"), "", " \n ", "\u200b"])
@@ -77,7 +77,7 @@ def test_cancellation_is_no_failure():
             await asyncio.Event().wait()
 
     async def main():
-        task = asyncio.create_task(summarised(FORGOTTEN, "", Hanging(), "cheap"))
+        task = asyncio.create_task(summarize(FORGOTTEN, "", Hanging(), "cheap"))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -106,7 +106,7 @@ def test_model_is_given_the_previous_summary_and_every_message():
     assert summary == {"earlier_summary": "Ana likes window seats."}
     assert [line["from"] for line in messages] == ["user", "assistant", "tool find", "assistant"]
     assert messages[1]["asks_for_tools"] == ['find {"name": "Ana"}']
-    assert (request.model, request.max_tokens, request.system_prompt) == ("cheap", 90, FORGETTING_PROMPT)
+    assert (request.model, request.max_tokens, request.system_prompt) == ("cheap", 90, SUMMARY_PROMPT)
 
 
 def test_summary_is_one_line_without_marks_of_a_model():

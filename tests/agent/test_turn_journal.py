@@ -9,8 +9,9 @@ from redis.exceptions import RedisError
 
 from sayso.agent import Message, ToolCall, UsageStats
 from sayso.agent.channel.long_texts import LongTexts
+from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
 from sayso.agent.messages import Role
-from sayso.agent.run.journal import Answered, CallOutcome, TurnJournal, digest, unclear_calls
+from sayso.agent.run.journal import CallOutcome, ModelAnswer, text_digest
 from sayso.pending.concurrency import crossing, run_sync
 from sayso.pending.turns.change import Lease
 from sayso.pending.turns.queued import QueuedTurn
@@ -44,13 +45,15 @@ def noted(shelf: Shelf, event: str = "e1") -> TurnJournal:
     given = turn("go", event=event)
     queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, "", journal=tuple(shelf.entries))
     journal = TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, ""))
-    run_sync(journal.recall()) or journal.note(Answered(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
+    run_sync(journal.next_answer()) or journal.record_answer(
+        ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats())
+    )
     return journal
 
 
 async def kept(journal: TurnJournal, at: int) -> None:
     """A call comes to its end."""
-    await journal.keep(at, CallOutcome(CALLS[at], f"result {at}"))
+    await journal.record_outcome(at, CallOutcome(CALLS[at], f"result {at}"))
 
 
 def outcomes(shelf: Shelf) -> dict[int, str]:
@@ -61,7 +64,7 @@ def outcomes(shelf: Shelf) -> dict[int, str]:
 def known(shelf: Shelf) -> dict[int, CallOutcome]:
     """What the next attempt knows of the calls."""
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
-    recalled = run_sync(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).recall())
+    recalled = run_sync(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).next_answer())
     return dict(recalled.outcomes)
 
 
@@ -108,9 +111,9 @@ def test_write_without_an_answer_is_made_again_with_what_came_since():
 def test_each_call_has_a_key_of_its_own():
     """Also the same call, made twice in one answer or in two, and the same words of another event."""
     journal, other = noted(Shelf()), noted(Shelf(), "e2")
-    keys = [journal.key(0), journal.key(1), other.key(0)]
-    journal.note(Answered(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
-    assert len({*keys, journal.key(0), journal.key(1)}) == 5
+    keys = [journal.idempotency_key(0), journal.idempotency_key(1), other.idempotency_key(0)]
+    journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
+    assert len({*keys, journal.idempotency_key(0), journal.idempotency_key(1)}) == 5
 
 
 def test_key_is_the_same_in_the_next_attempt():
@@ -118,7 +121,7 @@ def test_key_is_the_same_in_the_next_attempt():
     shelf = Shelf()
     journal = noted(shelf)
     asyncio.run(journal.save())
-    assert noted(shelf).key(1) == journal.key(1)
+    assert noted(shelf).idempotency_key(1) == journal.idempotency_key(1)
 
 
 def test_outcome_keeps_what_its_summary_cost_and_stands_for():
@@ -127,7 +130,7 @@ def test_outcome_keeps_what_its_summary_cost_and_stands_for():
     journal = noted(shelf)
     usage = UsageStats(7, 1, 8, 0.1, "cheap", "c")
     outcome = CallOutcome(CALLS[0], "[compressed from 900 chars] short", usage=usage, raw_digest="d1")
-    asyncio.run(journal.keep(0, outcome))
+    asyncio.run(journal.record_outcome(0, outcome))
     asyncio.run(journal.save())
     (recalled,) = known(shelf).values()
     assert (recalled.usage, recalled.raw_digest, recalled.content) == (usage, "d1", outcome.content)
@@ -138,7 +141,7 @@ def test_call_that_nobody_answered_stays_unclear():
     shelf = Shelf()
     journal = noted(shelf)
     for at, content in enumerate(("fine", "no answer came")):
-        asyncio.run(journal.keep(at, CallOutcome(CALLS[at], content, unclear=at == 1)))
+        asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], content, unclear=at == 1)))
     asyncio.run(journal.save())
     assert [outcome.unclear for outcome in known(shelf).values()] == [False, True]
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
@@ -149,9 +152,11 @@ def test_outcome_that_is_cut_can_be_told_from_others():
     """What a journal has no room for still makes a difference."""
     one, other = ("x" * 200_000 + end for end in "ab")
     journal = noted(Shelf())
-    kept = [asyncio.run(journal.keep(at, CallOutcome(CALLS[at], text))) for at, text in enumerate((one, other))]
+    kept = [
+        asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], text))) for at, text in enumerate((one, other))
+    ]
     assert kept[0].content == kept[1].content
-    assert [each.fingerprint for each in kept] == [digest(one), digest(other)]
+    assert [each.fingerprint for each in kept] == [text_digest(one), text_digest(other)]
 
 
 def test_entry_of_an_older_version_is_read():
@@ -160,4 +165,4 @@ def test_entry_of_an_older_version_is_read():
     asyncio.run(noted(shelf).save())
     shelf.entries.append('{"call": 0, "content": "fine"}')
     (recalled,) = known(shelf).values()
-    assert (recalled.usage, recalled.fingerprint) == (UsageStats(), digest("fine"))
+    assert (recalled.usage, recalled.fingerprint) == (UsageStats(), text_digest("fine"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from sayso.agent.channel.prompts import closing
+from sayso.agent.channel.prompts import closed_prompt
 from sayso.channels.base import Channel
 from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.markdown import page_html
@@ -122,7 +122,7 @@ def _decide(channel: Channel, platform: Platform) -> None:
     """Ask, and close the message that asked as the agent does, before it says what became of it."""
     question, outcome = SAMPLES["Question"], SAMPLES["Decided"]
     asked = _send(channel, platform, question)
-    for piece in channel.split(closing(asked.message_id, question.text, "done", outcome.text)):
+    for piece in channel.split(closed_prompt(asked.message_id, question.text, "done", outcome.text)):
         _send(channel, platform, piece)
 
 

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from sayso.agent.channel.prompts import Escalation
-from sayso.agent.run.journal import RedisJournals
+from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
@@ -46,8 +46,8 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     )
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
     to = Conversation("ops", "C1", "T")
-    assert services.drain.agents["web"]._questions._escalation == Escalation(300, to, "de")
-    assert services.drain.agents["ops"]._questions._escalation is None
+    assert services.drain.agents["web"]._prompts._escalation == Escalation(300, to, "de")
+    assert services.drain.agents["ops"]._prompts._escalation is None
     services.drain.postman._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from sayso.agent.run.journal import RedisJournals
+from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore

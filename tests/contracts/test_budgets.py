@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.agent.messages import UsageStats
-from sayso.agent.run.budget import (
+from sayso.agent.guards.budget import (
     Budget,
     BudgetLimits,
     BudgetRefusal,
     MemoryBudget,
     RedisBudget,
     RunBudget,
-    book_in,
-    refusal_of,
+    book_usage,
+    budget_refusal,
 )
+from sayso.agent.messages import UsageStats
 from sayso.pending.redis.client import connect
 
 DAY = 86_400.0
@@ -208,8 +208,8 @@ def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
     budget = RedisBudget(Redis(unix_socket_path="/nonexistent/secret.sock"), BudgetLimits(day_tokens=1))
 
     async def main() -> BudgetRefusal | None:
-        await book_in(budget, "ana", used(5))
-        return await refusal_of(budget, "ana")
+        await book_usage(budget, "ana", used(5))
+        return await budget_refusal(budget, "ana")
 
     assert asyncio.run(main()) is None
     assert [record.message for record in caplog.records] == ["budget.not_booked", "budget.unknown"]
@@ -222,8 +222,8 @@ def test_redis_that_is_silent_is_waited_for_once() -> None:
         client = connect(f"redis://127.0.0.1:{silent.getsockname()[1]}", answer_seconds=0.3)
         budget = RedisBudget(client, BudgetLimits(day_tokens=1))
         for _ in range(5):
-            assert asyncio.run(refusal_of(budget, "ana")) is None
-            asyncio.run(book_in(budget, "ana", used(1)))
+            assert asyncio.run(budget_refusal(budget, "ana")) is None
+            asyncio.run(book_usage(budget, "ana", used(1)))
         silent.setblocking(False)
         tries = [silent.accept()[0]]
         with pytest.raises(BlockingIOError):

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sayso.agent.config import Cache, CacheStats
 from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
-from sayso.agent.run.cache import Cache, CacheStats, InMemoryCache, RedisCache
+from sayso.agent.run.cache import InMemoryCache, RedisCache
 from sayso.channels.types import Media
 
 ANSWER = Message(Role.ASSISTANT, "tea")

@@ -451,8 +451,8 @@ def test_prefix_is_no_pattern(redis_client, prefix):
 def test_foreign_key_of_redis_is_an_error(redis_client, caplog):
     """Of another type, or of bytes that are no text."""
     store = RedisSessionStore(client=redis_client)
-    redis_client.hset(store._named(SessionKey("ana")), "a", "b")
-    redis_client.set(store._named(SessionKey("bob")), b"\xff\xfe")
+    redis_client.hset(store._redis_key(SessionKey("ana")), "a", "b")
+    redis_client.set(store._redis_key(SessionKey("bob")), b"\xff\xfe")
     for id_ in ("ana", "bob"):
         with pytest.raises(BrokenSession, match=repr(id_)):
             store.load(id_)

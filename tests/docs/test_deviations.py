@@ -48,8 +48,8 @@ from sayso.agent import tool as make_tool
 from sayso.agent.config import model_for
 from sayso.agent.observability.legacy import hooks_observer
 from sayso.agent.observability.observer import EVENTS
-from sayso.agent.run.cache import written
-from sayso.agent.run.model_call import JITTER, pause
+from sayso.agent.run.cache import to_json
+from sayso.agent.run.model_call import JITTER, retry_pause
 from sayso.agent.toolbox import FAMILIES, open_toolbox
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore, PendingAction, PendingConfirmation, RegexConfirmParser
@@ -321,7 +321,9 @@ CHECKS: dict[str, Callable[[], bool]] = {
     ),
     "schema-native": is_asked_natively,
     "memory-pairs": lambda: in_memory() == ["user", "assistant", "tool", "assistant"],
-    "retry-pauses": lambda: pause(1, RateLimitedError("later", retry_after=30), AgentConfig()) == 30 and JITTER > 0,
+    "retry-pauses": lambda: (
+        retry_pause(1, RateLimitedError("later", retry_after=30), AgentConfig()) == 30 and JITTER > 0
+    ),
     "no-vain-retries": lambda: [times_asked(ProviderError("no", retryable=can)) for can in (True, False)] == [2, 1],
     "any-provider-error": lambda: answer_of(Failing(ValueError("oh"))) == "Provider error: ValueError: oh",
     "error-prefix": lambda: (
@@ -345,7 +347,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     ),
     "hooks-checked": refuses_unknown_hooks,
     "async-events": lambda: len(EVENTS) == 31 and all(hasattr(AsyncAgentObserver, f"a_on_{event}") for event in EVENTS),
-    "cache-json": lambda: "message" in json.loads(written((Message(Role.ASSISTANT, "hi"), UsageStats()))),
+    "cache-json": lambda: "message" in json.loads(to_json((Message(Role.ASSISTANT, "hi"), UsageStats()))),
     "key-prefix": lambda: CacheKeyBuilder.build(model="m", system_prompt="", messages=[], tools=[]).startswith(
         "sayso:"
     ),

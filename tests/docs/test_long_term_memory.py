@@ -40,7 +40,7 @@ def test_every_option_has_a_line(memory: type) -> None:
 def test_the_bounds_of_the_page_are_those_of_the_code() -> None:
     """They cannot be others on paper."""
     assert f"{extraction.MAX_MESSAGE_CHARS:,} characters of each" in PAGE
-    assert f"| things found at a time | {extraction.MAX_FOUND} |" in PAGE
+    assert f"| things found at a time | {extraction.MAX_OBJECTS} |" in PAGE
     bounds = f"{entity.NAME_CHARS} characters; {entity.VALUE_CHARS} characters; {entity.MAX_ATTRIBUTES} |"
     assert bounds in PAGE
     assert entity.MAX_CONTEXT_CHARS == graph.MAX_CONTEXT_CHARS

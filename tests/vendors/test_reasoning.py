@@ -16,7 +16,7 @@ from sayso.agent.providers.base import acall
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.vendor import VendorProvider
 from sayso.agent.providers.vendors import OPENAI_URL, OpenAIResponsesProvider
-from sayso.agent.run.journal import Answered, Recalled
+from sayso.agent.run.journal import JournaledAnswer, ModelAnswer
 from sayso.agent.tools.tool import tool
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.models import Models
@@ -77,22 +77,22 @@ class Journalled:
     def __init__(self, written: str) -> None:
         self.written, self._is_read = written, False
 
-    async def recall(self) -> Recalled | None:
+    async def next_answer(self) -> JournaledAnswer | None:
         if self._is_read:
             return None
         self._is_read = True
-        return Recalled(Answered(Message.from_dict(json.loads(self.written)), UsageStats()))
+        return JournaledAnswer(ModelAnswer(Message.from_dict(json.loads(self.written)), UsageStats()))
 
-    def note(self, answered: Answered) -> bool:
+    def record_answer(self, answered: ModelAnswer) -> bool:
         return True
 
     async def save(self, *begun: int) -> None:
         """Written already."""
 
-    async def keep(self, at: int, outcome: Any) -> Any:
+    async def record_outcome(self, at: int, outcome: Any) -> Any:
         return outcome
 
-    def key(self, at: int) -> str:
+    def idempotency_key(self, at: int) -> str:
         return str(at)
 
 

@@ -19,13 +19,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sayso.agent import Agent, AgentConfig
-from sayso.agent.channel.channel_agent import replied
+from sayso.agent.channel.channel_agent import reply_text
 from sayso.agent.messages import Message, Role
 from sayso.agent.observability.otel import OpenTelemetryObserver
 from sayso.agent.providers import vendor
 from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
+from sayso.agent.providers.clients import Clients
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.vendor import Clients, VendorProvider
+from sayso.agent.providers.vendor import VendorProvider
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
 from sayso.channels.i18n.texts import catalogue, texts_for
 from sayso.channels.types import Media
@@ -245,7 +246,7 @@ def test_a_final_failure_is_logged_with_its_cause_and_people_hear_fitting_words(
     assert len(lines) == 1
     assert all(part in lines[0] for part in ("model.failed", f"kind={kind}", cause, "model="))
     assert "private" not in lines[0]
-    assert replied(result, texts_for("en"), has_acted=False) == catalogue("en")[f"model_{kind}"]
+    assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")[f"model_{kind}"]
 
 
 @pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
@@ -287,9 +288,9 @@ def test_the_model_says_itself_why_it_refuses(server: Server, name: str, *, stre
     bot = Agent((), provider=provider, config=AgentConfig(model="", max_retries=0))
     result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
     assert (result.stop_reason, result.failure) == ("provider_error", "refused")
-    assert replied(result, texts_for("en"), has_acted=False) == "I cannot help with weapons."
+    assert reply_text(result, texts_for("en"), has_acted=False) == "I cannot help with weapons."
     assert result.messages[-1].content == "I cannot help with weapons."
-    told = replied(result, texts_for("en"), has_acted=True)
+    told = reply_text(result, texts_for("en"), has_acted=True)
     assert told == "I cannot help with weapons.\n\n" + catalogue("en")["lost_refused"]
 
 
@@ -303,8 +304,8 @@ def test_an_answer_that_reached_its_length_limit_is_marked_and_counted(
     cut = bot.run("count", stream_handler=(lambda _: None) if streamed else None)
     whole = bot.run("again")
     assert (cut.finish_reason, whole.finish_reason) == ("length", "stop")
-    assert replied(cut, texts_for("de"), has_acted=False) == "One, two,\n\n" + catalogue("de")["answer_cut"]
-    assert replied(whole, texts_for("de"), has_acted=False) == "Done."
+    assert reply_text(cut, texts_for("de"), has_acted=False) == "One, two,\n\n" + catalogue("de")["answer_cut"]
+    assert reply_text(whole, texts_for("de"), has_acted=False) == "Done."
     assert bot.usage.cut_off_answers == 1
     assert caplog.text.count("model.cut_off") == 1
 
@@ -337,7 +338,7 @@ def test_an_answer_without_a_word_is_logged_with_its_cause(
     server.script({"text": ""})
     bot = Agent((), provider, AgentConfig(model=""))
     result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
-    assert replied(result, texts_for("en"), has_acted=False) == catalogue("en")["model_away"]
+    assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")["model_away"]
     assert result.failure_cause == f"kind=empty model={provider.default_model}"
     (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert result.failure_cause in line

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis import Redis
 
-from sayso.agent.run.journal import RedisJournals
+from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.pending import RedisPendingStore
 from sayso.pending.redis.client import PREFIX, connect
 from sayso.pending.redis.repository import LUA as PENDING_LUA

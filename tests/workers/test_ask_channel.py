@@ -172,13 +172,13 @@ def test_action_whose_process_was_killed_is_owned_up_to(make_agent):
 def test_two_messages_at_once_have_one_history(monkeypatch):
     """While one thread makes a scope's history no other can: the later one's would take the place of the first."""
     agent = ChannelAgent(Agent([], ScriptedProvider(["hi"])))
-    held, load = [], channel_agent.remembered
+    held, load = [], channel_agent.memory_from_json
 
     def loaded(*args):
         held.append(agent._memories_lock.locked())
         return load(*args)
 
-    monkeypatch.setattr(channel_agent, "remembered", loaded)
+    monkeypatch.setattr(channel_agent, "memory_from_json", loaded)
     agent.ask_channel("ana", "hello", **HERE)
     assert held == [True]
 

@@ -220,7 +220,8 @@ def test_argument_cannot_forge_a_question(make_bot):
 def test_answer_is_read_in_the_language_of_its_question(make_bot):
     """The question asks for "ja", which elsewhere means other things."""
     bot = make_bot("A")
-    bot.agent.parser = bot.rig.store.parser = type(bot.agent.parser)(("pt", "en", "es", "de"))
+    parser = type(bot.agent.parser)(("pt", "en", "es", "de"))
+    bot.agent.parser = bot.agent._confirmation._parser = bot.rig.store.parser = parser
     bot.agent._languages = frozenset(bot.agent.parser.languages)
     assert "**ja**" in bot.say("lösche bitte die Rechnung, ich brauche sie nicht mehr")
     assert bot.say("ja") == "deleted A"

@@ -27,7 +27,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.run.result_cache import cache_key
+from sayso.agent.run.tool_results import cache_key
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
 from sayso.pending.executors import PendingConfirmation

@@ -196,7 +196,7 @@ def test_broken_media_store_does_not_hide_what_was_done(make_bot, monkeypatch):
     async def full(_artifacts):
         raise OSError("disk full")
 
-    monkeypatch.setattr(bot.agent._made, "kept", full)
+    monkeypatch.setattr(bot.agent._files, "store_all", full)
     assert (bot.say("yes"), bot.deleted) == ("deleted A", ["A"])
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent.channel.user_message import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, spoken, user_message_text
+from sayso.agent.channel.user_message import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, user_message_text
+from sayso.agent.messages import without_notes
 from sayso.channels.types import Media, Receipt, Tap
 from tests.contracts.rigs import CHAT, turn
 
@@ -40,7 +41,7 @@ def test_what_does_not_decide_confirms_nothing(make_bot, fields):
 def test_what_does_not_decide_is_no_late_yes(make_bot, fields):
     """Nor is it told what became of a question that ended unanswered."""
     bot = make_bot("A", lines=["I see."])
-    bot.agent._questions._expiry_notice = True
+    bot.agent._prompts._expiry_notice = True
     bot.say("delete A")
     bot.rig.pass_time(61)
     bot.rig.overdue()
@@ -113,7 +114,7 @@ def test_the_model_reads_what_came_along_and_remembers_it(make_bot):
 @pytest.mark.parametrize("fields", [{"notes": ("location 35.68,139.69",)}, {"quoted": "the and that with this"}, {}])
 def test_the_words_can_be_told_from_the_rest(fields):
     """The language is that of the person, not of our brackets."""
-    assert spoken(user_message_text(replace(turn("wo ist das?\n[hm]"), **fields))) == "wo ist das?\n[hm]"
+    assert without_notes(user_message_text(replace(turn("wo ist das?\n[hm]"), **fields))) == "wo ist das?\n[hm]"
 
 
 def test_a_note_alone_is_a_turn():

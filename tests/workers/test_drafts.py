@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent import Agent, AgentConfig, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.channel.user_message import may_be_heard
+from sayso.agent.channel.user_message import may_stream
 from sayso.agent.guards.builtin import LengthGuardrail
 from sayso.agent.guards.pipeline import GuardrailsPipeline
 from sayso.agent.messages import Message, Role, UsageStats
@@ -479,7 +479,7 @@ def test_draft_of_an_answer_without_words_does_not_stay(said):
 )
 def test_words_that_something_judges_are_not_seen_before(config, heard):
     """Guardrails of answers, coherence of calls."""
-    assert may_be_heard(config) is heard
+    assert may_stream(config) is heard
 
 
 class Streamer:

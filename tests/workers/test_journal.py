@@ -306,7 +306,7 @@ def test_terminal_tool_ends_the_run_the_same_way(make_story):
 
 def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypatch):
     """Cut in the same place, for the model that saw it first and for the one that goes on."""
-    monkeypatch.setattr("sayso.agent.run.journal.MAX_RESULT_CHARS", 30)
+    monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_RESULT_CHARS", 30)
     story = make_story((call("look", what="a" * 39),), "all done")
     story.killed_at("after model 1")
     shown = ["look  [cut, was 47 characters]"]
@@ -315,7 +315,7 @@ def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypa
 
 def test_journal_that_is_full_ends_the_run_politely(make_story, monkeypatch):
     """No tool begins that could not be taken down."""
-    monkeypatch.setattr("sayso.agent.run.journal.MAX_JOURNAL_CHARS", 500)
+    monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_JOURNAL_CHARS", 500)
     story = make_story()
     story.hear()
     assert story.work_on() == ENGLISH.too_many_steps()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import tool
-from sayso.agent.channel.long_texts import FOLDER, MAX_CUT_CHARS, TextFiles, cut
+from sayso.agent.channel.long_texts import FOLDER, MAX_CUT_CHARS, TextFiles, shorten
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
@@ -91,7 +91,7 @@ def test_disk_that_fails_costs_no_turn(rig, tmp_path):
     story.hear("go on")
     story.model.lines = ["and on"]
     assert story.work_on() == "and on"
-    assert story.model.seen[-1] == [cut(LONG, MAX_CUT_CHARS)]
+    assert story.model.seen[-1] == [shorten(LONG, MAX_CUT_CHARS)]
 
 
 def test_worker_that_takes_over_sees_the_whole_result(rig, tmp_path):
@@ -139,7 +139,7 @@ def test_turn_with_short_texts_makes_no_file(rig, tmp_path):
 
 def test_full_journal_counts_what_is_elsewhere(rig, tmp_path, monkeypatch):
     """Files are no way around the bound on what one run may show its model, also after a crash."""
-    monkeypatch.setattr("sayso.agent.run.journal.MAX_JOURNAL_CHARS", 62_000)
+    monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_JOURNAL_CHARS", 62_000)
     story = told(rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said")
     assert story.killed_at("after model 1") == ENGLISH.too_many_steps()
 

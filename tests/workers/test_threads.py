@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from sayso.agent import AgentConfig, ToolCall, ToolMetadata, tool
-from sayso.agent.run.tool_call import timed
+from sayso.agent.run.tool_call import invoke
 from sayso.pending import concurrency as crossings
 from sayso.pending.concurrency import NotStarted, Threads, TimedOut, bound_threads, in_thread, perform, run_sync
 from tests.flows.system import until
@@ -172,7 +172,7 @@ def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
     async def story():
         first = asyncio.create_task(in_thread(hanging))
         await begun(hanging)
-        waiting = asyncio.create_task(timed(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
+        waiting = asyncio.create_task(invoke(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
         hanging.door.set()

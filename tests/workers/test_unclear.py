@@ -88,7 +88,7 @@ def test_unclear_reply_is_answered_in_the_language_of_the_question(make_bot):
 def test_ok_is_a_yes_only_where_the_channel_says_so(make_bot):
     """By default it asks again."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = True
+    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
     assert bot.say("Ok!").startswith("deleted A")
 
@@ -97,7 +97,7 @@ def test_ok_is_a_yes_only_where_the_channel_says_so(make_bot):
 def test_other_acknowledgement_is_no_ok(make_bot, words):
     """Only the plain word counts."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = True
+    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
     bot.say(words)
     assert bot.deleted == []
@@ -106,7 +106,7 @@ def test_other_acknowledgement_is_no_ok(make_bot, words):
 def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
     """A reminder may have come in between: the "ok" may be meant for that."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = True
+    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
     bot.rig.outbox.forward(Delivery("other#1", CHAT, Reply("Reminder: call Ana")))
     bot.work()
@@ -117,7 +117,7 @@ def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
 def test_ok_after_another_message_of_anybody_confirms_nothing(make_bot):
     """In a group somebody else may have asked something."""
     bot = make_bot("A", lines=["Hello Bob."])
-    bot.agent._confirm_ok = True
+    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
     bot.rig.accept(turn("hello", user="bob"))
     bot.work()
@@ -128,7 +128,7 @@ def test_ok_after_another_message_of_anybody_confirms_nothing(make_bot):
 def test_ok_after_it_was_asked_again_confirms_nothing(make_bot):
     """The last word of the bot was no plain question any more."""
     bot = make_bot("A", lines=["I see."])
-    bot.agent._confirm_ok = True
+    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
     bot.say("hmm")
     bot.say("ok")
@@ -138,7 +138,7 @@ def test_ok_after_it_was_asked_again_confirms_nothing(make_bot):
 def test_ok_that_was_written_before_the_question_confirms_nothing(make_bot):
     """It came in before the question was shown."""
     bot = make_bot("A", lines=["I see."])
-    bot.agent._confirm_ok = True
+    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.hear("delete A")
     bot.hear("ok")
     bot.work()
@@ -148,7 +148,7 @@ def test_ok_that_was_written_before_the_question_confirms_nothing(make_bot):
 def test_ok_whose_worker_died_runs_once(make_bot):
     """The next worker goes on with what the "ok" confirmed."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = True
+    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
     bot.hear("ok")
     bot.die_after("claim")
@@ -161,7 +161,7 @@ def test_ok_whose_worker_died_runs_once(make_bot):
 def test_unclear_reply_in_another_language_asks_again(make_bot, words):
     """A question in English is also answered in the language of its person: no yes there, and no new request."""
     bot = make_bot("A")
-    bot.agent.parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")
     assert bot.say(words).startswith("I did not understand whether you mean yes or no: Delete A")
     assert bot.say("yes").startswith("deleted A")
@@ -171,6 +171,6 @@ def test_unclear_reply_in_another_language_asks_again(make_bot, words):
 def test_new_request_in_another_language_drops_the_proposal(make_bot, words):
     """Nothing is searched for in it."""
     bot = make_bot("A", lines=["Sunny."])
-    bot.agent.parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")
     assert "dropped this: Delete A" in bot.say(words)

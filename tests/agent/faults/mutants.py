@@ -67,12 +67,12 @@ def _let_ids_be(whole: Any, answer: Message, run: RunState) -> Message:
 
 
 async def _let_errors_out(whole: Any, provider: Any, request: Any) -> Any:
-    return await base._ask(provider, request.as_kwargs())
+    return await base._complete(provider, request.as_kwargs())
 
 
 async def _believe_anything(whole: Any, provider: Any, request: Any) -> Any:
     try:
-        return await base._ask(provider, request.as_kwargs())
+        return await base._complete(provider, request.as_kwargs())
     except Exception as exc:
         raise base.ProviderError("down") from exc
 
@@ -85,7 +85,7 @@ async def _count_twice(whole: Any, asker: Any, run: RunState, *args: Any) -> Any
 
 async def _remember_early(whole: Any, runner: Any, run: RunState) -> Any:
     if run.memory is not None:
-        run.memory.add_many(run.request.said)
+        run.memory.add_many(run.request.messages)
     return await whole(runner, run)
 
 
@@ -114,15 +114,15 @@ MUTANTS = (
     Mutant("forget a result", RunState, "close_round", _forget_a_result),
     Mutant("double a call", RunState, "close_round", _double_a_call),
     Mutant("answer backwards", RunState, "close_round", _answer_backwards),
-    Mutant("forget what was stopped", OpenRound, "closed", _forget_what_was_stopped),
+    Mutant("forget what was stopped", OpenRound, "final_outcomes", _forget_what_was_stopped),
     Mutant("let the provider's errors out", asking, "acall", _let_errors_out),
     Mutant("believe whatever a provider gives", asking, "acall", _believe_anything),
-    Mutant("let ids repeat themselves", asking, "_identified", _let_ids_be),
-    Mutant("count usage twice", asking.ModelCaller, "_answered", _count_twice),
-    Mutant("remember before the end", Runner, "_ending", _remember_early),
+    Mutant("let ids repeat themselves", asking, "_with_unique_ids", _let_ids_be),
+    Mutant("count usage twice", asking.ModelCaller, "_call", _count_twice),
+    Mutant("remember before the end", Runner, "_run_loop", _remember_early),
     Mutant("leave out what no guardrail passed", RunState, "close", _leave_out_what_was_withheld),
-    Mutant("end a call in silence", call_watch.CallObserver, "_ended", _end_in_silence),
+    Mutant("end a call in silence", call_watch.CallObserver, "_report_end", _end_in_silence),
     Mutant("tell the end twice", RunEvents, "tell", _tell_twice),
-    Mutant("one step more", loop.Loop, "_steps", _one_step_more),
-    Mutant("leave the rest of a batch behind", batch, "at_once", _leave_others_behind),
+    Mutant("one step more", loop.AgentLoop, "_iterate", _one_step_more),
+    Mutant("leave the rest of a batch behind", batch, "_run_all", _leave_others_behind),
 )  # fmt: skip

@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from sayso.agent import Agent, AgentConfig, AgentResult, CancellationToken, ConversationMemory, Message, Role
 from sayso.agent.config import ToolConfig
 from sayso.agent.guards.pipeline import GuardrailsPipeline
+from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.sessions import InMemorySessionStore
 from sayso.agent.observability.dispatcher import wait_for_observers
-from sayso.agent.policy import ToolPolicy
 from sayso.agent.run.cache import InMemoryCache
 from sayso.pending.proposals import ChannelRun, channel_run
 from tests.agent.faults.cast import (

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.guards.budget import BudgetLimits, MemoryBudget
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.run.budget import BudgetLimits, MemoryBudget
 
 
 class Gossip:

@@ -18,7 +18,8 @@ import pytest
 
 from sayso.agent.tools import Tool, ToolExecutionError, ToolTag, collect_artifacts
 from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, provided
-from sayso.agent.toolsets.mcp import McpToolProvider, capped_client
+from sayso.agent.toolsets.mcp import McpToolProvider
+from sayso.agent.toolsets.mcp_connection import capped_client
 
 Tiny = Callable[..., McpToolProvider]
 

@@ -14,7 +14,7 @@ from sayso.agent.messages import Message, Role, ToolCall
 from sayso.agent.run.journal import CallOutcome
 from sayso.agent.tools import collect_artifacts
 from sayso.agent.tools.context import Artifact
-from sayso.agent.toolsets.mcp import Binaries, complaint, value_of
+from sayso.agent.toolsets.mcp_results import FileSender, error_text, value_of
 from sayso.channels.types import Media
 from tests.agent.sources.pets import tools_of
 from tests.agent.sources.test_mcp import call
@@ -86,7 +86,7 @@ def test_a_model_that_cannot_see_is_told_so(tiny, server: Server) -> None:  # no
 )  # fmt: skip
 def test_what_only_looks_like_base64_stays(text: str) -> None:
     """Hexadecimal numbers, lists of ids, addresses, prose."""
-    assert Binaries().removed({"a": [text]}) == {"a": [text]}
+    assert FileSender().without_binaries({"a": [text]}) == {"a": [text]}
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_base64_in_an_error_is_no_text() -> None:
     data = base64.b64encode(IMAGE).decode()
     texts = [TextContent(type="text", text=f"It broke: {data}")]
     with collect_artifacts() as files:
-        told = complaint(CallToolResult(content=list(texts), is_error=True), ())
-        held = complaint(CallToolResult(content=[], structured_content={"screen": data}, is_error=True), ())
+        told = error_text(CallToolResult(content=list(texts), is_error=True), ())
+        held = error_text(CallToolResult(content=[], structured_content={"screen": data}, is_error=True), ())
     assert told == f"It broke: (binary data, {len(IMAGE)} bytes, is left out)"
     assert data[:40] not in held
     assert files == []
@@ -123,4 +123,4 @@ def test_base64_in_an_error_is_no_text() -> None:
 def test_base64_in_lines_is_found() -> None:
     """As mail and PEM have it; of unknown bytes only the size is told."""
     lines = base64.encodebytes(bytes(range(256)) * 3).decode()
-    assert Binaries().removed(f"file:\n{lines}") == "file:\n(binary data, 768 bytes, is left out)\n"
+    assert FileSender().without_binaries(f"file:\n{lines}") == "file:\n(binary data, 768 bytes, is left out)\n"

@@ -1,4 +1,4 @@
-"""LoopDetector: tells a run that goes in circles from one that gets somewhere."""
+"""LoopDetector: detects a run that repeats the same tool calls with the same results."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from typing import Literal
 
 from sayso.agent.messages import ToolCall
 
-#: What to do after a round: nothing, tell the model (`NUDGE`), or end the run.
+#: What to do after a round of tool calls: nothing, warn the model (`NUDGE`), or end the run.
 LoopVerdict = Literal["", "nudge", "stop"]
-
 LoopKind = Literal["", "repeated_round", "alternating_rounds"]
 
-#: Told to the model once per loop, before the run is ended for it.
+#: The warning for the model. Sent once per loop, before the run is ended.
 NUDGE = (
     "[Note of the platform, not of the user: you have made the same tool calls several times, and they gave the same "
     "results each time. Making them again changes nothing. Answer with what you know, try something else, or ask the "
     "user for what is missing.]"
 )
 
-#: Arguments come from models as JSON; what a program put there instead is told apart by its words for itself.
-_spell = json.JSONEncoder(sort_keys=True, default=repr).encode
-#: Rounds of the circles that are looked for: one round again and again, and two in turn.
+#: Arguments come from models as JSON; other values are compared by their `repr`.
+_to_json = json.JSONEncoder(sort_keys=True, default=repr).encode
+#: Numbers of rounds in the loops that are detected: one repeated round, and two alternating ones.
 _PERIODS = (1, 2)
-#: What they are called, by the number of different rounds in them.
+#: Names of the loops, by the number of different rounds.
 _KINDS: tuple[LoopKind, ...] = ("", "repeated_round", "alternating_rounds")
 
 
 @dataclass(frozen=True, slots=True)
 class LoopDetector:
-    """How often a round, or a pair of rounds, may come before it counts as a loop. Holds nothing of any run."""
+    """How often a round, or a pair of rounds, may repeat before it counts as a loop. Keeps no state of runs."""
 
     max_repeats: int = 3
 
@@ -43,24 +42,23 @@ class LoopDetector:
             raise ValueError(f"max_repeats={self.max_repeats!r} sees a loop in every first round: use 2 or more")
 
     def watch(self) -> LoopWatch:
-        """What watches one run."""
+        """Return a watch for one run."""
         return LoopWatch(self.max_repeats)
 
 
 class LoopWatch:
-    """Lives as long as one run, and remembers its last rounds."""
+    """Compares the last rounds of one run."""
 
     def __init__(self, max_repeats: int) -> None:
         self._max_repeats = max_repeats
         self._rounds: deque[_Round] = deque(maxlen=max_repeats * max(_PERIODS))
         self._nudged: set[frozenset[str]] = set()
 
-    def see(self, calls: Sequence[ToolCall], results: Sequence[str]) -> LoopVerdict:
-        """One round more: its calls, and what the model was shown of each. Ids and the order of the calls do not count.
+    def add_round(self, calls: Sequence[ToolCall], results: Sequence[str]) -> LoopVerdict:
+        """Add a round: its calls and their results. Ids and the order of the calls make no difference.
 
-        The same calls with other results are no repetition: that is how one waits for something. The first time round
-        is a nudge; whoever goes on, or comes back to the same loop, is stopped. Raises ValueError unless there is a
-        result for each call.
+        The same calls with other results are no loop: that is how a run waits for something. The first loop is a
+        nudge; continuing it or returning to it is a stop. Raises ValueError unless each call has a result.
         """
         self._rounds.append(_Round(zip(calls, results, strict=True)))
         loop = self._loop()
@@ -73,11 +71,11 @@ class LoopWatch:
 
     @property
     def kind(self) -> LoopKind:
-        """Which circle the last round was part of, for observers."""
+        """Return the kind of loop that the last round was part of, for observers."""
         return _KINDS[len(self._loop())]
 
     def _loop(self) -> frozenset[str]:
-        """The rounds that have repeated themselves up to now; none where there is no loop."""
+        """Return the digests of the rounds that repeat, or an empty set."""
         if len(self._rounds) < self._max_repeats:
             return frozenset()
         rounds = [each.digest for each in self._rounds]
@@ -89,13 +87,13 @@ class LoopWatch:
 
 
 class _Round:
-    """Calls and their results, told from others by a digest; most runs end before any is needed."""
+    """Calls with their results. The digest is computed when first needed; most runs end before."""
 
     def __init__(self, pairs: Iterable[tuple[ToolCall, str]]) -> None:
         self._pairs = list(pairs)
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same calls and results, in whatever order."""
-        spelt = sorted((call.tool_name, _spell(call.parameters), result) for call, result in self._pairs)
-        return hashlib.sha256(repr(spelt).encode()).hexdigest()
+        """Return a digest that does not depend on the order of the calls."""
+        calls = sorted((call.tool_name, _to_json(call.parameters), result) for call, result in self._pairs)
+        return hashlib.sha256(repr(calls).encode()).hexdigest()

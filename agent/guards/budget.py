@@ -1,4 +1,4 @@
-"""Budget, memory and Redis."""
+"""Budget: limits tokens and cost of a run, of a conversation per day, and of all conversations per day."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from sayso.agent.memory.scope import digest_of
 from sayso.agent.messages import UsageStats
+from sayso.agent.tools.context import scope_digest
 from sayso.pending.concurrency import reach
 from sayso.pending.redis.client import Connections, RedisCircuitBreaker
 
@@ -23,21 +23,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
-#: Costs are counted in millionths of a dollar.
+#: Costs are counted in millionths of a US dollar.
 _MICRO = 1_000_000
-
-
 _DAY_SECONDS = 86_400
 
-
-#: Which limit is reached: of one run, of one conversation's day, or of everybody's day.
+#: The limit that was reached: that of one run, of one conversation for the day, or of all conversations for the day.
 BudgetLimit = Literal["run", "conversation", "day"]
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetRefusal:
-    """Why no model may be asked, and how much of that limit is used: tokens and US dollars."""
+    """The limit that forbids another model call, and what has been used of it: tokens and US dollars."""
 
     reason: BudgetLimit
     tokens_used: int
@@ -46,25 +42,28 @@ class BudgetRefusal:
 
 @dataclass(frozen=True, slots=True)
 class RunBudget:
-    """What one run may spend; None for no limit."""
+    """The limits of one run; None for no limit. Raises ValueError for a limit that is not positive."""
 
     max_total_tokens: int | None = None
     max_cost_usd: float | None = None
 
     def __post_init__(self) -> None:
-        _demand_positive(self, ("max_total_tokens", "max_cost_usd"))
+        _require_positive(self, ("max_total_tokens", "max_cost_usd"))
 
     def refusal(self, usage: UsageStats) -> BudgetRefusal | None:
-        """Whether a run that has used so much may ask a model again. The call that reaches a limit is not cut off."""
-        tokens, micros = spent(usage)
+        """Return the limit that forbids a run with this usage another model call, or None.
+
+        The call that reaches a limit is not interrupted.
+        """
+        tokens, micros = counted_usage(usage)
         return _refusal("run", (tokens, micros), self.max_total_tokens, self.max_cost_usd)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
-    """Tokens and US dollars that may be spent; None for no limit.
+    """The limits of one UTC day, in tokens and US dollars; None for no limit.
 
-    Each counts one UTC day, a conversation's too: a chat never ends, and a total would lock its people out for good.
+    A conversation's limits are per day too: a chat never ends, so a total would lock its people out for good.
     """
 
     conversation_tokens: int | None = None
@@ -73,51 +72,49 @@ class BudgetLimits:
     day_usd: float | None = None
 
     def __post_init__(self) -> None:
-        _demand_positive(self, ("conversation_tokens", "conversation_usd", "day_tokens", "day_usd"))
+        _require_positive(self, ("conversation_tokens", "conversation_usd", "day_tokens", "day_usd"))
 
     def refusal(self, conversation: tuple[int, int], day: tuple[int, int]) -> BudgetRefusal | None:
-        """Whether a limit is reached by so many tokens and millionths of a dollar."""
+        """Return the limit that is reached, or None. Usage is given as (tokens, millionths of a US dollar)."""
         return _refusal("conversation", conversation, self.conversation_tokens, self.conversation_usd) or _refusal(
             "day", day, self.day_tokens, self.day_usd
         )
 
 
 class Budget(Protocol):
-    """Counts what was spent. `scope` names the conversation. Runs that ask at the same time may all begin their call:
-    a limit is passed by what was under way when it was reached, and by no more.
+    """Counts usage. `scope` names the conversation.
+
+    Concurrent runs may all start their calls, so usage can exceed a limit by the calls in progress when it was reached.
     """
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
-        """Why this conversation may not ask a model now; None if it may."""
+        """Return the limit that forbids this conversation a model call now; None if there is none."""
         ...
 
     async def book(self, scope: str, usage: UsageStats) -> None:
-        """Count what a call has used."""
+        """Add the usage of a call."""
         ...
 
 
-async def refusal_of(budget: Budget, scope: str) -> BudgetRefusal | None:
-    """The budget's word. One that cannot be asked refuses nobody: people are answered, and operators are warned."""
+async def budget_refusal(budget: Budget, scope: str) -> BudgetRefusal | None:
+    """Return the refusal of a budget. If the budget fails, return None: users get answers, and operators a warning."""
     try:
         return await budget.refusal(scope)
-    except Exception as exc:  # noqa: BLE001  # whatever its store raises
+    except Exception as exc:  # noqa: BLE001  # a budget may raise anything
         log.warning("budget.unknown", extra={"reason": type(exc).__name__})
         return None
 
 
-async def book_in(budget: Budget, scope: str, usage: UsageStats) -> None:
-    """Count what a call has used, if the budget can. What could not be counted is told in the log."""
+async def book_usage(budget: Budget, scope: str, usage: UsageStats) -> None:
+    """Add the usage of a call. Log the usage if the budget fails."""
     try:
         await budget.book(scope, usage)
-    except Exception as exc:  # noqa: BLE001  # the answer is there, and paid for
+    except Exception as exc:  # noqa: BLE001  # the answer exists and is paid for
         log.warning("budget.not_booked", extra={"reason": type(exc).__name__, "tokens": usage.total_tokens})
 
 
 class MemoryBudget:
-    """The day's counters of this process: for tests, and for a bot that runs in one process and may forget them.
-
-    `clock` tells seconds since 1970.
-    """
+    """Budget in the memory of one process, lost when it ends. `clock` returns seconds since 1970."""
 
     def __init__(self, limits: BudgetLimits, *, clock: Callable[[], float] = time.time) -> None:
         self._limits = limits
@@ -128,38 +125,40 @@ class MemoryBudget:
         self._micros: Counter[str | None] = Counter()
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
-        """See Budget."""
+        """See `Budget`."""
         with self._lock:
-            self._turn_the_page()
+            self._start_new_day()
             return self._limits.refusal(self._used(scope), self._used(None))
 
     async def book(self, scope: str, usage: UsageStats) -> None:
-        """See Budget."""
-        tokens, micros = spent(usage)
+        """See `Budget`."""
+        tokens, micros = counted_usage(usage)
         with self._lock:
-            self._turn_the_page()
+            self._start_new_day()
             for name in (scope, None):
                 self._tokens[name] += tokens
                 self._micros[name] += micros
 
     def _used(self, name: str | None) -> tuple[int, int]:
-        """None is everybody."""
+        """Return the usage of a conversation; of all conversations for None."""
         return self._tokens[name], self._micros[name]
 
-    def _turn_the_page(self) -> None:
-        """Other days are forgotten. A clock that is set back a little at midnight begins no new one; a day that it
-        showed by mistake, far ahead, does not last until then.
+    def _start_new_day(self) -> None:
+        """Reset the counters when the day changes.
+
+        A clock that is set back a little after midnight starts no new day. A clock that was wrong by days does not
+        keep its counters until the wrong day.
         """
         now = self._clock()
-        today = day_of(now)
-        if today > self._day or day_of(now + _DAY_SECONDS) < self._day:
+        today = utc_day(now)
+        if today > self._day or utc_day(now + _DAY_SECONDS) < self._day:
             self._day = today
             self._tokens.clear()
             self._micros.clear()
 
 
-def spent(usage: UsageStats) -> tuple[int, int]:
-    """Tokens and millionths of a dollar, whole, so that sums are exact; what a vendor reports below nothing is none."""
+def counted_usage(usage: UsageStats) -> tuple[int, int]:
+    """Return tokens and millionths of a US dollar as integers, so that sums are exact. Negative numbers become 0."""
     tokens = usage.total_tokens or usage.prompt_tokens + usage.completion_tokens
     cost = usage.cost_usd if math.isfinite(usage.cost_usd) else 0.0
     return max(0, tokens), max(0, round(cost * _MICRO))
@@ -174,27 +173,26 @@ def _refusal(
     return BudgetRefusal(reason, tokens, micros / _MICRO) if over_tokens or over_cost else None
 
 
-def day_of(now: float) -> str:
-    """The UTC day of a time in seconds since 1970, as ISO 8601 writes it."""
+def utc_day(now: float) -> str:
+    """Return the UTC date, in ISO 8601, of a time in seconds since 1970."""
     return datetime.fromtimestamp(now, UTC).date().isoformat()
 
 
-def _demand_positive(limits: RunBudget | BudgetLimits, names: tuple[str, ...]) -> None:
+def _require_positive(limits: RunBudget | BudgetLimits, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(limits, name)
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} is no limit: use a number above 0, or None for no limit")
 
 
-#: What the conversation and the day have used.
-_USED = """
+#: Returns the usage of the conversation and of the day.
+_USED_SCRIPT = """
 local function used(key) return redis.call('HMGET', key, 'tokens', 'micros') end
 return {used(KEYS[1]), used(KEYS[2])}
 """
 
-
-#: Count in both or in neither: a conversation never has used more than its day.
-_ADD = """
+#: Adds to both counters or to neither, so that a conversation never has more usage than its day.
+_ADD_SCRIPT = """
 for _, key in ipairs(KEYS) do
   redis.call('HINCRBY', key, 'tokens', ARGV[1])
   redis.call('HINCRBY', key, 'micros', ARGV[2])
@@ -202,20 +200,19 @@ for _, key in ipairs(KEYS) do
 end
 """
 
+#: How long the counters of a day stay in Redis after the last booking, in seconds: the day, and another for clocks
+#: that differ.
+COUNTER_TTL_SECONDS = 172_800
 
-#: Seconds a day's counters are kept in Redis after the last booking: the day, and one more for clocks that differ.
-KEPT_SECONDS = 172_800
-
-
-#: After a failure that took so long nobody asks for a while, but one: people are answered without the budget meanwhile.
+#: A failure that took `SLOW_SECONDS` opens the circuit for `PAUSE_SECONDS`. Meanwhile the budget limits nothing.
 SLOW_SECONDS, PAUSE_SECONDS = 0.25, 5.0
 
 
 class RedisBudget:
-    """The day's counters of all processes: one round trip for each question and each booking. Raises RedisError.
+    """Budget in Redis, shared by all processes. Each method takes one round trip, and raises RedisError.
 
-    Conversations are kept by their digest: their names are phone numbers. A booking whose answer was lost may count
-    twice. `clock` tells seconds since 1970.
+    Keys contain digests of conversations, whose names may be phone numbers. A booking whose reply was lost may count
+    twice. `clock` returns seconds since 1970.
     """
 
     def __init__(
@@ -227,34 +224,33 @@ class RedisBudget:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._connections = Connections.of(client)
-        self._breather = RedisCircuitBreaker(slow_seconds=SLOW_SECONDS, pause_seconds=PAUSE_SECONDS)
+        self._circuit_breaker = RedisCircuitBreaker(slow_seconds=SLOW_SECONDS, pause_seconds=PAUSE_SECONDS)
         self._limits = limits
         self._prefix = prefix
         self._clock = clock
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
-        """See Budget."""
+        """See `Budget`."""
         conversation, day = await reach(self._used, self._keys(scope))
         return self._limits.refusal(conversation, day)
 
     async def book(self, scope: str, usage: UsageStats) -> None:
-        """See Budget."""
-        tokens, micros = spent(usage)
+        """See `Budget`."""
+        tokens, micros = counted_usage(usage)
         if tokens or micros:
             await reach(self._add, self._keys(scope), tokens, micros)
 
     def _keys(self, scope: str) -> tuple[str, str]:
-        day = f"{self._prefix}:{day_of(self._clock())}"
-        return f"{day}:{digest_of(scope)}", day
+        day = f"{self._prefix}:{utc_day(self._clock())}"
+        return f"{day}:{scope_digest(scope)}", day
 
     def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
-        answer = self._ask("EVAL", _USED, 2, *keys)
+        answer = self._ask("EVAL", _USED_SCRIPT, 2, *keys)
         return [(int(tokens or 0), int(micros or 0)) for tokens, micros in answer]
 
     def _add(self, keys: tuple[str, str], tokens: int, micros: int) -> None:
-        """All or nothing: a conversation never has used more than its day."""
-        self._ask("EVAL", _ADD, 2, *keys, tokens, micros, KEPT_SECONDS)
+        self._ask("EVAL", _ADD_SCRIPT, 2, *keys, tokens, micros, COUNTER_TTL_SECONDS)
 
     def _ask(self, *command: str | int) -> Any:
-        """As stores ask: an event loop goes on meanwhile. A Redis that is silent is not waited for by every run."""
-        return self._breather.ask(lambda: self._connections.ask(*command))
+        """Send a command, unless the circuit is open because Redis did not answer."""
+        return self._circuit_breaker.ask(lambda: self._connections.ask(*command))

@@ -1,0 +1,316 @@
+"""Confirmation: what a message or a tap does to the pending action of its sender."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from sayso.agent.agent import Agent
+from sayso.agent.channel.choices import Choices
+from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer
+from sayso.agent.channel.files import TurnFiles
+from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.tool_executors import is_hidden, load_schemas
+from sayso.agent.memory.scope import in_scope
+from sayso.agent.tools.context import collect_artifacts, collect_choices
+from sayso.channels.i18n.texts import texts_for
+from sayso.channels.types import Scope, Turn
+from sayso.pending.action import ActionState, PendingAction
+from sayso.pending.concurrency import reach
+from sayso.pending.consent.parser import (
+    ConfirmParser,
+    ParsedAnswer,
+    is_ok,
+    is_unclear,
+    quotes_another,
+    read_answer,
+    written_before,
+)
+from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.repository import OPEN_STATES, ActionDecision, Claim, StoredAction
+from sayso.pending.signing import ButtonPress
+from sayso.pending.store import BasePendingStore
+from sayso.pending.turns.change import Transition, TurnChange
+from sayso.pending.turns.queued import ABOUT, CHOICE_KIND
+
+#: States of an action that waits for a yes.
+WAITING_STATES = ("armed", "shown")
+#: States of an action that was executed, and has ended.
+EXECUTED_STATES = ("done", "failed", "unknown")
+
+#: Runs the agent for a turn. The text is sent before its reply.
+RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
+
+
+class Confirmation:
+    """Decides about the pending actions of one channel. `run_agent` answers what is not about an action."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: BasePendingStore,
+        parser: ConfirmParser,
+        *,
+        prompts: ConfirmPrompts,
+        choices: Choices,
+        files: TurnFiles,
+        confirm_ok: bool,
+        run_agent: RunAgent,
+        create_channel_run: Callable[[TurnContext], ChannelRun],
+    ) -> None:
+        self._agent = agent
+        self._store = store
+        self._parser = parser
+        self._prompts = prompts
+        self._choices = choices
+        self._files = files
+        self._confirm_ok = confirm_ok
+        self._run = run_agent
+        self._channel_run = create_channel_run
+
+    async def repeat_outcome(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Answer with the outcome that this turn reached before its worker died."""
+        effects = await self._store.settlement.effects(context.turn.scope, stored)
+        outcome = await self.outcome_text(context.turn.scope, stored)
+        asserting = _with_state_check(context, fixed_answer(context, outcome), stored.action)
+        answer = self._prompts.offer_undo(context, asserting, effects)
+        return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
+
+    async def handle_tap(self, context: TurnContext) -> TurnAnswer:
+        """Handle a tap. A button decides only about its own action, and only for its own user."""
+        turn, target = context.turn, context.tapped or context.live
+        press = self._store.seal.read(turn.tap.data, turn.scope) if turn.tap else None
+        if press is None or target is None or target.pid != press.pending_action_id:
+            answer = fixed_answer(context, self._foreign_button_text(context))
+            return _only_for(answer, turn.user_id) if turn.in_group else answer
+        if press.choice is not None or target.action.kind == CHOICE_KIND:
+            return await self._choose(context, target, press)
+        if target.state not in OPEN_STATES:
+            outcome = await self.outcome_text(turn.scope, target)
+            answer = _with_state_check(context, fixed_answer(context, outcome), target.action)
+            return await self.with_closed_prompt(context, answer, target, target.state, outcome)
+        match press.intent:
+            case "confirm" if not target.action.code:
+                return await self._confirm(context, target)
+            case "cancel" if target.state in WAITING_STATES:
+                return await self._cancel(context, target)
+        words, preview = texts_for(target.action.language), target.action.preview
+        if target.state not in WAITING_STATES:  # it was confirmed outside of a turn
+            return fixed_answer(context, words.status_running(preview))
+        expired = words.expired(preview)
+        if target.action.is_expired(context.received_at):
+            return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
+        decision = ActionDecision(
+            turn.scope, "ignore", turn.event_id, expected_id=target.pid,
+            ignore_seconds=self._store.ignore_ttl_seconds,
+        )  # fmt: skip
+        decided, _ = await reach(self._store.records.decide, decision)
+        if decided == "expired":
+            return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
+        return fixed_answer(context, words.ignored(preview))
+
+    async def decide(self, context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> TurnAnswer:
+        """Confirm, cancel, repeat or drop the pending action, as the parsed answer says."""
+        if answer.says == "cancel" and live.state in WAITING_STATES:
+            return await self._cancel(context, live)
+        if (
+            answer.says == "confirm"
+            and live.state in WAITING_STATES
+            and not live.action.is_expired(context.received_at)
+        ):
+            texts = texts_for(live.action.language)
+            if quotes_another(context.turn, live):
+                return _quoting_question(
+                    fixed_answer(context, texts.another_quoted(live.action.preview, live.action.code)), live
+                )
+            if written_before(context.turn, live):
+                return _quoting_question(fixed_answer(context, texts.early(live.action.preview)), live)
+        if answer.says == "confirm" and answer.code == live.action.code:
+            return await self._confirm(context, live)
+        if answer.says == "confirm" and live.action.code and not live.action.is_expired(context.received_at):
+            outcome = texts_for(live.action.language).code_needed(live.action.preview, live.action.code)
+            return _quoting_question(fixed_answer(context, outcome), live)
+        if self._is_unclear(context, live, answer):
+            return self._ask_again(context, live)
+        return await self.drop_and_run(context, live)
+
+    def read_answer(self, turn: Turn, live: StoredAction, seq: int) -> ParsedAnswer:
+        """Return what the turn says about the open question. A plain "ok" counts only right after it.
+
+        A turn without a worker has the number 0; then `newest` decides.
+        """
+        words = read_answer(self._parser, turn.text, live.action.language)
+        if words.says or not self._confirm_ok or live.action.code:
+            return words
+        is_next = live.state == "shown" and live.newest and not live.told and seq in (0, live.seen + 1)
+        says_ok = (is_next or live.by == turn.event_id) and is_ok(self._parser, turn.text, live.action.language)
+        return ParsedAnswer("confirm") if says_ok else words
+
+    def is_late_answer(self, context: TurnContext, live: StoredAction) -> bool:
+        """Return whether this is an answer to a question that has just expired, or a yes to one of unknown outcome."""
+        if live.state not in ("expired", "unknown") or not context.turn.decides:
+            return False
+        says = read_answer(self._parser, context.turn.text, live.action.language).says
+        return says == "confirm" or (says == "cancel" and live.state == "expired")
+
+    async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
+        action = live.action
+        over = action.is_expired(context.received_at)
+        words = texts_for(action.language)
+        outcome = words.expired(action.preview) if over else words.dropped(action.preview)
+        move = replace(dropped_transition(live, context.turn), to="expired" if over else "cancelled", told=outcome)
+        answer = await self._run(context, "" if over else outcome)
+        answer = replace(answer, change=replace(answer.change, move=move))
+        return await self.with_closed_prompt(context, answer, live, "expired" if over else "cancelled", outcome)
+
+    async def with_closed_prompt(
+        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, outcome: str
+    ) -> TurnAnswer:
+        """Return the answer after the reply that closes the question. Without a worker its message is unknown."""
+        closed = await self._prompts.close(context.turn, stored, state, outcome) if context.lease else ()
+        return replace(answer, change=replace(answer.change, replies=(*closed, *answer.change.replies)))
+
+    async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
+        """Return the known outcome of an action that has ended."""
+        begun = stored.state in EXECUTED_STATES
+        return (begun and await self._store.settlement.report(scope, stored)) or _stored_outcome(stored)
+
+    def _is_unclear(self, context: TurnContext, live: StoredAction, words: ParsedAnswer) -> bool:
+        """Return whether this may be an unclear answer to a question that was not repeated yet."""
+        is_open = live.state == "shown" and not live.told and not live.action.is_expired(context.received_at)
+        if words.says or not is_open or quotes_another(context.turn, live):
+            return False
+        return is_unclear(self._parser, context.turn.text, live.action.language)
+
+    def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Repeat the question within its time limit. The record keeps its expiry text as a mark."""
+        action = live.action
+        words = texts_for(action.language)
+        answer = fixed_answer(context, words.unclear(action.preview, action.code))
+        ((reply, _),) = answer.change.replies
+        left = max(0.0, action.expires_at - context.received_at)
+        asked = replace(reply, buttons=self._prompts.buttons(action, context), answer_seconds=left)
+        move = Transition(live.pid, ("shown",), "shown", words.expired(action.preview), context.turn.event_id)
+        return _quoting_question(replace(answer, change=TurnChange(replies=((asked, ""),), move=move)), live)
+
+    async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
+        """Handle a chosen answer as the user's message. It confirms nothing, and can be chosen once."""
+        place, turn = press.choice, context.turn
+        if place is None or offer.action.kind != CHOICE_KIND or not offer.is_genuine(self._store.seal, turn.scope):
+            return fixed_answer(context, context.texts.stale())
+        offer = await self._choices.take(context, offer, place)
+        if offer.state != "done":
+            return await self.with_closed_prompt(
+                context, fixed_answer(context, context.texts.stale()), offer, "expired", ""
+            )
+        label = offer.told
+        if offer.by != turn.event_id:
+            answer = fixed_answer(context, texts_for(offer.action.language).already_chosen(label))
+            return await self.with_closed_prompt(context, answer, offer, "done", label)
+        context = replace(context, turn=replace(turn, text=label))
+        answer = await (self.drop_and_run(context, context.waiting) if context.waiting else self._run(context, ""))
+        return await self.with_closed_prompt(context, answer, offer, "done", label)
+
+    def _foreign_button_text(self, context: TurnContext) -> str:
+        """Return the text for a button of another user, or of a question that has ended."""
+        words, tapped = context.texts, context.tapped
+        foreign = tapped is not None and tapped.action.user_id not in ("", context.turn.user_id)
+        return words.not_yours() if foreign else words.stale()
+
+    async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        if stored.state == "armed":
+            return fixed_answer(context, texts_for(stored.action.language).early(stored.action.preview))
+        if stored.state == "shown" and await self._is_hidden(context, stored):
+            return await self._cancel(context, stored, texts_for(stored.action.language).unsafe(stored.action.preview))
+        claim = Claim(
+            scope=context.turn.scope,
+            pending_action_id=stored.pid,
+            by=context.turn.event_id,
+            kind="tap" if context.turn.tap else "text",
+            lease=context.lease,
+            seq=context.seq,
+            received_at=context.received_at,
+        )
+        if stored.is_genuine(self._store.seal, context.turn.scope):
+            await load_schemas(self._agent.tools, stored.action)
+        run = self._channel_run(context)
+        with (
+            collect_artifacts() as artifacts,
+            collect_choices() as choices,
+            in_scope(memory_scope(context.turn)),
+            channel_run(run),
+        ):
+            outcome = await self._store.settlement.confirm(claim, stored)
+        if outcome is None:
+            return fixed_answer(context, context.texts.stale())
+        answer = fixed_answer(context, outcome.told, await self._files.store_after_effect(artifacts, context.turn))
+        if outcome.status == "early":
+            return answer
+        answer = self._prompts.offer_undo(context, _with_state_check(context, answer, outcome.record), outcome.effects)
+        answer = self._choices.add_to(context, answer, choices)
+        return await self.with_closed_prompt(context, answer, stored, outcome.record.state, outcome.told)
+
+    async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
+        """Return whether the user may no longer use the action's tools, such as after a change of role."""
+        if self._agent.selector is None or stored.action.is_expired(context.received_at):
+            return False
+        with channel_run(self._channel_run(context)):
+            genuine = stored.is_genuine(self._store.seal, context.turn.scope)
+            return genuine and await is_hidden(self._agent.selector, self._agent.tools, stored.action)
+
+    async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:
+        outcome = outcome or texts_for(stored.action.language).cancelled(stored.action.preview)
+        move = Transition(stored.action.pending_action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+        answer = fixed_answer(context, outcome)
+        answer = replace(answer, change=replace(answer.change, move=move))
+        return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
+
+
+def _only_for(answer: TurnAnswer, user: str) -> TurnAnswer:
+    """Return the answer as a reply that only this user sees, where the platform can hide it from the group."""
+    replies = tuple((replace(reply, only_for=user), pid) for reply, pid in answer.change.replies)
+    return replace(answer, change=replace(answer.change, replies=replies))
+
+
+def _quoting_question(answer: TurnAnswer, question: StoredAction) -> TurnAnswer:
+    """Return the answer marked as a repetition of the question: quoting the answer quotes the question."""
+    replies = tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies)
+    return replace(answer, change=replace(answer.change, replies=replies))
+
+
+def _with_state_check(context: TurnContext, answer: TurnAnswer, record: PendingAction) -> TurnAnswer:
+    """Return the answer so that its commit fails if the action has changed state since."""
+    if context.lease is None or record.state not in EXECUTED_STATES:
+        return answer
+    outcome = record.outcome or ""
+    move = Transition(record.pending_action_id, (record.state,), record.state, outcome, context.turn.event_id)
+    return replace(answer, change=replace(answer.change, move=move))
+
+
+def _stored_outcome(stored: StoredAction) -> str:
+    """Return the stored outcome of an action that has ended, or a text for its state."""
+    if stored.told:
+        return stored.told
+    preview, words = stored.action.preview, texts_for(stored.action.language)
+    match stored.state:
+        case "expired":
+            return words.expired(preview)
+        case "cancelled" | "superseded":
+            return words.cancelled(preview)
+        case "unknown":
+            return words.unknown(preview)
+        case "failed":
+            return words.failed(preview)
+    return words.stale()
+
+
+def dropped_transition(live: StoredAction, turn: Turn) -> Transition:
+    """Return the transition of an action that another message drops."""
+    outcome = texts_for(live.action.language).dropped(live.action.preview)
+    return Transition(live.pid, WAITING_STATES, "cancelled", outcome, turn.event_id)
+
+
+def memory_scope(turn: Turn) -> str:
+    """Return whose knowledge a turn reads and writes: that of the user in this conversation."""
+    return f"{turn.conversation.id}:{turn.scope.id}"

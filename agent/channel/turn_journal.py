@@ -1,0 +1,296 @@
+"""TurnJournal: the journal of a queued turn, stored with the turn in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from sayso.agent.channel.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, is_long, shorten, with_lost_note
+from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
+from sayso.agent.run.journal import UNCLEAR, CallOutcome, JournaledAnswer, ModelAnswer
+from sayso.agent.tools.context import Artifact, TimerChange
+from sayso.channels.types import Media
+from sayso.pending.concurrency import reach
+from sayso.pending.proposals import Proposed
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.turns.change import Lease
+from sayso.pending.turns.queued import JournalUnreadable, LeaseLost, QueuedTurn, StaleTurn, journal_head
+
+#: Characters of one result that a journaled run shows to its model and stores.
+MAX_RESULT_CHARS = MAX_TEXT_CHARS
+#: Characters of a journal, including long texts. Once it has this many, the run ends politely without further calls.
+MAX_JOURNAL_CHARS = 1_000_000
+
+#: Stores a file that a tool produced outside of this process.
+StoreFile = Callable[[Artifact], Awaitable[Artifact]]
+
+
+class Journals(Protocol):
+    """The store of the journals. A journal is read with its turn (`QueuedTurn.journal`) and deleted with it."""
+
+    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+        """Append entries to the journal of turn `seq`. The first entry gets the number `at`, counted from 0.
+
+        Repeating is safe: an entry whose number exists is already stored. Entry 0 names the turn; it replaces the
+        journal of another turn. Raises LeaseLost, and StaleTurn if the turn is not the next one or entries are missing.
+        """
+
+    def entries(self, lease: Lease) -> Sequence[str]:
+        """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
+
+
+class RedisJournals:
+    """Journals in Redis. Each method is one script in one round trip."""
+
+    def __init__(self, scripts: LuaScripts) -> None:
+        self._scripts = scripts
+
+    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+        """Append entries to the journal of a turn. Raises redis.RedisError if they may or may not be stored."""
+        answer = self._scripts.run("journal", lease.conversation, lease.epoch, lease.token, seq, at, *entries)
+        if answer == "lost":
+            raise LeaseLost(lease.conversation)
+        if answer != "ok":
+            raise StaleTurn(f"{lease.conversation}: {answer}")
+
+    def entries(self, lease: Lease) -> Sequence[str]:
+        """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
+        answer = self._scripts.run("journalled", lease.conversation, lease.epoch, lease.token)
+        if answer == "lost":
+            raise LeaseLost(lease.conversation)
+        return tuple(answer)
+
+
+class TurnJournal:
+    """The journal of one attempt at a turn.
+
+    Entries are JSON. The first names the turn. Then follow the model's answers with tool calls, which calls of the last
+    answer were started (only those that must not start twice), and their outcomes. The answer that ends the run needs
+    no entry, because the commit follows at once. An entry has only the beginning of a long result and a reference to
+    the full text in `texts`. Answers are stored in full, because a successor runs their calls.
+    """
+
+    def __init__(
+        self, store: Journals, lease: Lease, queued: QueuedTurn, store_file: StoreFile, texts: LongTexts
+    ) -> None:
+        """Raises JournalUnreadable if the journal does not tell what an earlier attempt has done."""
+        entries = queued.journal if _belongs_to(queued) else ()
+        self._known_answers = deque(_parse(entries[1:]))
+        self._unsaved = [] if entries else [journal_head(queued)]
+        self._saved_count = len(entries)
+        self._size = sum(map(len, entries)) + sum(each.chars_in_files for each in self._known_answers)
+        self._store = store
+        self._lease = lease
+        self._queued = queued
+        self._store_file = store_file
+        self._texts = texts
+        self._calls: Sequence[ToolCall] = ()
+        self._answer_count = 0
+        self._lock = asyncio.Lock()
+
+    async def next_answer(self) -> JournaledAnswer | None:
+        """Return the next answer of an earlier attempt with the known outcomes of its calls."""
+        if not self._known_answers:
+            return None
+        entry = self._known_answers.popleft()
+        self._begin_answer(entry.answer)
+        for at, references in entry.long_texts.items():
+            entry.outcomes[at] = await self._with_long_texts(entry.outcomes[at], references)
+        return entry.journaled
+
+    def record_answer(self, answer: ModelAnswer) -> bool:
+        """Record an answer; `save` writes it together with the calls that start."""
+        shown = {} if answer.tools is None else {"tools": answer.tools}
+        entry = json.dumps({"answer": answer.message.to_dict(), "usage": answer.usage.to_dict(), **shown})
+        if self._size + len(entry) > MAX_JOURNAL_CHARS:
+            return False
+        self._begin_answer(answer)
+        self._record(entry)
+        return True
+
+    async def save(self, *started: int) -> None:
+        """Write what was recorded, in one round trip. Of calls that save at the same time, one writes for all."""
+        if started:
+            self._record(json.dumps({"begun": started}))
+        async with self._lock:
+            entries = tuple(self._unsaved)
+            if entries:
+                await reach(self._store.journal, self._lease, self._queued.seq, self._saved_count, entries)
+                self._saved_count += len(entries)
+                del self._unsaved[: len(entries)]
+
+    async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Record the outcome of a call, with its files stored and its texts cut to MAX_RESULT_CHARS."""
+        files = [await self._store_file(artifact) for artifact in outcome.artifacts]
+        content, final_text = (shorten(text, MAX_RESULT_CHARS) for text in (outcome.content, outcome.final_text))
+        stored = replace(outcome, content=content, final_text=final_text, artifacts=tuple(files))
+        if content != outcome.content:
+            stored = replace(stored, raw_digest=outcome.fingerprint)
+        entry = {"call": at, **_outcome_to_dict(stored)}
+        long = {name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))}
+        self._record(json.dumps(entry | await self._store_long_texts(long), default=str))
+        return stored
+
+    def idempotency_key(self, at: int) -> str:
+        """Return a hash of the turn's event, the position of the call in the turn, and its tool and arguments."""
+        call, turn = self._calls[at], self._queued.turn
+        parts = [turn.conversation.id, turn.event_id, self._answer_count, at, call.tool_name, call.parameters]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+    async def _store_long_texts(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """Store long texts. Return the fields of the entry that replace those that could be stored."""
+        references = dict(zip(texts, await self._texts.store(list(texts.values())), strict=True))
+        stored = {name: reference for name, reference in references.items() if reference}
+        self._size += sum(reference.chars for reference in stored.values())
+        beginnings = {name: texts[name][:BEGINNING_CHARS] for name in stored}
+        kept = {name: reference.to_dict() for name, reference in stored.items()}
+        return {**beginnings, "kept": kept} if kept else {}
+
+    async def _with_long_texts(self, outcome: CallOutcome, references: Mapping[str, KeptText]) -> CallOutcome:
+        """Return the outcome with its full texts. Of a text that is lost, model and user see the beginning."""
+        texts = {name: await self._texts.load(reference) for name, reference in references.items()}
+        if "content" in texts:
+            lost = with_lost_note(outcome.content, references["content"])
+            outcome = replace(outcome, content=texts["content"] or lost)
+        if "closing" in texts:
+            outcome = replace(outcome, final_text=texts["closing"] or f"{outcome.final_text} […]")
+        return outcome
+
+    def _begin_answer(self, answer: ModelAnswer) -> None:
+        self._calls = answer.message.tool_calls
+        self._answer_count += 1
+
+    def _record(self, entry: str) -> None:
+        self._unsaved.append(entry)
+        self._size += len(entry)
+
+
+def unclear_calls(queued: QueuedTurn) -> list[ToolCall]:
+    """Return the calls whose outcome is unknown according to the turn's journal. Raises JournalUnreadable."""
+    answers = _parse(queued.journal[1:] if _belongs_to(queued) else ())
+    outcomes = [outcome for answer in answers for _, outcome in sorted(answer.journaled.outcomes.items())]
+    return [outcome.call for outcome in outcomes if outcome.unclear]
+
+
+def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
+    """Return an outcome without its call and without empty fields."""
+    fields = {
+        "content": outcome.content,
+        "ends": outcome.ends,
+        "closing": outcome.final_text,
+        "files": [_artifact_to_dict(artifact) for artifact in outcome.artifacts],
+        "proposals": [proposed.to_dict() for proposed in outcome.proposals],
+        "timers": [change.to_dict() for change in outcome.timers],
+        "choices": outcome.choices,
+        "usage": {} if outcome.usage == UsageStats() else outcome.usage.to_dict(),
+        "raw": outcome.raw_digest,
+        "unclear": outcome.unclear,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
+    return {**artifact.to_dict(), **({"kept": asdict(artifact.kept)} if artifact.kept else {})}
+
+
+def _belongs_to(queued: QueuedTurn) -> bool:
+    """Return whether the journal that came with a turn is the turn's own. Raises JournalUnreadable."""
+    try:
+        head = json.loads(queued.journal[0]) if queued.journal else {"seq": 0}
+        if head["seq"] == queued.seq and head["upto"] != queued.last:
+            raise ValueError("not of the same turns")
+        return bool(head["seq"] == queued.seq)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise JournalUnreadable("entry 0") from exc
+
+
+@dataclass(slots=True)
+class _AnswerEntries:
+    """An answer and its calls, as far as the entries have been read."""
+
+    answer: ModelAnswer
+    started: set[int] = field(default_factory=set)
+    outcomes: dict[int, CallOutcome] = field(default_factory=dict)
+    #: References to the long texts of outcomes, by call index and by the field that has the beginning.
+    long_texts: dict[int, Mapping[str, KeptText]] = field(default_factory=dict)
+
+    @property
+    def chars_in_files(self) -> int:
+        """Return the number of characters that are stored outside of the journal."""
+        return sum(reference.chars for references in self.long_texts.values() for reference in references.values())
+
+    @property
+    def journaled(self) -> JournaledAnswer:
+        """Return the answer. A call that was started and has no outcome is unclear in every later attempt."""
+        calls = self.answer.message.tool_calls
+        unclear = {at: CallOutcome(calls[at], UNCLEAR, unclear=True) for at in self.started}
+        return JournaledAnswer(self.answer, {**unclear, **self.outcomes})
+
+
+def _parse(entries: Iterable[str]) -> list[_AnswerEntries]:
+    """Return what an earlier attempt recorded.
+
+    Raises JournalUnreadable for an unknown entry: starting over, or continuing from the last readable entry, could
+    repeat an effect.
+    """
+    answers: list[_AnswerEntries] = []
+    for number, text in enumerate(entries, 1):
+        try:
+            _parse_entry(answers, json.loads(text))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
+            raise JournalUnreadable(f"entry {number}") from exc
+    return answers
+
+
+def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> None:
+    match entry:
+        case {"answer": message}:
+            names = entry.get("tools")
+            tools = None if names is None else tuple(map(str, names))
+            answer = ModelAnswer(Message.from_dict(message), UsageStats(**entry["usage"]), tools)
+            answers.append(_AnswerEntries(answer))
+        case {"begun": [*started]}:
+            calls = answers[-1].answer.message.tool_calls
+            answers[-1].started.update(at for at in started if calls[_checked_index(at)])
+        case {"call": at}:
+            call = answers[-1].answer.message.tool_calls[_checked_index(at)]
+            answers[-1].outcomes[at] = _parse_outcome(call, entry)
+            references = entry.get("kept", {}).items()
+            answers[-1].long_texts[at] = {name: KeptText.from_dict(each) for name, each in references}
+        case _:
+            raise ValueError("unknown entry")
+
+
+def _checked_index(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("not the index of a call")
+    return value
+
+
+def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
+    ends = entry.get("ends", "")
+    if ends not in ("", "pending", "terminal"):
+        raise ValueError("not a way to end a run")
+    return CallOutcome(
+        call,
+        content=str(entry.get("content", "")),
+        ends=ends,
+        final_text=str(entry.get("closing", "")),
+        artifacts=tuple(_parse_artifact(each) for each in entry.get("files", ())),
+        proposals=tuple(Proposed.from_dict(each) for each in entry.get("proposals", ())),
+        timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
+        choices=tuple(map(str, entry.get("choices", ()))),
+        usage=UsageStats(**entry.get("usage", {})),
+        raw_digest=str(entry.get("raw", "")),
+        unclear=bool(entry.get("unclear", False)),
+    )
+
+
+def _parse_artifact(entry: Mapping[str, Any]) -> Artifact:
+    kept = entry.get("kept")
+    return Artifact(**{**entry, "kept": Media(**kept) if kept else None})

@@ -1,0 +1,417 @@
+"""ToolPolicy: which tool calls run, which a person must approve, and which never run.
+
+Also the effective decision of policy and tool together, and the approval of a call where no channel can ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import ipaddress
+import json
+import operator
+import posixpath
+import re
+import socket
+import unicodedata
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeAlias, cast, get_args
+from urllib.parse import unquote, urlsplit
+
+from sayso.agent.tools.definition import MEMORY, ToolTag
+from sayso.agent.tools.tool import Tool
+from sayso.channels.i18n.invisible import UNSEEN
+from sayso.pending.concurrency import contained, in_thread
+
+Decision = Literal["allow", "review", "deny"]
+#: The lists of a policy, in the order in which they are read.
+RuleKind = Literal["deny", "deny_when", "review", "allow"]
+#: What decided: a rule; "unknown": no rule names the tool; the tool's author; the hint of the tool's source; the lack
+#: of a policy; or the memory that the tool belongs to.
+DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy", "memory"]
+
+#: Asked before a reviewed call runs, with the tool's name, the arguments and the reason. Only `True` approves the call.
+ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
+
+#: What an argument contains, where its rule states it.
+ArgumentForm: TypeAlias = Literal["text", "email", "domain", "path", "number"]
+FORMS: tuple[ArgumentForm, ...] = get_args(ArgumentForm)
+
+#: Spellings of a boolean, so that a pattern finds it however a model, Python or JSON wrote it.
+_BOOLEAN_SPELLINGS = {True: ("true", "yes", "on", "y", "t", "1"), False: ("false", "no", "off", "n", "f", "0")}
+#: The required keys of a `deny_when` rule.
+_RULE_KEYS = {"tool", "arg", "pattern"}
+
+#: Characters that look like a space, although Unicode does not count them as white space.
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0\x1c-\x1f"
+_GAPS = re.compile(rf"[\s{_BLANK}]+")
+_BREAKS = re.compile(rf"[\t\n\r\x0b\x0c\x85\u2028\u2029{_BLANK}]")
+_UNSEEN = re.compile(f"[{UNSEEN}]")
+
+#: Characters that stand for the dot of a domain name (IDNA).
+_DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
+_COMMENT = re.compile(r"\([^()]*\)")
+_ADDRESS = re.compile(r"(\"[^\"]*\"|[^\s<>()\[\],;:\"'@]+)\s*@\s*([^\s<>(),;:\"'@?&]+)")
+_BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
+
+#: The schemes before a host: one, or several as in `jdbc:postgresql://`. A host with a port has none.
+_SCHEMES = re.compile(r"^(?:[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$)))+")
+_COMPARED = re.compile(r"\s*(>=|<=|>|<)\s*(.*)", re.DOTALL)
+_COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+_NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
+
+#: Characters of a text that are searched for a number. A longer text is no amount; the limit also bounds the work.
+_MAX_NUMBER_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a policy: its list, its index in the list, and its pattern (for `deny_when`, the argument's)."""
+
+    kind: RuleKind
+    index: int
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDecision:
+    """What to do with one call, the reason in words, and the rule that decided, if any."""
+
+    decision: Decision
+    reason: str
+    rule: Rule | None = None
+    decided_by: DecidedBy = "rule"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow (seed: Tool Policy).
+
+    A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`. It denies a call when the argument, or
+    anything inside it, matches. With `"matches": "email"` (or "domain", "path", "number") it also finds what the
+    argument contains in this form, in any spelling. A pattern with an @ is always searched as an address too. A tool
+    that no rule names is reviewed, so a tool that is added later never runs unseen.
+
+    In doubt the stricter rule wins: `allow` takes a name exactly as written, the other lists ignore case. `deny_when`
+    sees the arguments that will run, validated and as JSON: each value, and each key and value inside it, in every
+    spelling. Case, compatibility forms, invisible characters and white space make no difference; a number is compared
+    by value, also inside text, so "5" finds 5.0; a boolean is true, yes, on, ...; an empty list is `[]`. None counts
+    as not given.
+    """
+
+    allow: Sequence[str] = ()
+    review: Sequence[str] = ()
+    deny: Sequence[str] = ()
+    deny_when: Sequence[Mapping[str, str]] = ()
+
+    def __post_init__(self) -> None:
+        for kind in ("allow", "review", "deny"):
+            patterns = getattr(self, kind)
+            if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+                raise ValueError(f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']")
+        for rule in self.deny_when:
+            _check_rule(rule)
+
+    def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
+        """Return the decision for one call. The arguments are validated and JSON values."""
+        return (
+            self.unconditional_denial(tool_name)
+            or self._by_argument(tool_name, args)
+            or _by_name("review", tool_name, self.review)
+            or _by_name("allow", tool_name, self.allow)
+            or PolicyDecision("review", f"no rule names {tool_name!r}", decided_by="unknown")
+        )
+
+    def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
+        """Return the decision of the `deny` rule that names the tool, or None. It holds whatever the arguments are."""
+        return _by_name("deny", tool_name, self.deny)
+
+    def _by_argument(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision | None:
+        for index, rule in enumerate(self.deny_when):
+            value, pattern = args.get(rule["arg"]), rule["pattern"]
+            if _is_named(tool_name, rule["tool"]) and _matches(value, pattern, _form_of(rule)):
+                reason = f"{rule['arg']!r} matches {rule['pattern']!r}"
+                return PolicyDecision("deny", reason, Rule("deny_when", index, rule["pattern"]))
+        return None
+
+
+_NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
+
+
+def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy | None) -> PolicyDecision:
+    """Return what policy and tool together decide about a call with these arguments (validated, as JSON values).
+
+    A tool that requires approval is reviewed even where the policy allows it, because its author said so. A tool that
+    its source calls destructive is reviewed unless a rule names it; a rule that allows it lets it run. A tool of the
+    agent's memory runs unless a rule names it, because turning on the memory is asking for it.
+    """
+    decision = policy.evaluate(tool.name, {**_schema_defaults(tool), **args}) if policy else _NO_POLICY
+    if tool.requires_approval and decision.decision == "allow":
+        return PolicyDecision("review", f"{tool.name!r} requires approval", decided_by="requires_approval")
+    if decision.rule is None and ToolTag.DESTRUCTIVE in tool.metadata.tags:
+        return PolicyDecision("review", f"{tool.name!r} is destructive, and no rule names it", decided_by="destructive")
+    if decision.decided_by == "unknown" and tool.metadata.source == MEMORY:
+        return PolicyDecision("allow", f"{tool.name!r} is the memory's own, and no rule names it", decided_by="memory")
+    return decision
+
+
+def is_always_denied(tool: Tool, policy: ToolPolicy | None) -> bool:
+    """Return whether the policy denies the tool whatever its arguments. Such a tool is shown to nobody."""
+    return policy is not None and policy.unconditional_denial(tool.name) is not None
+
+
+def _schema_defaults(tool: Tool) -> Mapping[str, Any]:
+    """Return the defaults that the source of a tool described by JSON Schema fills in for missing arguments."""
+    if tool.input_schema is None:
+        return {}
+    return {each.name: each.default for each in tool.parameters if each.default is not None}
+
+
+class ToolCallRefused(Exception):
+    """Raised when a call must not run. The text tells the model why."""
+
+
+async def require_approval(
+    tool: Tool, args: dict[str, Any], reason: str, confirm: ConfirmAction | None, timeout_seconds: float
+) -> None:
+    """Return once a person has approved the call. Raises ToolCallRefused for a no, no answer in time, or an error."""
+    if confirm is None:
+        raise ToolCallRefused(f"{tool.name!r} needs an approval that nobody can give here: {reason}")
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            answer = await _ask_person(confirm, tool.name, args, reason)
+    except TimeoutError as exc:
+        raise ToolCallRefused(f"{tool.name!r} was not approved within {timeout_seconds} seconds") from exc
+    except Exception as exc:
+        raise ToolCallRefused(f"{tool.name!r} was not approved: asking failed with {type(exc).__name__}") from exc
+    if answer is not True:
+        raise ToolCallRefused(f"{tool.name!r} was rejected by the user")
+
+
+async def _ask_person(confirm: ConfirmAction, name: str, args: dict[str, Any], reason: str) -> Any:
+    if inspect.iscoroutinefunction(confirm):
+        return await contained(confirm(name, args, reason))
+    answer = await in_thread(lambda: confirm(name, args, reason))
+    return await contained(answer) if inspect.isawaitable(answer) else answer
+
+
+def _by_name(
+    decision: Literal["deny", "review", "allow"], tool_name: str, patterns: Sequence[str]
+) -> PolicyDecision | None:
+    is_match = fnmatchcase if decision == "allow" else _is_named
+    for index, pattern in enumerate(patterns):
+        if is_match(tool_name, pattern):
+            reason = f"{tool_name!r} matches the {decision} rule {pattern!r}"
+            return PolicyDecision(decision, reason, Rule(decision, index, pattern))
+    return None
+
+
+def _is_named(name: str, pattern: str) -> bool:
+    """Return whether a restricting rule names this tool. Case makes no difference."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name.casefold(), pattern.casefold())
+
+
+def _check_rule(rule: Mapping[str, str]) -> None:
+    """Raise ValueError for a rule that can never match."""
+    if set(rule) - {"matches"} != _RULE_KEYS or not all(isinstance(part, str) for part in rule.values()):
+        raise ValueError(
+            f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', each with text, "
+            "and may have 'matches'"
+        )
+    if rule.get("matches", "text") not in FORMS:
+        raise ValueError(f"deny_when rule {dict(rule)!r}: matches {rule['matches']!r} is none of {', '.join(FORMS)}")
+    problem = problem_of(_form_of(rule), rule["pattern"])
+    if problem:
+        raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
+
+
+def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
+    """Return the form that a rule looks for; a pattern with an @ means an address where the rule does not say."""
+    form = cast("ArgumentForm", rule.get("matches", "text"))
+    return "email" if form == "text" and "@" in rule["pattern"] else form
+
+
+def _matches(value: Any, pattern: str, form: ArgumentForm) -> bool:
+    return any(
+        matches_text(text, pattern) or matches_form(form, text, pattern) or _is_same_number(leaf, pattern)
+        for leaf in _leaves(value)
+        for text in _spellings(leaf)
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield every key and scalar inside a value: a forbidden address must not hide in a list or in a key."""
+    waiting = [value]  # no recursion: a model may nest deeper than Python can
+    while waiting:
+        match waiting.pop():
+            case Mapping() as pairs:
+                yield from pairs or ("{}",)
+                waiting.extend(pairs.values())
+            case list() | tuple() | set() | frozenset() as items:
+                yield from () if items else ("[]",)
+                waiting.extend(items)
+            case None:
+                pass
+            case scalar:
+                yield scalar
+
+
+def _spellings(leaf: Any) -> tuple[str, ...]:
+    if isinstance(leaf, bool):
+        return (str(leaf), *_BOOLEAN_SPELLINGS[leaf])
+    if isinstance(leaf, float):
+        whole = (str(int(leaf)),) if leaf.is_integer() else ()
+        return (str(leaf), json.dumps(leaf), format(Decimal(str(leaf)), "f"), *whole)
+    return (str(leaf),)
+
+
+def _is_same_number(leaf: Any, pattern: str) -> bool:
+    """Return whether a number, also one in text, equals the pattern's: 5, 5.0, 05 and 5e0 are the same."""
+    if isinstance(leaf, bool):
+        return False
+    try:
+        return Decimal(str(leaf).strip()) == Decimal(pattern.strip())
+    except InvalidOperation:
+        return False
+
+
+def plain_texts(text: str) -> set[str]:
+    """Return the text as it looks: compatibility forms and case folded, white space as one space, nothing invisible.
+
+    A reader may take a tab or line end for a space or overlook it, so there is a second form without them.
+    """
+    return {_folded(_GAPS.sub(" ", text)), _folded(_BREAKS.sub("", text))}
+
+
+def matches_text(text: str, pattern: str) -> bool:
+    """Return whether the text matches the shell pattern, as written or in one of their plain forms."""
+    if fnmatchcase(text, pattern):
+        return True
+    patterns = plain_texts(pattern)
+    return any(fnmatchcase(plain, each) for plain in plain_texts(text) for each in patterns)
+
+
+def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
+    """Return whether something of this form in the text matches the pattern."""
+    match form:
+        case "email":
+            wanted = _address_pattern(pattern)
+            return any(fnmatchcase(address, wanted) for address in _addresses(text))
+        case "domain":
+            wanted = _host(_plain(pattern))
+            return any(fnmatchcase(host, wanted) or fnmatchcase(host, f"*.{wanted}") for host in _hosts(text))
+        case "path":
+            wanted = _path(_plain(pattern))
+            return any(fnmatchcase(path, wanted) for path in _paths(text))
+        case "number":
+            return _matches_number(text, pattern)
+    return False
+
+
+def problem_of(form: ArgumentForm, pattern: str) -> str:
+    """Return why a pattern can never match its form, or ""."""
+    if form == "number" and not _numbers(_compared(pattern)[1]):
+        return f"{pattern!r} is no number: write 500, or >500, >=500, <0, <=0"
+    if form == "email" and "@" not in pattern and "*" not in pattern:
+        return f"{pattern!r} is no address: write eve@example.com or *@example.com"
+    return ""
+
+
+def _folded(text: str) -> str:
+    compatible = unicodedata.normalize("NFKC", _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold())
+    return _GAPS.sub(" ", _UNSEEN.sub("", compatible)).strip()
+
+
+def _plain(text: str) -> str:
+    """Return the plain form without tabs and line ends: addresses and paths contain no gaps."""
+    return _folded(_BREAKS.sub("", text))
+
+
+def _readings(text: str) -> set[str]:
+    """Return the plain forms, as written and with percent codes decoded."""
+    return {read for plain in plain_texts(text) for read in (plain, _folded(unquote(plain)))}
+
+
+def _addresses(text: str) -> Iterator[str]:
+    """Yield the mail addresses in a text, each also without the tag behind a plus sign."""
+    for reading in _readings(text):
+        for local, domain in _ADDRESS.findall(_COMMENT.sub("", reading)):
+            name, host = local.strip('"').strip(), _host(domain)
+            yield f"{name}@{host}"
+            yield f"{name.partition('+')[0]}@{host}"
+
+
+def _address_pattern(pattern: str) -> str:
+    local, at, domain = _plain(pattern).strip("<>").rpartition("@")
+    return f"{local}@{_host(domain)}" if at else domain
+
+
+def _hosts(text: str) -> Iterator[str]:
+    """Yield the hosts that a text may name: of its addresses, its URLs, and each of its words as a host."""
+    for reading in _readings(text):
+        for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
+            rest = _SCHEMES.sub("", word).lstrip("/")
+            if "@" in word:
+                yield _host(re.split("[/?#&]", word.rpartition("@")[2])[0])
+            with contextlib.suppress(ValueError):
+                yield _host(urlsplit(f"//{rest}").hostname or "")
+
+
+def _host(name: str) -> str:
+    """Return a host in one spelling: Unicode rather than Punycode, no final dot, IP addresses in the usual notation."""
+    host = name.translate(_DOTS).strip(".[]")
+    with contextlib.suppress(UnicodeError):
+        host = host.encode("ascii").decode("idna") if "xn--" in host else host
+    if re.fullmatch(r"[0-9a-fx.]+", host) and host[:1].isdigit():
+        with contextlib.suppress(OSError):
+            return socket.inet_ntoa(socket.inet_aton(host))
+    if ":" in host:
+        with contextlib.suppress(ValueError):
+            address = ipaddress.IPv6Address(host)
+            return str(address.ipv4_mapped or address)
+    return host
+
+
+def _paths(text: str) -> Iterator[str]:
+    """Yield a path without detours, and with a final slash, so that `/etc/*` holds for /etc itself."""
+    for reading in _readings(text):
+        path = _path(reading)
+        yield from (path, f"{path}/")
+
+
+def _path(written: str) -> str:
+    local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", written.replace("\\", "/").strip("\"'"))
+    return posixpath.normpath(re.sub("/+", "/", local)) if local else ""
+
+
+def _matches_number(text: str, pattern: str) -> bool:
+    compare, wanted = _compared(pattern)
+    return any(compare(number, limit) for number in _numbers(text) for limit in _numbers(wanted))
+
+
+def _compared(pattern: str) -> tuple[Callable[[Decimal, Decimal], bool], str]:
+    match = _COMPARED.fullmatch(unicodedata.normalize("NFKC", pattern))
+    return (_COMPARISONS[match[1]], match[2]) if match else (operator.eq, pattern)
+
+
+def _numbers(text: str) -> set[Decimal]:
+    """Return the numbers that a text may mean: 1.000 is one and a thousand. An empty set if it is no number."""
+    written = _plain(text)[:_MAX_NUMBER_CHARS].replace("\u2212", "-")
+    digits = "".join(str(unicodedata.decimal(char, char)) for char in written)
+    bare = re.sub(r"^[^\d+\-.,]+|[^\d]+$", "", digits)
+    bare = re.sub(r"^([+-])[^\d.,]+", r"\1", bare)
+    if not _NUMBER.fullmatch(bare.lstrip(".,") if bare[:1] in ".," else bare):
+        return set()
+    solid = re.sub("['\u2019 _]", "", bare)
+    readings = {solid, solid.replace(",", ""), solid.replace(".", "").replace(",", ".")}
+    numbers = set()
+    for reading in readings:
+        with contextlib.suppress(InvalidOperation):
+            numbers.add(Decimal(reading))
+    return numbers

@@ -1,0 +1,76 @@
+"""Prices and context windows of models, from the optional library genai-prices. Never uses the network."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from sayso.agent.messages import UsageStats
+
+log = logging.getLogger(__name__)
+
+#: US dollars for a million tokens: of the prompt, and of the completion.
+Price = tuple[float, float]
+
+
+def cost_usd(
+    model: str,
+    usage: UsageStats,
+    provider: str = "",
+    *,
+    prices: Mapping[str, Price] | None = None,
+) -> float | None:
+    """Return what the usage cost in US dollars; None where the price of the model is unknown.
+
+    A price in `prices` comes first; it has no discount for tokens read from a prompt cache. Otherwise genai-prices is
+    asked if it is installed: only among the models of the provider where one is named, so that a local model does not
+    get the price of a hosted model with the same name. The first call imports that library, about a tenth of a second.
+    """
+    if prices is not None and model in prices:
+        prompt, completion = prices[model]
+        return (usage.prompt_tokens * prompt + usage.completion_tokens * completion) / 1_000_000
+    library = _library()
+    return None if library is None or not model else _listed_price(library, model, usage, provider)
+
+
+@lru_cache(maxsize=256)
+def context_tokens(model: str, provider: str) -> int | None:
+    """Return the size of a model's context window in tokens; None where it is unknown."""
+    library = _library()
+    if library is None:
+        return None
+    try:
+        _, known = library.data_snapshot.get_snapshot().find_provider_model(model, None, provider, None)
+    except LookupError:
+        return None
+    window = known.context_window
+    return window if isinstance(window, int) and window > 0 else None
+
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    try:
+        import genai_prices
+        import genai_prices.data_snapshot
+    except ImportError:
+        return None
+    return genai_prices
+
+
+def _listed_price(library: Any, model: str, usage: UsageStats, provider: str) -> float | None:
+    try:
+        counted = library.Usage(
+            input_tokens=usage.prompt_tokens,
+            output_tokens=usage.completion_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+        )
+        price = library.calc_price(counted, model, provider_id=provider or None)
+    except LookupError:
+        return None
+    except Exception as exc:  # noqa: BLE001  # an unknown price must never prevent an answer
+        log.warning("pricing.failed", extra={"model": model, "reason": type(exc).__name__})
+        return None
+    return float(price.total_price)

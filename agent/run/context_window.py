@@ -1,0 +1,97 @@
+"""Fits a transcript into the context window of a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sayso.agent.messages import Message, Role
+from sayso.agent.tools.results import truncate
+
+#: Assumed context window of a model whose size is unknown, such as one on a private server, in tokens.
+DEFAULT_CONTEXT_TOKENS = 200_000
+#: The share of the context window that one tool result may take.
+RESULT_SHARE = 0.25
+#: The share of the context window that is left for a transcript at least, whatever else the request contains.
+MIN_TRANSCRIPT_SHARE = 0.125
+#: Bytes of UTF-8 that count as one token. Plain English has more; numbers, JSON and Chinese have about as many.
+BYTES_PER_TOKEN = 3
+#: Tokens that a file counts as, about those of a picture.
+FILE_TOKENS = 1500
+#: Texts are not cut below this number of tokens.
+MIN_TEXT_TOKENS = 100
+#: Transcripts with fewer characters fit every known model and are not measured.
+SMALL_CHARS = 6000
+
+
+def text_tokens(text: str) -> int:
+    """Return an estimate of the tokens of a text, rather too high than too low."""
+    return len(text.encode(errors="surrogatepass")) // BYTES_PER_TOKEN + 1
+
+
+def message_tokens(message: Message) -> int:
+    """Return an estimate of the tokens of a message with its calls and files."""
+    calls = sum(text_tokens(call.tool_name + json.dumps(call.parameters, default=str)) for call in message.tool_calls)
+    return text_tokens(message.content) + calls + FILE_TOKENS * (len(message.media) + len(message.pictures))
+
+
+def transcript_tokens(messages: Sequence[Message]) -> int:
+    """Return an estimate of the tokens of a transcript."""
+    return sum(map(message_tokens, messages))
+
+
+def is_small(messages: Sequence[Message]) -> bool:
+    """Return whether a transcript fits every model and need not be measured."""
+    return sum(len(message.content) for message in messages) < SMALL_CHARS
+
+
+def fit_transcript(
+    history: Sequence[Message], current: Sequence[Message], *, max_tokens: int, result_tokens: int | None = None
+) -> list[Message]:
+    """Return the transcript in about `max_tokens` tokens, as far as possible.
+
+    First, tool results are cut to `result_tokens` each (default: a quarter of `max_tokens`). Then the oldest exchanges
+    of the `history` are left out; if even the last exchange does not fit, its longest texts are cut. Finally, the
+    longest texts of the `current` exchange are cut.
+    """
+    limit = min(result_tokens or int(max_tokens * RESULT_SHARE), max(max_tokens // 2, MIN_TEXT_TOKENS))
+    history = [_cut(message, limit) if message.role is Role.TOOL else message for message in history]
+    current = [_cut(message, limit) if message.role is Role.TOOL else message for message in current]
+    recent = _newest_exchanges(history, max_tokens - transcript_tokens(current))
+    return [*recent, *_cut_longest(current, max_tokens - transcript_tokens(recent))]
+
+
+def _newest_exchanges(history: Sequence[Message], max_tokens: int) -> Sequence[Message]:
+    """Return the newest complete exchanges that fit. An exchange begins with a user's message.
+
+    If the last exchange alone does not fit, its texts are cut to half of the limit, because it is missed the most.
+    """
+    starts = [at for at, message in enumerate(history) if message.role is Role.USER]
+    total, first = 0, len(history)
+    for start in reversed([0, *starts[1:]] if history else []):
+        total += transcript_tokens(history[start:first])
+        if total > max_tokens:
+            break
+        first = start
+    if first == len(history) and history:
+        last = _cut_longest(history[starts[-1] if starts else 0 :], max_tokens // 2)
+        return last if transcript_tokens(last) <= max_tokens else []
+    return history[first:]
+
+
+def _cut_longest(messages: Sequence[Message], max_tokens: int) -> Sequence[Message]:
+    """Return the messages with their longest texts cut, until all fit or no text is long."""
+    limit = max(map(message_tokens, messages), default=0)
+    while transcript_tokens(messages) > max_tokens and limit > MIN_TEXT_TOKENS:
+        limit = max(limit // 2, MIN_TEXT_TOKENS)
+        messages = [_cut(message, limit) for message in messages]
+    return messages
+
+
+def _cut(message: Message, max_tokens: int) -> Message:
+    """Return the message with the beginning and end of its text in about `max_tokens` tokens."""
+    tokens = text_tokens(message.content)
+    if tokens <= max_tokens:
+        return message
+    return replace(message, content=truncate(message.content, len(message.content) * max_tokens // tokens))

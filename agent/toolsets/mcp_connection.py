@@ -1,0 +1,640 @@
+"""The connection to one MCP server, on the official SDK: a program or a URL, opened again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from sayso.agent.extras import install_command
+from sayso.agent.toolsets.base import (
+    MAX_TOOLS,
+    UNCLEAR_STATUSES,
+    AnswerLost,
+    CallRefused,
+    SourceError,
+    SourceUnreachable,
+    pause_seconds,
+    scrub,
+)
+from sayso.channels.redaction import redact
+from sayso.pending.concurrency import LoopThread
+
+if TYPE_CHECKING:
+    import httpx2
+    from mcp import Client
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import CallToolResult
+    from mcp.types import Tool as Definition
+
+T = TypeVar("T")
+
+#: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
+FIRST_PAUSE_SECONDS = 0.5
+
+#: Longest pause between two attempts, in seconds.
+LONGEST_PAUSE_SECONDS = 30.0
+
+#: Longest pause that a call waits for, in seconds. A longer one refuses the call at once.
+MAX_WAIT_SECONDS = 2.0
+
+#: Time limit of closing, in seconds: a server that ignores the end of its input is killed meanwhile.
+CLOSE_SECONDS = 5.0
+
+#: How long a cancelled call may take to tell the server so, in seconds.
+CANCEL_SECONDS = 1.0
+
+#: Most pages that are read of a list of tools.
+MAX_PAGES = 50
+
+#: Largest answer in bytes; for a stream of events, the largest part before it is opened again.
+MAX_ANSWER_BYTES = 50_000_000
+
+#: Time limit to connect and to send, in seconds. The answer has none here: a stream may be silent for long.
+SEND_SECONDS = 30.0
+
+#: Longest line of a program's standard error, in characters; a longer one is passed on in parts.
+MAX_STDERR_CHARS = 65_536
+
+#: Longest text quoted from a library or a server, in characters: the rest quotes what it read.
+MAX_QUOTE_CHARS = 200
+
+
+class ReconnectingConnection:
+    """The connection of one provider. Callers may be on any thread and any event loop.
+
+    It runs on an event loop of its own, in a daemon thread of the process that calls first; a forked process makes its
+    own. `changed` is called on that thread when the server announces other tools, and when the connection is lost.
+    """
+
+    def __init__(self, server: McpServer, *, connect_seconds: float, call_seconds: float) -> None:
+        self._server = server
+        self._connect_seconds = connect_seconds
+        self._call_seconds = call_seconds
+        self._by_process: dict[int, _ProcessConnection] = {}
+        self.changed: Callable[[], None] = lambda: None
+
+    async def definitions(self) -> list[Definition]:
+        """Return the server's tools, as it last listed them. Raises SourceUnreachable."""
+        return await self._run(_ProcessConnection.definitions)
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
+        """Call a tool by the server's own name for it. Raises SourceUnreachable, CallRefused and AnswerLost."""
+        return await self._run(lambda connection: connection.call(name, dict(arguments), self._call_seconds))
+
+    def close(self) -> None:
+        """Close the connection and its thread; the next call makes new ones."""
+        connection = self._by_process.pop(os.getpid(), None)
+        if connection is not None:
+            connection.close()
+
+    async def _run(self, work: Callable[[_ProcessConnection], Coroutine[Any, Any, T]]) -> T:
+        new = _ProcessConnection(self._server, self._connect_seconds, self._notify)
+        connection = self._by_process.setdefault(os.getpid(), new)
+        return await asyncio.wrap_future(connection.loop.submit(work(connection)))
+
+    def _notify(self) -> None:
+        self.changed()  # looked up now: the provider sets it after construction
+
+
+@dataclass(slots=True)
+class _ProcessConnection:
+    """The part of a ReconnectingConnection in one process. All but `loop` and `close` is called on its loop."""
+
+    server: McpServer
+    connect_seconds: float
+    changed: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
+    pid: int = field(default_factory=os.getpid)
+    connection: McpConnection | None = None
+    connections: list[McpConnection] = field(default_factory=list)
+    failures: int = 0
+    next_attempt_at: float = 0.0
+    _last_error: str = ""
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _thread: LoopThread | None = None
+    _thread_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def loop(self) -> LoopThread:
+        with self._thread_lock:
+            if self._thread is None:
+                self._thread = LoopThread(asyncio.new_event_loop(), f"sayso-mcp-{self.server.name}")
+                atexit.register(self.close)
+            return self._thread
+
+    def close(self) -> None:
+        if self.pid != os.getpid():  # the parent's, seen by a forked process at its exit
+            return
+        atexit.unregister(self.close)
+        with self._thread_lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            with contextlib.suppress(TimeoutError):
+                thread.submit(self._close_all()).result(CLOSE_SECONDS)
+            thread.close()
+
+    async def definitions(self) -> list[Definition]:
+        return (await self._connected()).definitions
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        connection = await self._connected()
+        try:
+            result = await connection.call(name, arguments, seconds)
+        except AnswerLost:
+            self._count_failure()
+            raise
+        self.failures = 0
+        return result
+
+    async def _connected(self) -> McpConnection:
+        async with self._opening:
+            if self.connection is None or not self.connection.is_open:
+                await self._pause()
+                self.connection = await self._opened()
+            return self.connection
+
+    async def _pause(self) -> None:
+        seconds = self.next_attempt_at - self.clock()
+        if seconds > MAX_WAIT_SECONDS:
+            error = self._last_error or f"{self.server} broke off"
+            raise SourceUnreachable(f"{error}; the next attempt is in {seconds:.0f} s")
+        await asyncio.sleep(max(seconds, 0))
+
+    async def _opened(self) -> McpConnection:
+        connection = McpConnection(self.server, self.changed)
+        self.connections = [*filter(lambda each: not each.is_closed, self.connections), connection]
+        try:
+            await connection.open(self.connect_seconds)
+        except SourceUnreachable as exc:
+            self._last_error = str(exc)
+            self._count_failure()
+            raise
+        self.failures = 0
+        return connection
+
+    def _count_failure(self) -> None:
+        self.next_attempt_at = self.clock() + pause_seconds(self.failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self.failures += 1
+
+    async def _close_all(self) -> None:
+        await asyncio.gather(*(connection.close() for connection in self.connections))
+
+
+class McpConnection:
+    """One session with a server. Entered and left by one task of its own, as the SDK's cancel scopes demand.
+
+    Calls run in other tasks. A connection that broke, or on which a call was given up, takes no new calls, and closes
+    after the last one.
+    """
+
+    def __init__(self, server: McpServer, changed: Callable[[], None]) -> None:
+        self._server = server
+        self._changed = changed
+        self._monitor = TransportMonitor(self._retire)
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._tools_changed = asyncio.Event()
+        self._calls = 0
+        self._is_retired = False
+        self._error = ""
+        self._client: Client | None = None
+        self._session_task: asyncio.Task[None] | None = None
+        self.definitions: list[Definition] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes calls."""
+        return self._ready.is_set() and not (self._is_retired or self._ended.is_set())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its task has ended."""
+        return self._ended.is_set()
+
+    async def open(self, seconds: float) -> None:
+        """Connect and list the tools, within this time. Raises SourceUnreachable."""
+        self._session_task = asyncio.create_task(self._run())
+        try:
+            await _wait_for_any(self._ready, self._ended, seconds=seconds)
+        except BaseException:
+            self._cancel_handshake()
+            raise
+        if not self._ready.is_set():
+            self._cancel_handshake()
+            error = self._error if self._ended.is_set() else f"it gave no answer within {seconds:g} s"
+            why = scrub(error, self._server.secrets)
+            raise SourceUnreachable(f"{self._server} cannot be reached: {why}{self._monitor}; {self._server.cure}")
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        """Call a tool. Raises AnswerLost when no answer comes within this time, CallRefused when the server refuses."""
+        assert self._client is not None  # noqa: S101  # `open` has returned
+        self._calls += 1
+        answer = HttpAnswer()
+        call = asyncio.create_task(_with_http_answer(answer, self._client.call_tool(name, arguments)))
+        end = asyncio.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({call, end}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return self._result(call, seconds, answer.status)
+        finally:
+            end.cancel()
+            if not call.done():
+                call.cancel()
+                await asyncio.wait({call}, timeout=CANCEL_SECONDS)
+            self._calls -= 1
+            self._stop_if_unused()
+
+    async def close(self) -> None:
+        """Close the session. A program that does not end by itself is killed."""
+        self._is_retired = True
+        self._stop.set()
+        if not self._ready.is_set():
+            self._cancel_handshake()
+        await self._ended.wait()
+
+    def _cancel_handshake(self) -> None:
+        """Cancel the session's task, once: another cancellation would interrupt its cleanup."""
+        if self._session_task is not None:
+            self._session_task.cancel()
+            self._session_task = None
+
+    def _result(self, call: asyncio.Task[CallToolResult], seconds: float, status: int) -> CallToolResult:
+        from mcp.shared.exceptions import MCPError
+
+        if not call.done():
+            self._retire()
+            timeout = f"gave no answer within {seconds:g} s"
+            raise AnswerLost(f"{self._server} {'ended before it answered' if self._ended.is_set() else timeout}")
+        try:
+            return call.result()
+        except MCPError as exc:
+            raise self._failure(exc, status) from None
+        except (Exception, asyncio.CancelledError) as exc:  # the answer could not be parsed
+            raise AnswerLost(f"{self._server} answered with something unreadable ({type(exc).__name__})") from exc
+
+    def _failure(self, exc: MCPError, status: int) -> SourceError:
+        if _is_broken_off(exc):
+            self._retire()
+            return AnswerLost(f"{self._server} ended before it answered")
+        if _is_session_unknown(exc, status):
+            self._retire()
+        message = f"{_first_line(exc.message, self._server.secrets)}{_http_refusal(status)}"
+        if _may_have_run(exc, status):
+            return AnswerLost(f"{self._server} failed: {message}")
+        return CallRefused(message)
+
+    async def _run(self) -> None:
+        _silence_sdk_logs()
+        try:
+            async with AsyncExitStack() as stack:
+                await self._enter(stack)
+                self._ready.set()
+                await self._keep_listed()
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # `open` reports it; may be a group of errors
+            self._error = _reason(exc, self._server.secrets)
+        finally:
+            was_ready, self._is_retired = self._ready.is_set() and not self._is_retired, True
+            self._ended.set()
+            if was_ready:
+                self._changed()
+
+    async def _enter(self, stack: AsyncExitStack) -> None:
+        try:
+            from mcp import Client
+        except ImportError as exc:
+            raise SourceError(f"the SDK is not installed: {install_command('mcp')}") from exc
+        transport = self._server.transport(self._monitor)
+        client = await stack.enter_async_context(Client(transport, message_handler=self._on_message, cache=None))
+        # The SDK's own check evaluates the server's patterns and references, which can keep a process busy forever.
+        setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010
+        self.definitions = await _list_tools(client)
+        listening = asyncio.create_task(self._listen(client))
+        stack.callback(listening.cancel)
+        self._client = client
+
+    async def _keep_listed(self) -> None:
+        """List the tools again whenever they change, until the connection is to end."""
+        while not self._stop.is_set():
+            await _wait_for_any(self._stop, self._tools_changed)
+            if self._tools_changed.is_set() and not self._stop.is_set():
+                self._tools_changed.clear()
+                self.definitions = await _list_tools(self._client)
+                self._changed()
+
+    async def _listen(self, client: Client) -> None:
+        """Subscribe to changes of the tools where the protocol can; older servers send a notification instead."""
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+        from mcp.shared.exceptions import MCPError
+
+        try:
+            async with client.listen(tools_list_changed=True) as subscription:
+                async for _ in subscription:
+                    self._tools_changed.set()
+        except SubscriptionLost:
+            self._retire()
+        except (ListenNotSupportedError, MCPError):
+            return
+
+    async def _on_message(self, message: Any) -> None:
+        from mcp.types import ToolListChangedNotification
+
+        if isinstance(message, ToolListChangedNotification):
+            self._tools_changed.set()
+
+    def _retire(self) -> None:
+        """Take no further calls; those under way may still be answered."""
+        was_open, self._is_retired = self.is_open, True
+        self._stop_if_unused()
+        if was_open:
+            self._changed()
+
+    def _stop_if_unused(self) -> None:
+        if self._is_retired and not self._calls:
+            self._stop.set()
+
+
+async def _accept_result(_: str, __: CallToolResult) -> None:
+    """Accept any result: the model reads it either way."""
+
+
+async def _wait_for_any(*events: asyncio.Event, seconds: float | None = None) -> None:
+    """Wait until one of the events is set, or the time is up."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def _list_tools(client: Any) -> list[Definition]:
+    """Return all pages of the list, within bounds that no honest server reaches."""
+    definitions: list[Definition] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        definitions += page.tools
+        cursor = page.next_cursor
+        if not cursor or len(definitions) > 10 * MAX_TOOLS:
+            break
+    return definitions
+
+
+def _silence_sdk_logs() -> None:
+    """Raise log levels: the SDK logs what a server wrote, and the HTTP client every URL; both may hold secrets."""
+    for name, level in (
+        ("mcp", logging.CRITICAL),
+        ("client", logging.CRITICAL),
+        ("httpx2", logging.WARNING),
+        ("httpcore2", logging.WARNING),
+    ):
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logger.level, level))
+
+
+#: How the SDK says that no answer will come. Servers use its code for that, -32000, for errors of their own.
+_BROKEN_OFF = ("Connection closed", "SSE stream ")
+
+
+def _is_broken_off(exc: MCPError) -> bool:
+    """Return whether no answer came, so that the connection cannot be used any more."""
+    from mcp.types import CONNECTION_CLOSED
+
+    return exc.code == CONNECTION_CLOSED and exc.message.startswith(_BROKEN_OFF)
+
+
+def _is_session_unknown(exc: MCPError, status: int) -> bool:
+    """Return whether the server has forgotten this session, so that the next call needs another."""
+    from mcp.types import INVALID_REQUEST
+
+    return status == HTTPStatus.NOT_FOUND and exc.code == INVALID_REQUEST
+
+
+def _may_have_run(exc: MCPError, status: int) -> bool:
+    """Return whether the call may have taken effect. `status` is HTTP's answer, 0 where HTTP is not used."""
+    from mcp.types import PARSE_ERROR
+
+    is_unreadable = exc.code == PARSE_ERROR and status != 0
+    return _is_broken_off(exc) or is_unreadable or status in (*UNCLEAR_STATUSES, HTTPStatus.ACCEPTED)
+
+
+def _http_refusal(status: int) -> str:
+    """Return how HTTP refused, which the protocol's own errors leave out; "" where it did not."""
+    cure = ": check its headers" if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) else ""
+    return f"; it answered {status}{cure}" if status >= HTTPStatus.BAD_REQUEST else ""
+
+
+def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
+    """Return why it failed; of other libraries' errors only the type, since their text may hold a URL with a secret."""
+    cause = exc
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, SourceError):
+        return str(cause)
+    from mcp.shared.exceptions import MCPError
+
+    if isinstance(cause, MCPError):
+        return "it ended before it answered" if _is_broken_off(cause) else _first_line(str(cause), secrets)
+    if isinstance(cause, FileNotFoundError | PermissionError | NotADirectoryError):
+        return f"{cause.filename!r}: {cause.strerror}"
+    return type(cause).__name__
+
+
+def _first_line(text: str, secrets: Sequence[str]) -> str:
+    """Return the first line, scrubbed before it is cut: half a secret would not be found."""
+    return scrub(text, secrets).partition("\n")[0][:MAX_QUOTE_CHARS].rstrip(":. ")
+
+
+@dataclass(slots=True)
+class HttpAnswer:
+    """HTTP's status for the last request of one task; 0 before an answer, and where HTTP is not used."""
+
+    status: int = 0
+
+
+#: Where the HTTP status of the present task's requests is noted: other calls run on the same connection.
+http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
+
+
+async def _with_http_answer(answer: HttpAnswer, call: Coroutine[Any, Any, T]) -> T:
+    """Await a call while HTTP's status for it is noted in `answer`."""
+    http_answer.set(answer)
+    return await call
+
+
+@dataclass(slots=True)
+class TransportMonitor:
+    """Watches a transport: counts a program's lines that are no messages, sees its end, and notes HTTP's status."""
+
+    on_end: Callable[[], None]
+    invalid_lines: int = 0
+    status: int = 0
+
+    async def forward(self, source: Any, target: Any) -> None:
+        """Forward messages until the source ends; lines that are no messages are only counted."""
+        async with target:
+            async for message in source:
+                if isinstance(message, Exception):
+                    self.invalid_lines += 1
+                else:
+                    await target.send(message)
+        self.on_end()
+
+    async def note_status(self, response: Any) -> None:
+        """Note HTTP's status, which the protocol's own errors leave out."""
+        self.status = response.status_code
+        if answer := http_answer.get():
+            answer.status = response.status_code
+
+    def __str__(self) -> str:
+        count = self.invalid_lines
+        lines = f"; {count} lines of its output were no messages: logs belong on stderr" if count else ""
+        return f"{lines}{_http_refusal(self.status)}"
+
+
+#: Starts a program that the kernel kills with this process: one that ignores the end of its input would outlive a
+#: killed worker. PR_SET_PDEATHSIG is 1, SIGKILL 9.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """A program that speaks over standard input and output, or a URL that speaks streamable HTTP."""
+
+    name: str
+    command: Sequence[str] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | Path | None = None
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"the MCP server {self.name!r}"
+
+    @property
+    def secrets(self) -> list[str]:
+        """The values that must not be repeated in an error."""
+        values = [*self.env.values(), *self.headers.values()]
+        return [part for value in values for part in (value, value.rpartition(" ")[2])]
+
+    @property
+    def cure(self) -> str:
+        """What to look at when it cannot be reached."""
+        return "run its command in a shell to see why" if self.command else "check that it runs, and its url"
+
+    @asynccontextmanager
+    async def transport(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
+        """Yield the streams to and from it, for mcp's Client."""
+        async with self._program(monitor) if self.command else self._http(monitor) as streams:
+            yield streams
+
+    @asynccontextmanager
+    async def _program(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
+        import anyio
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        command, *args = self._command_that_dies_with_us()
+        parameters = StdioServerParameters(
+            command=command, args=args, env=dict(self.env), cwd=self.cwd, encoding_error_handler="replace"
+        )
+        with _scrubbed_stderr(self.secrets) as stderr:
+            async with stdio_client(parameters, errlog=stderr) as (read, write):
+                forwarded, messages = anyio.create_memory_object_stream[Any](0)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(monitor.forward, read, forwarded)
+                    yield messages, write
+                    tasks.cancel_scope.cancel()
+
+    def _command_that_dies_with_us(self) -> Sequence[str]:
+        """Return the command behind _DIE_WITH_PARENT; as it is on other systems, and for a program that is missing."""
+        if sys.platform != "linux" or not sys.executable or not self._program_exists():
+            return self.command
+        return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.command]
+
+    def _program_exists(self) -> bool:
+        program = self.command[0]
+        if "/" in program:
+            program = str(Path(self.cwd or "") / program)
+        return shutil.which(program, path=self.env.get("PATH")) is not None
+
+    @asynccontextmanager
+    async def _http(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with (
+            capped_client(self.headers, monitor.note_status) as client,
+            streamable_http_client(self.url, http_client=client) as streams,
+        ):
+            yield streams
+
+
+@contextmanager
+def _scrubbed_stderr(secrets: Sequence[str]) -> Iterator[TextIO]:
+    """Yield a file for a program's standard error; it is copied to ours, without secrets."""
+    reader, writer = os.pipe()
+    lines = os.fdopen(reader, encoding="utf-8", errors="replace")
+    threading.Thread(target=_copy_lines, args=(lines, secrets), name="mcp-stderr", daemon=True).start()
+    with os.fdopen(writer, "w") as file:
+        yield file
+
+
+def _copy_lines(lines: TextIO, secrets: Sequence[str]) -> None:
+    """Copy to standard error until the program, and all that it started, have closed the pipe."""
+    with lines:
+        while line := lines.readline(MAX_STDERR_CHARS):
+            print(redact(scrub(line, secrets)), end="", file=sys.__stderr__ or sys.stderr, flush=True)
+
+
+def capped_client(
+    headers: Mapping[str, str], on_response: Callable[[Any], Awaitable[None]], max_bytes: int = MAX_ANSWER_BYTES
+) -> httpx2.AsyncClient:
+    """Return an HTTP client with these headers that breaks off longer answers.
+
+    `on_response` is called with each response before its body is read.
+    """
+    import httpx2
+
+    class CappedStream(httpx2.AsyncByteStream):
+        """Another stream, which breaks off when it grows too long."""
+
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in self._stream:
+                size += len(chunk)
+                if size > max_bytes:
+                    raise httpx2.ReadError(f"more than {max_bytes} bytes")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def cap(response: httpx2.Response) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise httpx2.DecodingError("compressed, which was not asked for: it may be any size")
+        response.stream = CappedStream(response.stream)
+
+    return httpx2.AsyncClient(
+        headers={"Accept-Encoding": "identity", **headers},
+        timeout=httpx2.Timeout(SEND_SECONDS, read=None),
+        event_hooks={"response": [on_response, cap]},
+    )
