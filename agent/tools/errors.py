@@ -1,4 +1,13 @@
-"""ToolError tree."""
+"""The errors of tools.
+
+ToolError
+├── ToolNotFoundError
+├── ToolValidationError
+│   └── ToolParameterError
+├── ToolExecutionError
+│   └── EffectUnknownError
+└── ToolLoadError
+"""
 
 from __future__ import annotations
 
@@ -9,20 +18,20 @@ from typing import Any
 
 from sayso.channels.redaction import redact
 
-#: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
+#: Exceptions by which a tool's code may end more than itself. A KeyboardInterrupt comes from the user, in sync code.
 FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
-#: Characters of the names of parameters that an error shows.
+#: Longest list of parameter names in an error, in characters.
 MAX_NAME_CHARS = 200
 
 
-#: The edge of the box around a validation error.
+#: The border of the box around a validation error.
 _RULE = "=" * 60
 
 
 class ToolError(Exception):
-    """Base of what the tools room raises. Models and people read its words, so secrets of this process are redacted."""
+    """Base of all errors of tools. Models and users read the text, so secrets of this process are redacted."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
@@ -32,19 +41,19 @@ class ToolError(Exception):
 
     @property
     def words_for_person(self) -> str:
-        """What the person whose yes ran the tool is told; "" for words that stay private."""
+        """The text for the user who confirmed the call; "" if the error's text is private."""
         return str(self)
 
 
 class ToolNotFoundError(ToolError):
-    """Raised when a tool is asked for by a name nobody registered."""
+    """Raised when no tool is registered under a name."""
 
 
 class ToolValidationError(ToolError):
-    """Raised when a tool is defined wrongly, or called with arguments its schema refuses.
+    """Raised when a tool is defined wrongly, or called with arguments that its schema refuses.
 
-    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do. Without a `message` they make
-    one, in a box (seed: Error Messages).
+    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do. Without a `message` the text
+    is made of them, in a box (seed: Error Messages).
     """
 
     def __init__(
@@ -59,21 +68,21 @@ class ToolValidationError(ToolError):
 
 def _boxed(tool_name: str, param_name: str, issue: str, suggestion: str) -> str:
     lines = [_RULE, f"❌ Tool Validation Error: {tool_name!r}", _RULE, ""]
-    shown = param_name if len(param_name) <= MAX_NAME_CHARS else f"{param_name[:MAX_NAME_CHARS]}..."
-    lines += [f"Parameter: {shown}"] if shown else []
+    names = param_name if len(param_name) <= MAX_NAME_CHARS else f"{param_name[:MAX_NAME_CHARS]}..."
+    lines += [f"Parameter: {names}"] if names else []
     lines += [f"Issue: {issue}"]
     lines += ["", f"💡 Suggestion: {suggestion}"] if suggestion else []
     return "\n".join([*lines, "", _RULE])
 
 
 class ToolParameterError(ToolValidationError):
-    """Raised when a call has arguments that its tool refuses; the text is what a model corrects itself from."""
+    """Raised when a tool refuses the arguments of a call; the text tells the model how to correct them."""
 
 
 class ToolExecutionError(ToolError):
-    """Raised when a tool's own code failed. The cause is chained, and in `error`; `params` is what it was called with.
+    """Raised when a tool's code failed. The cause is chained and in `error`; `params` are the call's arguments.
 
-    `params` stays out of the text: arguments are the user's words.
+    `params` stays out of the text, since arguments contain the user's words.
     """
 
     def __init__(
@@ -91,12 +100,12 @@ class ToolExecutionError(ToolError):
 
     @property
     def words_for_person(self) -> str:
-        """Nothing of an exception that the tool's author did not write for people."""
+        """The text; "" for an exception that the tool's author did not write for users."""
         return str(self) if self.error is None else ""
 
 
 class EffectUnknownError(ToolExecutionError):
-    """Raised when somebody else was asked to act and no answer came: whether it took effect, nobody can tell."""
+    """Raised when a call was sent to another system and no answer came: it may have taken effect."""
 
 
 class ToolLoadError(ToolError):
@@ -104,11 +113,11 @@ class ToolLoadError(ToolError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is spelled most like it; "" where none is near."""
+    """Return the known name with the most similar spelling; "" if none is similar."""
     return next(iter(difflib.get_close_matches(str(name), list(known), n=1)), "")
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
-    """The question for a message, in a form such as `"; {}"`; "" where no known name is near."""
+    """Return "did you mean ...?" in a form such as `"; {}"`; "" if no known name is similar."""
     close = nearest(name, known)
     return form.format(f"did you mean {close!r}?") if close else ""

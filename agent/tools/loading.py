@@ -1,4 +1,4 @@
-"""Modules, folders, hot reload, registry of members."""
+"""Tools loaded from modules, files and folders, and loaded again when their files change."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """What modules of tools held: the tools, and the executor factories by the kind they rebuild.
+    """The contents of modules: their tools, and executor factories by the kind of action they rebuild.
 
-    `problems` are the files of a folder that could not be loaded, a line each; `files` what was read.
+    `problems` has a line for each file of a folder that could not be loaded; `files` are those that were read.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -45,23 +45,23 @@ class LoadedTools:
 
 
 class ToolLoader:
-    """Tools out of modules, files and folders, at run time (seed: Dynamic Tools)."""
+    """Loads tools from modules, files and folders at run time (seed: Dynamic Tools)."""
 
     @staticmethod
     def from_module(module_path: str) -> list[Tool]:
-        """The tools of a module by its dotted name. Raises ToolLoadError, which names file and line."""
+        """Return the tools of a module by its dotted name. Raises ToolLoadError, which names file and line."""
         return list(load_tools(module_path).tools)
 
     @staticmethod
     def from_file(file_path: str | Path) -> list[Tool]:
-        """The tools of one .py file, read anew each time. Raises ToolLoadError."""
+        """Return the tools of one .py file, read anew each time. Raises ToolLoadError."""
         return list(_file(str(file_path), Path(file_path)).tools)
 
     @staticmethod
     def from_directory(directory: str | Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> list[Tool]:
-        """The tools of all .py files in a folder but those that begin with `_` or match a pattern of `exclude`.
+        """Return the tools of all .py files in a folder, except names with a leading `_` and patterns of `exclude`.
 
-        A broken file is logged, and the rest is loaded. Raises ToolLoadError when there is no such folder.
+        A broken file is logged, and the others are loaded. Raises ToolLoadError if there is no such folder.
         """
         loaded = _folder(str(directory), Path(directory), recursive=recursive, exclude=exclude)
         for problem in loaded.problems:
@@ -70,12 +70,12 @@ class ToolLoader:
 
     @staticmethod
     def reload_module(module_path: str) -> list[Tool]:
-        """`from_module`, with what the file says now. Raises ToolLoadError, and then the old module stays."""
+        """Load a module anew and return its tools. Raises ToolLoadError, and then keeps the old module."""
         return list(load_tools(module_path, again=True).tools)
 
     @staticmethod
     def reload_file(file_path: str | Path) -> list[Tool]:
-        """`from_file`."""
+        """Return `from_file`, which always reads anew."""
         return ToolLoader.from_file(file_path)
 
 
@@ -83,7 +83,7 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
     """Load one source: a module's dotted name, a file ending in .py, or a folder of them; paths start at `base`.
 
     With `again` a module is read anew, as files always are. Raises ToolLoadError, which names the file and the line
-    that failed; of a folder the rest is loaded.
+    that failed; in a folder, the other files are loaded all the same.
     """
     path, is_folder = _path(source, base or Path())
     if source.endswith(".py"):
@@ -99,9 +99,9 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
 
 
 def _path(source: str, base: Path) -> tuple[Path, bool]:
-    """Where a source is, if it is a file or a folder, and whether it is a folder.
+    """Return the path of a source that is a file or a folder, and whether it is a folder.
 
-    One that the base is in is not taken: everything that lies about there would be run.
+    Raises ToolLoadError for a folder that contains `base`: all Python files in it would run.
     """
     try:
         path = (base / Path(source).expanduser()).resolve()
@@ -144,7 +144,7 @@ def _file(source: str, path: Path) -> LoadedTools:
 
 
 def _executed(source: str, name: str, path: Path) -> ModuleType:
-    """A module made anew from its file; where that fails, the one there was stays."""
+    """Return a module made anew from its file; if that fails, the old module stays in sys.modules."""
     spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
     if spec is None:
         raise ToolLoadError(f"cannot load tools from {source!r}: Python has no loader for {str(path)!r}")
@@ -163,7 +163,7 @@ def _executed(source: str, name: str, path: Path) -> ModuleType:
 
 
 class _FreshLoader(importlib.machinery.SourceFileLoader):
-    """Reads the source itself: cached bytecode is found by its second, and files are edited within one."""
+    """Reads the source itself: cached bytecode is matched by the second, and a file may change within one."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -190,7 +190,7 @@ def _import_name(source: str, *, again: bool = False) -> ModuleType:
         raise ToolLoadError(_broken(source, _origin(source), exc)) from exc
 
 
-#: How an import fails that is not the user's Ctrl-C: one that would end the program ends itself only.
+#: The exceptions of a failed import. SystemExit is one: a module must not end the process. Ctrl-C is not.
 _FAILURES = (Exception, SystemExit)
 
 
@@ -206,7 +206,7 @@ def _broken(source: str, path: str, exc: BaseException) -> str:
 
 
 def _place(path: str, exc: BaseException) -> tuple[str, int | None]:
-    """The line to look at: the last one in the module itself, else the deepest that is not Python's importer."""
+    """Return file and line to look at: the last in the module itself, else the deepest outside Python's importer."""
     if isinstance(exc, SyntaxError):
         return exc.filename or path, exc.lineno
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if "importlib" not in frame.filename]
@@ -228,7 +228,7 @@ def _contents(source: str, module: ModuleType) -> LoadedTools:
     return LoadedTools(tuple(tools.values()), factories, files=(Path(file),) if file else ())
 
 
-# What a module imports is asked nothing: proxies, such as Flask's `request`, raise at any question outside a request.
+# No attribute of a module's values is read: proxies, such as Flask's `request`, raise outside of a request.
 def _tools_of(value: Any) -> list[Tool]:
     if issubclass(type(value), Tool):
         return [value]
@@ -241,7 +241,7 @@ def _kind_of(value: Any) -> str | None:
 
 
 def _merged(source: str, parts: list[LoadedTools]) -> LoadedTools:
-    """All parts as one; the same object met twice (imported, or in a registry too) counts once."""
+    """Return all parts as one. An object that occurs twice (imported, or in a registry) counts once."""
     tools: dict[str, Tool] = {}
     factories: dict[str, ExecutorFactory] = {}
     for part in parts:
@@ -255,27 +255,28 @@ def _merged(source: str, parts: list[LoadedTools]) -> LoadedTools:
 
 
 def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
-    """Enter who has this name; the same object met twice counts once. Raises ToolLoadError when another has it."""
+    """Claim a name for an object. Raises ToolLoadError if another object has it."""
     if claims.setdefault(name, claimant) is not claimant:
         raise ToolLoadError(f"cannot load tools from {source!r}: {name!r} is defined twice, rename one")
 
 
-#: Seconds between two looks at the files.
-LOOK_SECONDS = 1.0
+#: Interval between two checks of the files, in seconds.
+CHECK_SECONDS = 1.0
 
 
-#: What is done with what a source, by its id, holds now. May raise ToolError, and then has changed nothing.
+#: Receives the id of a source and its present contents. May raise ToolError, and then must not have changed anything.
 Replace = Callable[[str, LoadedTools], None]
 
 
-#: A file as it was last seen: its time of change in nanoseconds, and its size in bytes.
-Seen = tuple[int, int]
+#: The state of a file: its modification time in nanoseconds, and its size in bytes.
+FileState = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """A module, file or folder whose files are watched: what it is called, which files it was read from, and how it is
-    loaded anew. `load` raises ToolError.
+class WatchedSource:
+    """A module, file or folder to watch: its name, the files it was read from, and `load`, which reads it anew.
+
+    `load` raises ToolError.
     """
 
     name: str
@@ -283,32 +284,32 @@ class Watched:
     load: Callable[[], LoadedTools]
 
 
-class Reload:
-    """Watches the files of some sources. What imports cannot be seen: a helper module's edit needs a restart.
+class ToolReloader:
+    """Loads sources again when their files change. A changed helper module that they import needs a restart.
 
-    An edit that does not load is logged, and what was loaded before stays until one does.
+    An edit that does not load is logged, and the tools loaded before stay until one does.
     """
 
-    def __init__(self, watched: Mapping[str, Watched], base: Path, replace: Replace) -> None:
-        """`watched` is by what `replace` is told; its paths start at `base`."""
+    def __init__(self, watched: Mapping[str, WatchedSource], base: Path, replace: Replace) -> None:
+        """`watched` is keyed by the ids that `replace` receives; its paths start at `base`."""
         self._watched = watched
         self._base = base
         self._replace = replace
         self._files = {source: self._state(source, each.files) for source, each in watched.items()}
 
-    def start(self, every_seconds: float = LOOK_SECONDS) -> None:
-        """Look again and again, in a thread that does not hold the process at its end."""
+    def start(self, every_seconds: float = CHECK_SECONDS) -> None:
+        """Check the files periodically, in a daemon thread."""
         threading.Thread(target=self._forever, args=(every_seconds,), name="reload", daemon=True).start()
 
-    def look(self) -> list[str]:
-        """Load what has changed since the last look. Returns what those are called that were replaced."""
+    def check(self) -> list[str]:
+        """Load the sources that changed since the last check. Returns the names of those that were replaced."""
         changed = [source for source in self._files if self._has_changed(source)]
         return [self._watched[source].name for source in changed if self._reloaded(source)]
 
     def _forever(self, every_seconds: float) -> None:
         never = threading.Event()
         while not never.wait(every_seconds):
-            self.look()
+            self.check()
 
     def _has_changed(self, source: str) -> bool:
         return self._state(source, tuple(self._files[source])) != self._files[source]
@@ -321,24 +322,26 @@ class Reload:
                 log.error("tools.broken", extra={"problem": problem})
             self._replace(source, loaded)
         except (ToolError, SystemExit) as exc:
-            log.error("tools.broken", extra={"problem": str(exc), "cure": "edit it again; the old ones stay"})
+            log.error(
+                "tools.broken", extra={"problem": str(exc), "cure": "edit it again; the tools loaded before stay"}
+            )
             self._files[source] = self._state(source, before)
             return False
         self._files[source] = self._state(source, loaded.files)
         log.warning("tools.reloaded", extra={"source": self._watched[source].name, "tools": len(loaded.tools)})
         return True
 
-    def _state(self, source: str, files: Sequence[Path]) -> dict[Path, Seen | None]:
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # what is no path is told when it is loaded
+    def _state(self, source: str, files: Sequence[Path]) -> dict[Path, FileState | None]:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # `load` reports an invalid path
             path = (self._base / Path(self._watched[source].name).expanduser()).resolve()
             if path.is_dir():
                 files = [*files, *path.glob("*.py")]
             elif path.suffix == ".py":
                 files = [*files, path]
-        return {file: _seen(file) for file in sorted(set(files))}
+        return {file: _file_state(file) for file in sorted(set(files))}
 
 
-def _seen(file: Path) -> Seen | None:
+def _file_state(file: Path) -> FileState | None:
     try:
         stat = file.stat()
     except OSError:

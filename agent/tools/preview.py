@@ -1,4 +1,4 @@
-"""Preview words, draft of a proposal, reason."""
+"""The preview of a call that needs a confirmation: its text, and the proposal made from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sayso.pending.proposals import current_context, stash_pending
 
 @dataclass(frozen=True)
 class AlreadyPending(ToolResult):
-    """This turn has proposed something already; nothing was added to it."""
+    """The result when this turn has a proposal already, and nothing was added."""
 
     kind: ClassVar[str] = "already_pending"
 
@@ -34,11 +34,11 @@ class AlreadyPending(ToolResult):
 
 
 class Proposable(Protocol):
-    """What a tool says of its calls."""
+    """The fields of a tool that a proposal needs."""
 
     @property
     def name(self) -> str:
-        """The kind of action that a call is."""
+        """The kind of the proposed action."""
 
     @property
     def idempotent(self) -> bool:
@@ -46,29 +46,29 @@ class Proposable(Protocol):
 
     @property
     def typed_code(self) -> bool:
-        """Whether the yes must name a code."""
+        """Whether the user must type a code to confirm."""
 
     @property
     def version(self) -> str:
-        """Which version of the tool is shown."""
+        """The version of the tool that the preview shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalDraft:
-    """A call as it is recorded, and its preview; a ToolResult in place of words means that there is nothing to ask."""
+    """A call's recorded arguments and its preview. A ToolResult as `preview` means that there is nothing to propose."""
 
     tool: Proposable
     args: dict[str, Any]
-    words: str | ToolResult
+    preview: str | ToolResult
 
     def propose(self, reason: str = "") -> ToolResult:
-        """Ask the user of the current channel run; `reason` is why. Raises ToolExecutionError, as `Tool.propose`."""
-        name, words = self.tool.name, self.words
-        if isinstance(words, ToolResult):
-            return words
+        """Ask the user of the current channel run to confirm; `reason` is why. Raises ToolExecutionError."""
+        name, preview = self.tool.name, self.preview
+        if isinstance(preview, ToolResult):
+            return preview
         try:
             proposal = stash_pending(
-                kind=name, preview=words, args=self.args, idempotent=self.tool.idempotent, reason=reason,
+                kind=name, preview=preview, args=self.args, idempotent=self.tool.idempotent, reason=reason,
                 typed_code=self.tool.typed_code, version=self.tool.version,
             )  # fmt: skip
         except PendingActionExistsError as exc:
@@ -77,21 +77,21 @@ class ProposalDraft:
             raise ToolExecutionError(f"cannot propose {name!r}: {exc}", tool_name=name, error=exc) from exc
         if proposal is None:
             raise ToolExecutionError(
-                f"{name!r} needs a yes, but no user is here to give it: run it on a channel", tool_name=name
+                f"{name!r} needs a confirmation, but there is no user to give it: run it on a channel", tool_name=name
             )
-        return PendingConfirmation(action=name, preview=words)
+        return PendingConfirmation(action=name, preview=preview)
 
 
-#: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
+#: A format template over the arguments, or a function of them. A ToolResult means that there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
 
 
-#: Values that no Markdown hides in, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
+#: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
 _NUMBERS = (int, float, Decimal, date, time)
 
 
-#: What Markdown would read as anything but itself: links, code, emphasis, entities, escapes. An underscore inside a
-#: word and a star between spaces are themselves anyway.
+#: Characters that are Markdown syntax: links, code, emphasis, entities, escapes. An underscore inside a word and a star
+#: between spaces are not.
 _MARKUP = re.compile(
     r"""()(
         \\(?=[!-/:-@\[-`{-~]|$) | [`\[\]] | <(?=\S) | &(?=\#?\w+;) | ~(?=~) | (?<=~)~
@@ -101,25 +101,25 @@ _MARKUP = re.compile(
 )
 
 
-#: What it would read so at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
+#: Markdown syntax at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
 _AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
 
 
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 
 
-#: What could pass for the end of an argument in a list of them, and space that nobody would see there.
+#: Text that could pass for the end of an argument in a list of arguments, and space that nobody would see there.
 _ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
 
 
-#: Code blocks, code and links, where no spelling keeps an argument what it is.
+#: Code blocks, code and links, in which no escape keeps an argument literal.
 _CODE_OR_LINK = re.compile(
     r"^\ {0,3}(```+|~~~+)[^\n]*\n.*?(?:^\ {0,3}\1|\Z) | (?<!`)(`+)(?!`).*?(?<!`)\2(?!`) | \[[^\]]*\]\([^)]*\)?",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 
 
-#: Where a line ends, which is shown as ⏎, and space that a page would show as one.
+#: Line breaks, shown as ⏎, and runs of spaces, which a page would show as one.
 _BREAK = re.compile(r"\s*\n\s*")
 
 
@@ -127,7 +127,7 @@ _WIDE = re.compile(r"\s{2,}")
 
 
 def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
-    """Refuse a template that is malformed, or names an argument the tool does not have, and an async function."""
+    """Raise ToolValidationError for a malformed template, an unknown argument in it, and an async function."""
     if inspect.iscoroutinefunction(preview):
         raise ToolValidationError(f"preview of {tool_name!r} is async: give a plain function, which runs in a thread")
     if not isinstance(preview, str):
@@ -158,56 +158,54 @@ def _root(field: str) -> str:
 def preview_text(
     tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str] = ()
 ) -> str | ToolResult:
-    """The preview of one call. Raises TypeError when it is no text, ValueError when it comes out empty: nobody can
-    agree to nothing.
+    """Return the preview of one call. Raises TypeError if it is no text, ValueError if it is empty.
 
-    Without a template or function it is the tool's name and every argument, whole; of those that are None, the
-    `optional` ones, which are None where nobody gives them, are left out. Arguments stand in it and in templates as
-    they are: nothing in one can hide a part of it, pass for another argument, or begin a line of its own. What a
-    function returns is its author's Markdown.
+    Without a template or function it is the tool's name and every argument in full; `optional` arguments that are None
+    are left out. Arguments are literal in it and in templates: none can hide a part of itself, pass for another
+    argument, or begin a line of its own. A function returns Markdown of the tool's author.
     """
-    words = _words(tool_name, preview, args, optional)
-    if not isinstance(words, str | ToolResult):
-        raise TypeError(f"the preview of {tool_name!r} is {words!r}: return text, or a ToolResult to propose nothing")
-    if isinstance(words, str) and not words.strip():
+    text = _text(tool_name, preview, args, optional)
+    if not isinstance(text, str | ToolResult):
+        raise TypeError(f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing")
+    if isinstance(text, str) and not text.strip():
         raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
-    return words
+    return text
 
 
-def _words(
+def _text(
     tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str]
 ) -> str | ToolResult:
     if isinstance(preview, str):
         return _LiteralFormatter().vformat(preview, (), args)
     if preview is not None:
         return preview(**args, **with_context(preview, current_context))
-    said = {name: value for name, value in args.items() if value is not None or name not in optional}
-    listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in said.items())
+    given = {name: value for name, value in args.items() if value is not None or name not in optional}
+    listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
     return f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
 
 
 class _LiteralFormatter(string.Formatter):
-    """Fills a template with values that stand in it as they are, attributes and items of arguments too."""
+    """Fills a template with literal values, also of attributes and items of arguments."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """One value in words."""
+        """Return one value as literal text."""
         if isinstance(value, str):
             return str(format(literal(value), format_spec))
         if isinstance(value, _NUMBERS):
             return str(format(value, format_spec))
-        return literal(str(format(value, format_spec)) if format_spec else _in_words(value))
+        return literal(str(format(value, format_spec)) if format_spec else _plain_text(value))
 
 
 def _listed(value: Any) -> str:
-    """A value in a list of arguments: in quotes where its end would not be seen."""
-    words = _in_words(value)
-    if isinstance(value, str) and (not words.strip() or _ENDS_EARLY.search(words)):
-        words = json.dumps(words, ensure_ascii=False)
-    return literal(words)
+    """Return a value in a list of arguments, in quotes if its end would not be visible."""
+    text = _plain_text(value)
+    if isinstance(value, str) and (not text.strip() or _ENDS_EARLY.search(text)):
+        text = json.dumps(text, ensure_ascii=False)
+    return literal(text)
 
 
-def _in_words(value: Any) -> str:
-    """A value as text: what holds others as the JSON that is stored, so that none of its parts is left out."""
+def _plain_text(value: Any) -> str:
+    """Return a value as text; a collection as the JSON that is stored, so that no part of it is left out."""
     plain = to_jsonable_python(value, fallback=str)
     if isinstance(plain, list | dict):
         return json.dumps(plain, ensure_ascii=False)
@@ -215,7 +213,7 @@ def _in_words(value: Any) -> str:
 
 
 def literal(text: str) -> str:
-    """The text on one line, spelled so that Markdown shows its very characters, and what nobody sees by its code."""
+    """Return the text on one line, escaped so that Markdown shows it literally, with invisible characters as codes."""
     line = _WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), _BREAK.sub(" ⏎ ", readable(text).strip()))
     for pattern in (_MARKUP, _AT_START, _NUMBER_AT_START):
         line = pattern.sub(_escaped, line)
@@ -226,22 +224,22 @@ def _escaped(found: re.Match[str]) -> str:
     return f"{found[1]}\\{found[2]}"
 
 
-#: The argument that a tool with `think_augment` has besides its own.
+#: The argument that `think_augment` adds to a tool.
 REASON = "toolcall_reason"
 
 
-_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
+_REASON_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
 
 
 def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with the reason first: a model that has to say why decides better after it."""
+    """Return the schema with the reason first: a model decides better after it has written why."""
     if REASON in schema["properties"]:
         return dict(schema)
-    return {**schema, "properties": {REASON: _SCHEMA, **schema["properties"]}}
+    return {**schema, "properties": {REASON: _REASON_SCHEMA, **schema["properties"]}}
 
 
 def without_reason(params: Mapping[str, Any], parameters: Iterable[ToolParameter]) -> Mapping[str, Any]:
-    """The arguments without the reason for the call, unless the tool has a parameter of that name itself."""
+    """Return the arguments without the reason for the call, unless the tool itself has a parameter of that name."""
     if not isinstance(params, Mapping) or REASON not in params or any(each.name == REASON for each in parameters):
         return params
     return {name: value for name, value in params.items() if name != REASON}

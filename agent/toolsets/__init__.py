@@ -1,1 +1,1 @@
-"""Tools from elsewhere, and which of them a model sees."""
+"""Tools from other sources (MCP servers, OpenAPI documents), and selectors of the tools that a model sees."""

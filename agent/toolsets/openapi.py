@@ -41,36 +41,39 @@ from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)
 
-#: Seconds one request may take, the document's included.
+#: Time limit of one request, also of the one for the document, in seconds.
 CALL_SECONDS = 30.0
-#: Bytes of one answer.
+
+#: Largest answer, in bytes.
 MAX_ANSWER_BYTES = 5_000_000
-#: Characters of an error's body that are shown.
+
+#: Longest quote of an error's body, in characters.
 MAX_ERROR_CHARS = 500
-#: Operations that were left out of which one document's log tells.
-MAX_TOLD = 20
+
+#: Most skipped operations of one document that are logged.
+MAX_LOGGED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Api:
-    """A document that was read: its operations by the names of their tools, and the origin they are at."""
+    """A parsed document: its operations by the names of their tools, and the client of their origin."""
 
     title: str
     operations: Mapping[str, Operation]
-    pinned: OriginClient
+    client: OriginClient
 
 
 class OpenApiToolProvider:
     """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document, given as a file or by its URL.
 
     Every request goes to one origin: that of `base_url`, else of the document's first server, which for a document
-    from a URL must be the document's own. Private addresses and plain http are for hosts that `base_url` names.
-    `include` and `exclude` are patterns over operation names: `operationId`, else method and path, as in
-    `get_pets_id`. `arguments` are fixed values of parameters, such as an account's id: they are sent with every
-    operation that has a parameter of that name, and no model is shown it. `auth` signs every call, and is not sent with
-    the request for the document. `seconds` is the time limit of a call, `max_bytes` the size of an answer.
+    from a URL must be the document's own origin. Private addresses and plain http are allowed only for the host that
+    `base_url` names. `include` and `exclude` are patterns over operation names: `operationId`, else method and path, as
+    in `get_pets_id`. `arguments` are fixed values of parameters, such as an account's id: they are sent with every
+    operation that has a parameter of that name, and no model sees that parameter. `auth` signs every call, but not the
+    request for the document. `seconds` is the time limit of a call, `max_bytes` the largest answer.
 
-    GET and HEAD promise to read only (RFC 9110); every other operation counts as destructive.
+    GET and HEAD only read (RFC 9110); every other operation counts as destructive.
     """
 
     def __init__(
@@ -100,18 +103,18 @@ class OpenApiToolProvider:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the document has to be fetched."""
+        """Whether the document has a URL."""
         return self._source.startswith(("http://", "https://"))
 
     async def list_tools(self) -> list[Tool]:
-        """The operations as tools; the document is read once. Raises SourceError, SourceUnreachable for none there."""
+        """Return the operations as tools. The document is read once. Raises SourceError."""
         api = await self._opened()
         return await offload(
             lambda: [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
         )
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
-        """Send one operation's request. JSON comes back as values, text as text; other files become artifacts."""
+        """Send one operation's request. JSON is returned as values, text as text; other files become artifacts."""
         try:
             api = await self._opened()
             if tool_name not in api.operations:
@@ -122,14 +125,14 @@ class OpenApiToolProvider:
             return _failed(f"{self.name}: {exc}")
 
     def own_name(self, tool_name: str) -> str:
-        """What the document calls an operation that was listed under this name."""
+        """Return the document's name of an operation that was listed under this name."""
         return self._api.operations[tool_name].name if self._api else tool_name
 
     async def _call(self, api: _Api, operation: Operation, parameters: dict[str, Any]) -> ToolOutcome:
         request = request_for(operation, {**parameters, **dict(self._fixed_of(operation))})
         request = self._auth.sign(request) if self._auth else request
         try:
-            answer = await api.pinned.ask(
+            answer = await api.client.send(
                 request.method, request.path, request.headers, request.body, reads_only=operation.reads_only
             )
         except SourceUnreachable as exc:
@@ -137,15 +140,17 @@ class OpenApiToolProvider:
         except AnswerLost as exc:
             return _unclear(f"{self.name}: {exc}", operation)
         if answer.status >= 400:
-            ended = _unclear if answer.status in UNCLEAR_STATUSES else _failed
-            return ended(self._refusal(operation, answer), operation)
+            outcome = _unclear if answer.status in UNCLEAR_STATUSES else _failed
+            return outcome(self._refusal(operation, answer), operation)
         return ToolOutcome(success=True, result=self._value(operation, answer))
 
     def _refusal(self, operation: Operation, answer: HttpResponse) -> str:
-        asked = f"{operation.method.upper()} {operation.path}"
+        request = f"{operation.method.upper()} {operation.path}"
         body = self._text(answer).strip() if _is_text(answer) else ""
         cut = body if len(body) <= MAX_ERROR_CHARS else body[:MAX_ERROR_CHARS] + "..."
-        return f"{self.name} answered {answer.status} ({_phrase(answer.status)}) to {asked}: {cut or 'no reason given'}"
+        return (
+            f"{self.name} answered {answer.status} ({_phrase(answer.status)}) to {request}: {cut or 'no reason given'}"
+        )
 
     def _value(self, operation: Operation, answer: HttpResponse) -> Any:
         if not answer.data:
@@ -157,8 +162,8 @@ class OpenApiToolProvider:
                 return self._text(answer)
         if _is_text(answer):
             return self._text(answer)
-        made = emit_artifact(data=answer.data, mime_type=answer.content_type or None, filename=answer.filename)
-        return f"(handed to the user: {made.filename or 'a file'}, {made.mime_type}, {made.size} bytes)"
+        file = emit_artifact(data=answer.data, mime_type=answer.content_type or None, filename=answer.filename)
+        return f"(handed to the user: {file.filename or 'a file'}, {file.mime_type}, {file.size} bytes)"
 
     def _text(self, answer: HttpResponse) -> str:
         return scrub(decoded(answer.data, answer.charset), self._secrets)
@@ -168,11 +173,11 @@ class OpenApiToolProvider:
         return self._auth.secrets if self._auth else ()
 
     def _tools(self, api: _Api, name: str, operation: Operation) -> list[Tool]:
-        """The operation as a tool; none for one that cannot be: the others go on."""
+        """Return the operation as a tool. One that is unusable is logged and left out; the others are still offered."""
         tags = {ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE}
         try:
             schema = safe_schema(operation.schema)
-            made = Tool(
+            tool = Tool(
                 name,
                 bounded_description(operation.description, f"{operation.method.upper()} {operation.path}"),
                 schema,
@@ -183,7 +188,7 @@ class OpenApiToolProvider:
                         operation.path,
                         operation.description,
                         schema,
-                        api.pinned.base_url,
+                        api.client.base_url,
                         *self._fixed_of(operation),
                     ]
                 ),
@@ -193,18 +198,18 @@ class OpenApiToolProvider:
         except (UnusableSchema, ToolValidationError) as exc:
             log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": str(exc)})
             return []
-        return [made]
+        return [tool]
 
     async def _opened(self) -> _Api:
         if self._api is None:
             text = await self._document()
-            # Not on the loop: what others wrote may take long to read.
+            # In a thread: a document may take long to process.
             self._api = await offload(lambda: self._read(parse(text, self._source_name)))
         return self._api
 
     @property
     def _source_name(self) -> str:
-        """The document, for errors: a URL may hold a secret."""
+        """The document's name in errors, without its URL, which may hold a secret."""
         return f"the document of {urlsplit(self._source).hostname}" if self.is_remote else self._source
 
     async def _document(self) -> str:
@@ -212,8 +217,8 @@ class OpenApiToolProvider:
             return await offload(_read_file, Path(self._source))
         parts = urlsplit(self._source)
         path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        pinned = self._pinned(f"{parts.scheme}://{parts.netloc}", MAX_DOCUMENT_BYTES)
-        answer = await pinned.ask(
+        client = self._client(f"{parts.scheme}://{parts.netloc}", MAX_DOCUMENT_BYTES)
+        answer = await client.send(
             "GET", path, {"Accept": "application/json, application/yaml, */*"}, None, reads_only=True
         )
         if answer.status != 200:
@@ -221,7 +226,7 @@ class OpenApiToolProvider:
         return answer.data.decode(errors="replace")
 
     def _read(self, document: Document) -> _Api:
-        url = self._base_url or _server(document, self._source if self.is_remote else "")
+        url = self._base_url or _server_url(document, self._source if self.is_remote else "")
         if not _is_usable(url):
             raise SourceError(f"{self._source_name} names no server that can be used: write its address as base_url")
         url = urlsplit(url)._replace(query="", fragment="").geturl()
@@ -229,54 +234,58 @@ class OpenApiToolProvider:
             raise SourceError(
                 f"{self._source_name} sends its calls to {urlsplit(url).netloc!r}: if you mean it, write it as base_url"
             )
-        refused: list[str] = []
-        # Not one more than is used: a document may have any number of them, each of any size.
-        fills = self._auth.fills if self._auth else lambda *_: False
-        chosen = list(islice(operations(document, refused, self._filter.accepts, fills), MAX_TOOLS + 1))
-        for why in refused[:MAX_TOLD]:
-            log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
-        if len(refused) > MAX_TOLD:
-            log.error("openapi.operations_left_out", extra={"source": self.name, "more": len(refused) - MAX_TOLD})
-        if len(chosen) > MAX_TOOLS:
-            raise SourceError(
-                f"{self._source_name} has more than {MAX_TOOLS} operations that are taken, so some would be left out: "
-                "choose those you need with include and exclude, as in include: [get*, createOrder]"
-            )
-        self._check_included(chosen, refused)
-        self._check_fixed(chosen)
-        chosen = [_without(each, self._fixed) for each in chosen]
-        names = legal_names([each.name for each in chosen])
+        selected = [_without(each, self._fixed) for each in self._selected(document)]
+        names = legal_names([each.name for each in selected])
         info = document.root.get("info")
         title = str(info.get("title", self.name)) if isinstance(info, Mapping) else self.name
-        return _Api(title, {names[each.name]: each for each in chosen}, self._pinned(url, self._max_bytes))
+        return _Api(title, {names[each.name]: each for each in selected}, self._client(url, self._max_bytes))
+
+    def _selected(self, document: Document) -> list[Operation]:
+        """Return the operations that the filter accepts; log the unusable ones. Raises SourceError."""
+        skipped: list[str] = []
+        is_filled = self._auth.fills if self._auth else lambda *_: False
+        # No more than needed: a document may have any number of operations, each of any size.
+        selected = list(islice(operations(document, skipped, self._filter.accepts, is_filled), MAX_TOOLS + 1))
+        for why in skipped[:MAX_LOGGED]:
+            log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
+        if len(skipped) > MAX_LOGGED:
+            log.error("openapi.operations_left_out", extra={"source": self.name, "more": len(skipped) - MAX_LOGGED})
+        if len(selected) > MAX_TOOLS:
+            raise SourceError(
+                f"{self._source_name} has more than {MAX_TOOLS} selected operations, so some would be left out: "
+                "choose those you need with include and exclude, as in include: [get*, createOrder]"
+            )
+        self._check_included(selected, skipped)
+        self._check_fixed(selected)
+        return selected
 
     def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
-        """Return the fixed arguments of an operation, in the order of their names."""
+        """Return the fixed arguments of an operation, sorted by name."""
         return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
 
-    def _check_included(self, chosen: Sequence[Operation], refused: Sequence[str]) -> None:
-        """Raise SourceError for an operation that `include` names by its name and that cannot be taken."""
-        plain = [name for name in self._filter.include or () if not set(name) & set("*?[")]
-        if missing := sorted(set(plain) - {operation.name for operation in chosen}):
-            reasons = f"; left out: {'; '.join(refused[:MAX_TOLD])}" if refused else ""
-            raise SourceError(f"{self._source_name}: include names operations that there are not: {missing!r}{reasons}")
+    def _check_included(self, selected: Sequence[Operation], skipped: Sequence[str]) -> None:
+        """Raise SourceError for an operation that `include` names without a pattern and that cannot be offered."""
+        exact = [name for name in self._filter.include or () if not set(name) & set("*?[")]
+        if missing := sorted(set(exact) - {operation.name for operation in selected}):
+            reasons = f"; left out: {'; '.join(skipped[:MAX_LOGGED])}" if skipped else ""
+            raise SourceError(f"{self._source_name}: include names operations that do not exist: {missing!r}{reasons}")
 
-    def _check_fixed(self, chosen: Sequence[Operation]) -> None:
-        """Raise SourceError for a fixed argument that no operation takes: a misspelled one would silently be lost."""
-        known = {name for operation in chosen for name in operation.places}
+    def _check_fixed(self, selected: Sequence[Operation]) -> None:
+        """Raise SourceError for a fixed argument that no operation takes: a misspelled one would be lost silently."""
+        known = {name for operation in selected for name in operation.places}
         if unknown := sorted(self._fixed.keys() - known):
             raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
 
-    def _pinned(self, url: str, max_bytes: int) -> OriginClient:
+    def _client(self, url: str, max_bytes: int) -> OriginClient:
         trusted = bool(self._base_url) and _is_same_origin(url, self._base_url)
         return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
 
 
 def _without(operation: Operation, fixed: Mapping[str, Any]) -> Operation:
-    """Return the operation with a schema that leaves the fixed arguments out."""
-    shown = {name: each for name, each in operation.schema["properties"].items() if name not in fixed}
+    """Return the operation with a schema without the fixed arguments."""
+    properties = {name: each for name, each in operation.schema["properties"].items() if name not in fixed}
     required = [name for name in operation.schema["required"] if name not in fixed]
-    return replace(operation, schema={**operation.schema, "properties": shown, "required": required})
+    return replace(operation, schema={**operation.schema, "properties": properties, "required": required})
 
 
 def _read_file(path: Path) -> str:
@@ -290,15 +299,15 @@ def _read_file(path: Path) -> str:
         raise SourceError(f"{path}: not text in UTF-8") from None
 
 
-def _server(document: Document, own_url: str) -> str:
+def _server_url(document: Document, own_url: str) -> str:
     try:
         return server_url(document, own_url)
-    except ValueError:  # brackets that do not close, and the like
+    except ValueError:  # a malformed URL
         return ""
 
 
 def _is_usable(url: str) -> bool:
-    """Whether requests can be sent there: a host, a port that is one, and no name and password."""
+    """Return whether requests can be sent to a URL: it has a host, a valid port, and no user name or password."""
     import httpx
 
     try:
@@ -321,7 +330,7 @@ def _phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
-        return "a status nobody knows"
+        return "an unknown status"
 
 
 def _is_text(answer: HttpResponse) -> bool:
@@ -334,7 +343,7 @@ def _failed(error: str, _: Operation | None = None) -> ToolOutcome:
 
 
 def _unclear(error: str, operation: Operation) -> ToolOutcome:
-    """What reads only has failed, and that is all."""
+    """Return an UnclearOutcome; a plain failure for an operation that only reads."""
     if operation.reads_only:
         return _failed(error)
     return UnclearOutcome(success=False, error=f"{error}; whether {operation.name!r} took effect is not known")

@@ -1,4 +1,4 @@
-"""Document, references, operations."""
+"""An OpenAPI document: parsed from JSON or YAML, its references resolved, its schemas as JSON Schema."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ import yaml
 from sayso.agent.tools.schema.json_schema import each_part, with_exclusive_limits
 from sayso.agent.toolsets.base import SourceError
 
-#: Parts of one operation's schemas that are read; what lies beyond is left open.
+#: Most parts of one operation's schemas that are read; further parts accept any value.
 MAX_PARTS = 4000
 
 
-#: Levels of a document that are read.
+#: Deepest nesting of a schema that is read, in levels.
 MAX_DEPTH = 60
 
-
-#: References that may lead from one to the next.
+#: Longest chain of references.
 MAX_HOPS = 30
 
-
-#: Keywords of OpenAPI that JSON Schema does not have, or that only tell people something.
+#: Keywords of OpenAPI that JSON Schema does not have, or that only inform people.
 _DROPPED = {
     "example",
     "examples",
@@ -40,13 +38,13 @@ _DROPPED = {
 
 
 class Document:
-    """A parsed document, and the way from `#/...` to what stands there."""
+    """A parsed document, which resolves references of the form `#/...`."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
 
     def resolved(self, value: Any) -> Mapping[str, Any]:
-        """The object itself, or the one it refers to. Raises SourceError."""
+        """Return the object itself, or the one it refers to. Raises SourceError."""
         for _ in range(MAX_HOPS):
             if not isinstance(value, Mapping):
                 raise SourceError(f"there is {type(value).__name__!r} where an object must be")
@@ -56,7 +54,7 @@ class Document:
         raise SourceError("its references lead to each other, and nowhere else")
 
     def at(self, reference: Any) -> Any:
-        """What stands at a reference. Raises SourceError for one that leads nowhere, or out of this document."""
+        """Return the value at a reference. Raises SourceError for one that leads nowhere, or out of this document."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise SourceError(f"it refers to {reference!r}: bundle the document into one file")
         value: Any = self.root
@@ -70,7 +68,7 @@ class Document:
 
 
 class Inliner:
-    """Puts references in place, for one operation. `cuts` names what was cut because it contains itself."""
+    """Inlines references, for one operation. `cuts` names the schemas that were cut because they contain themselves."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -78,7 +76,7 @@ class Inliner:
         self.cuts: list[str] = []
 
     def inline(self, schema: Any, inside: tuple[str, ...] = ()) -> Any:
-        """The schema without references, in JSON Schema's own words. Raises SourceError."""
+        """Return the schema as JSON Schema without references. Raises SourceError."""
         self._parts += 1
         if isinstance(schema, bool):
             return schema
@@ -87,12 +85,12 @@ class Inliner:
         if self._parts > MAX_PARTS or len(inside) > MAX_DEPTH:
             return self._cut("...")
         if "$ref" in schema:
-            return self._followed(schema, inside)
-        plain = {key: _settable(key, value) for key, value in schema.items() if _is_kept(key)}
+            return self._resolved(schema, inside)
+        plain = {key: _without_read_only(key, value) for key, value in schema.items() if _is_kept(key)}
         inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
 
-    def _followed(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+    def _resolved(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
         reference = schema["$ref"]
         if reference in inside:
             return self._cut(str(reference).rpartition("/")[2])
@@ -110,8 +108,8 @@ def _is_kept(key: Any) -> bool:
     return isinstance(key, str) and key not in _DROPPED and not key.startswith("x-")
 
 
-def _settable(key: str, value: Any) -> Any:
-    """What only the server sets has no place among arguments."""
+def _without_read_only(key: str, value: Any) -> Any:
+    """Return a map of properties without read-only ones, which only the server sets."""
     if key not in ("properties", "patternProperties") or not isinstance(value, Mapping):
         return value
     return {str(name): each for name, each in value.items() if not _is_read_only(each)}
@@ -122,10 +120,10 @@ def _is_read_only(schema: Any) -> bool:
 
 
 def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
-    """3.0 says `nullable: true` where JSON Schema has a type of its own for null."""
-    required, shown = schema.get("required"), schema.get("properties")
-    if isinstance(required, list) and isinstance(shown, dict):  # what was left out cannot be asked for
-        schema["required"] = [name for name in required if str(name) in shown]
+    """Return the schema with type null instead of OpenAPI 3.0's `nullable: true`, and `required` names that exist."""
+    required, properties = schema.get("required"), schema.get("properties")
+    if isinstance(required, list) and isinstance(properties, dict):  # read-only ones were removed
+        schema["required"] = [name for name in required if str(name) in properties]
     if not is_nullable:
         return schema
     if isinstance(schema.get("type"), str):
@@ -134,23 +132,21 @@ def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-#: Bytes of a document.
+#: Largest document, in bytes.
 MAX_DOCUMENT_BYTES = 50_000_000
 
-
-#: Levels of a YAML document.
+#: Deepest nesting of a YAML document, in levels.
 MAX_YAML_DEPTH = 500
 
-
-#: What is said of a document with more, and what libyaml says of one with a thousand.
+#: The error for a document with more levels, and libyaml's error for one with a thousand.
 _TOO_DEEP, _LIBYAML_TOO_DEEP = "nested too deeply to be a document", "exceeded maximum nesting depth"
 
 
 def parse(text: str, where: str) -> Document:
-    """The document in a JSON or YAML text. Raises SourceError, which names it by `where`."""
+    """Return the document in a JSON or YAML text. Raises SourceError, which names it by `where`."""
     try:
         root = json.loads(text) if text.lstrip().startswith("{") else _read_yaml(text)
-        root = _encodable(root) if "\\u" in text.lower() else root
+        root = _without_lone_surrogates(root) if "\\u" in text.lower() else root
     except json.JSONDecodeError as exc:
         raise SourceError(f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}") from exc
     except yaml.YAMLError as exc:
@@ -161,62 +157,62 @@ def parse(text: str, where: str) -> Document:
         raise SourceError(f"{where}: not YAML: {line}{problem}") from exc
     except RecursionError:
         raise SourceError(f"{where}: {_TOO_DEEP}") from None
-    except ValueError as exc:  # a number that is none, or that has thousands of digits
+    except ValueError as exc:  # an invalid number, or one with thousands of digits
         raise SourceError(f"{where}: holds a value that cannot be read: {exc}") from None
     version = root.get("openapi") if isinstance(root, Mapping) else None
     if not re.match(r"3\.[0-9]", str(version)):
-        said = f"it says openapi: {version!r}" if version else "it does not say `openapi: 3...`"
-        raise SourceError(f"{where}: no document of OpenAPI 3: {said}; convert it to 3.0 or 3.1")
+        reason = f"it says openapi: {version!r}" if version else "it does not say `openapi: 3...`"
+        raise SourceError(f"{where}: no document of OpenAPI 3: {reason}; convert it to 3.0 or 3.1")
     return Document(root)
 
 
-def _encodable(value: Any) -> Any:
-    """The same, with question marks for halves of characters: an escape can write one, and nobody can send it on."""
+def _without_lone_surrogates(value: Any) -> Any:
+    """Return the value with question marks for lone surrogates, which an escape can write but UTF-8 cannot hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
-        return {_encodable(name): _encodable(each) for name, each in value.items()}
-    return [_encodable(each) for each in value] if isinstance(value, list) else value
+        return {_without_lone_surrogates(name): _without_lone_surrogates(each) for name, each in value.items()}
+    return [_without_lone_surrogates(each) for each in value] if isinstance(value, list) else value
 
 
-_HALF_A_CHARACTER = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
+_SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 
 
-#: First characters of plain scalars that may be something else than text.
-_MAY_BE_NO_TEXT = frozenset("-+.0123456789~nNtTfF<")
+#: First characters of plain scalars that may not be text.
+_MAYBE_NOT_TEXT = frozenset("-+.0123456789~nNtTfF<")
 
 
-#: Scalars whose value is remembered while one document is read: schemas repeat their numbers.
-_MAX_REMEMBERED = 10_000
+#: Most scalars whose values are cached while one document is read: schemas repeat their numbers.
+_MAX_CACHED = 10_000
 
 
-#: Stands for a plain `<<`, which merges a mapping into the one that it is in.
+#: Stands for a plain `<<`, which merges a mapping into the one around it.
 _MERGE: Any = object()
 
 
 class _Scalars(yaml.SafeLoader):
-    """What a plain scalar means in YAML 1.2, which OpenAPI has: `no`, `on` and dates are text. Reads one document."""
+    """Resolves plain scalars of one document as YAML 1.2, which OpenAPI uses: `no`, `on` and dates are text."""
 
     def __init__(self) -> None:
         super().__init__("")
-        self._known: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
 
     def value(self, event: Any) -> Any:
-        """Return the value of a scalar that may be no text. Raises yaml.YAMLError and ValueError."""
+        """Return the value of a scalar that may not be text. Raises yaml.YAMLError and ValueError."""
         text = event.value
         if event.tag is None or event.tag == "!":
             if not event.implicit[0]:
                 return text
-            if text in self._known:
-                return self._known[text]
+            if text in self._cache:
+                return self._cache[text]
         reader: Any = self
         tag = event.tag if event.tag not in (None, "!") else reader.resolve(yaml.ScalarNode, text, (True, False))
         if tag == "tag:yaml.org,2002:merge":
             return _MERGE
-        made = reader.construct_object(yaml.ScalarNode(tag, text, event.start_mark, event.end_mark))
-        if event.tag is None and len(self._known) < _MAX_REMEMBERED:
-            self._known[text] = made
-        return made
+        value = reader.construct_object(yaml.ScalarNode(tag, text, event.start_mark, event.end_mark))
+        if event.tag is None and len(self._cache) < _MAX_CACHED:
+            self._cache[text] = value
+        return value
 
 
 _Scalars.yaml_implicit_resolvers = {
@@ -231,11 +227,11 @@ _Scalars.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|fa
 def _read_yaml(text: str) -> Any:
     """Return the values of a YAML text without aliases, which could grow without bounds. Raises yaml.YAMLError.
 
-    The values are made of libyaml's events in one pass: its nodes cost ten times as much. libyaml refuses an escape
-    that is half a character, so a text with one is parsed by PyYAML itself.
+    The values are built from libyaml's events in one pass: its nodes cost ten times as much. libyaml refuses an escape
+    of a lone surrogate, so a text with one is parsed by PyYAML itself.
     """
     fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader = yaml.SafeLoader(text) if _HALF_A_CHARACTER.search(text) else fast(text)
+    loader = yaml.SafeLoader(text) if _SURROGATE_ESCAPE.search(text) else fast(text)
     try:
         return _values(iter(loader.get_event, None))
     finally:
@@ -245,13 +241,13 @@ def _read_yaml(text: str) -> Any:
 def _values(events: Iterator[Any]) -> Any:
     """Return the value of the one document in the events, None where there is none."""
     scalars, documents, open_parts = _Scalars(), 0, list[list[Any]]([[]])
-    scalar, mapping, mapping_end = yaml.ScalarEvent, yaml.MappingStartEvent, yaml.MappingEndEvent  # a local is quicker
+    scalar, mapping, mapping_end = yaml.ScalarEvent, yaml.MappingStartEvent, yaml.MappingEndEvent  # locals are faster
     parts = open_parts[-1]
     for event in events:
         kind = type(event)
         if kind is scalar:
             text, tag = event.value, event.tag
-            is_text = tag is None and text and (text[0] not in _MAY_BE_NO_TEXT or not event.implicit[0])
+            is_text = tag is None and text and (text[0] not in _MAYBE_NOT_TEXT or not event.implicit[0])
             parts.append(text if is_text else scalars.value(event))
         elif kind is mapping or kind is yaml.SequenceStartEvent:
             if event.tag is not None:
@@ -261,9 +257,9 @@ def _values(events: Iterator[Any]) -> Any:
             if len(open_parts) > MAX_YAML_DEPTH:
                 raise RecursionError
         elif kind is mapping_end or kind is yaml.SequenceEndEvent:
-            made = open_parts.pop()
+            finished = open_parts.pop()
             parts = open_parts[-1]
-            parts.append(_mapping(made, event) if kind is mapping_end else made)
+            parts.append(_mapping(finished, event) if kind is mapping_end else finished)
         else:
             documents += _is_document(event)
             if documents > 1:
@@ -278,16 +274,16 @@ def _is_document(event: Any) -> bool:
 
 
 def _mapping(parts: list[Any], event: Any) -> dict[Any, Any]:
-    """Return keys and values that follow each other as a mapping, with what a `<<` merges below its own."""
+    """Return alternating keys and values as a mapping; its own keys override those that a `<<` merges."""
     keys, values = parts[::2], parts[1::2]
     try:
-        made = dict(zip(keys, values, strict=True))
+        mapping = dict(zip(keys, values, strict=True))
     except TypeError:
         raise _unreadable("a key that is no scalar", event) from None
-    if _MERGE not in made:
-        return made
-    merged = made.pop(_MERGE)
-    return {**merged, **made} if isinstance(merged, dict) else made
+    if _MERGE not in mapping:
+        return mapping
+    merged = mapping.pop(_MERGE)
+    return {**merged, **mapping} if isinstance(merged, dict) else mapping
 
 
 def _check_tag(event: Any) -> None:
@@ -300,7 +296,7 @@ def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
 
 
 def server_url(document: Document, own_url: str) -> str:
-    """The first server, absolute: "" when there is none. Relative ones start at the document's own URL."""
+    """Return the first server's absolute URL, "" if there is none. A relative one starts at the document's own URL."""
     servers = document.root.get("servers")
     server = as_mapping(servers[0]) if isinstance(servers, list) and servers else {}
     url = str(server.get("url", ""))
@@ -311,5 +307,5 @@ def server_url(document: Document, own_url: str) -> str:
 
 
 def as_mapping(value: Any) -> Mapping[Any, Any]:
-    """The value, if it is an object; else an empty one."""
+    """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Operations of an OpenAPI document and the arguments of each."""
+"""The operations of an OpenAPI document, and where each argument of an operation goes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from sayso.agent.toolsets.base import SourceError, legal_names
 from sayso.agent.toolsets.openapi_document import Document, Inliner, as_mapping
 
-#: Headers that belong to HTTP, or to who signs in: the specification has a document's own say about them ignored.
-_OWN_HEADERS = {
+#: Headers that the client sets itself. The specification says that parameters of these names are ignored.
+_CLIENT_HEADERS = {
     "accept",
     "content-type",
     "authorization",
@@ -31,7 +31,7 @@ _OWN_HEADERS = {
 }
 
 
-#: What a header or a cookie may be called (RFC 9110, section 5.6.2).
+#: The names that headers and cookies may have (RFC 9110, section 5.6.2).
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -46,13 +46,13 @@ _STYLES = {
 _DEFAULT_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 
 
-#: Whether somebody else fills the parameter that is here (query, header, cookie, path) and has this name.
-Fills = Callable[[str, str], bool]
+#: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled without the model.
+IsFilled = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one argument goes. `name` is the document's; `where` is path, query, header, cookie or body."""
+    """Where one argument goes. `name` is the document's name; `where` is path, query, header, cookie or body."""
 
     name: str
     where: str
@@ -62,21 +62,22 @@ class Place:
 
 
 def arguments_of(
-    document: Document, inliner: Inliner, item: Mapping[str, Any], operation: Mapping[str, Any], fills: Fills
+    document: Document, inliner: Inliner, item: Mapping[str, Any], operation: Mapping[str, Any], is_filled: IsFilled
 ) -> Arguments:
-    """All of one operation's, but for those that are filled already. Raises SourceError."""
+    """Return the arguments of one operation, without those that are filled already. Raises SourceError."""
     arguments = Arguments()
     for parameter in _parameters(document, item, operation):
-        if not fills(str(parameter.get("in")), str(parameter.get("name"))):
+        if not is_filled(str(parameter.get("in")), str(parameter.get("name"))):
             arguments.add(*_argument(inliner, parameter))
     _add_body(document, inliner, operation, arguments)
     return arguments
 
 
 class Arguments:
-    """The arguments of one operation, gathered; those of one name, and those no vendor accepts, get another.
+    """Collects the arguments of one operation. Duplicate names, and names no vendor accepts, are replaced.
 
-    `body_type` is the media type of its body, `whole_body` the place of the one argument that is all of it, if one is.
+    `body_type` is the media type of the body, `whole_body` the place of the one argument that is the entire body, if
+    there is one.
     """
 
     def __init__(self) -> None:
@@ -86,56 +87,56 @@ class Arguments:
 
     @property
     def in_path(self) -> set[str]:
-        """The names of those that stand in its path."""
+        """The names of the arguments in the path."""
         return {place.name for place in self.placed if place.where == "path"}
 
     def add(self, place: Place, schema: Any, required: bool) -> None:
-        """One more."""
+        """Add one argument."""
         self.placed[place] = (schema if isinstance(schema, dict) else {}, required)
 
     def merged(self) -> tuple[dict[str, Any], dict[str, Place]]:
-        """One object schema, and where each of its properties goes."""
-        twice = [place.name for place in self.placed]
-        whole = {
+        """Return one object schema, and the place of each of its properties."""
+        all_names = [place.name for place in self.placed]
+        unique = {
             place: f"{place.name}_{place.where}"
-            if twice.count(place.name) > 1 and place.where != "path"
+            if all_names.count(place.name) > 1 and place.where != "path"
             else place.name
             for place in self.placed
         }
-        legal = legal_names(list(whole.values()))
-        names = {legal[text]: place for place, text in whole.items()}
+        legal = legal_names(list(unique.values()))
+        names = {legal[text]: place for place, text in unique.items()}
         required = [name for name, place in names.items() if self.placed[place][1]]
         properties = {name: self.placed[place][0] for name, place in names.items()}
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}, names
 
 
 def _parameters(document: Document, item: Mapping[str, Any], operation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The path's own, and those of the operation, which replace them."""
+    """Return the parameters of the path, overridden by those of the operation."""
     both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
-    found = {(each.get("in"), each.get("name")): each for each in map(document.resolved, both)}
+    parameters = {(each.get("in"), each.get("name")): each for each in map(document.resolved, both)}
     return [
         each
-        for (where, name), each in found.items()
-        if not (where == "header" and str(name).lower() in _OWN_HEADERS)
-        and (_can_be_named(where, name) or each.get("required") is True)  # a required one has the operation refused
+        for (where, name), each in parameters.items()
+        if not (where == "header" and str(name).lower() in _CLIENT_HEADERS)
+        and (_is_valid_name(where, name) or each.get("required") is True)  # which is an error
     ]
 
 
-def _can_be_named(where: Any, name: Any) -> bool:
+def _is_valid_name(where: Any, name: Any) -> bool:
     return where not in ("header", "cookie") or bool(_TOKEN.fullmatch(str(name)))
 
 
 def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> tuple[Place, Any, bool]:
     where, name = parameter.get("in"), str(parameter.get("name"))
-    if not _can_be_named(where, name):
-        raise SourceError(f"its parameter {name!r} can be the name of no {where}")
+    if not _is_valid_name(where, name):
+        raise SourceError(f"its parameter {name!r} is no valid name of a {where}")
     if where not in _STYLES:
         raise SourceError(f"its parameter {name!r} is in {where!r}: OpenAPI 3 knows path, query, header and cookie")
     style = str(parameter.get("style", _DEFAULT_STYLE[where]))
     is_json = "content" in parameter
     if style not in _STYLES[where] and not is_json:
         raise SourceError(f"its parameter {name!r} has the style {style!r}, which is not supported")
-    schema = _only(parameter["content"]).get("schema", {}) if is_json else parameter.get("schema", {})
+    schema = _first_content(parameter["content"]).get("schema", {}) if is_json else parameter.get("schema", {})
     shown = inliner.inline(schema)
     if parameter.get("description") and isinstance(shown, dict):
         shown = {**shown, "description": str(parameter["description"])}
@@ -148,7 +149,7 @@ def _add_body(document: Document, inliner: Inliner, operation: Mapping[str, Any]
         return
     body = document.resolved(operation["requestBody"])
     content, required = as_mapping(body.get("content")), body.get("required") is True
-    kind = next((kind for kind in content if _is_spoken(kind)), None)
+    kind = next((kind for kind in content if _is_supported(kind)), None)
     if kind is None:
         if required:
             raise SourceError(
@@ -157,7 +158,7 @@ def _add_body(document: Document, inliner: Inliner, operation: Mapping[str, Any]
         return
     arguments.body_type = kind
     schema = inliner.inline(as_mapping(content[kind]).get("schema", {}))
-    if _is_flat(schema):
+    if _has_plain_properties(schema):
         needed = schema.get("required", []) if required else []
         for name, each in schema["properties"].items():
             arguments.add(Place(name, "body"), each, name in needed)
@@ -166,19 +167,19 @@ def _add_body(document: Document, inliner: Inliner, operation: Mapping[str, Any]
         arguments.add(arguments.whole_body, schema, required)
 
 
-def _is_spoken(kind: Any) -> bool:
+def _is_supported(kind: Any) -> bool:
     essence = str(kind).partition(";")[0].strip().lower()
     return is_json_type(essence) or essence in ("application/x-www-form-urlencoded", "text/plain")
 
 
 def is_json_type(content_type: str) -> bool:
-    """Whether a media type is JSON: `application/json`, `application/problem+json`."""
+    """Return whether a media type is JSON: `application/json`, `application/problem+json`."""
     essence = content_type.partition(";")[0].strip().lower()
     return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))
 
 
-def _is_flat(schema: Any) -> bool:
-    """Whether a body is an object whose properties can stand among the arguments, and nothing else."""
+def _has_plain_properties(schema: Any) -> bool:
+    """Return whether a body is an object with nothing but properties, which can be arguments of their own."""
     if not isinstance(schema, dict) or not schema.get("properties"):
         return False
     others = {"allOf", "anyOf", "oneOf", "not", "patternProperties", "minProperties"} & schema.keys()
@@ -189,21 +190,21 @@ def _is_flat(schema: Any) -> bool:
     )
 
 
-def _only(content: Any) -> Mapping[str, Any]:
+def _first_content(content: Any) -> Mapping[str, Any]:
     return as_mapping(next(iter(as_mapping(content).values()), {}))
 
 
-#: The methods of HTTP that a document may have operations for.
+#: The HTTP methods that a document may have operations for.
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 
 
-#: Methods that are known to change nothing (RFC 9110, section 9.2.1).
-READING = ("get", "head")
+#: Methods that only read (RFC 9110, section 9.2.1).
+READ_ONLY_METHODS = ("get", "head")
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `places` says where each argument goes; `whole_body`, that one argument is all of it."""
+    """One method of one path. `places` says where each argument goes; `whole_body` names the one that is the body."""
 
     name: str
     method: str
@@ -216,61 +217,66 @@ class Operation:
 
     @property
     def reads_only(self) -> bool:
-        """Whether its method promises to change nothing."""
-        return self.method in READING
+        """Whether its method only reads."""
+        return self.method in READ_ONLY_METHODS
 
 
 def operations(
-    document: Document, refused: list[str], takes: Callable[[str], bool], fills: Fills
+    document: Document, skipped: list[str], accepts: Callable[[str], bool], is_filled: IsFilled
 ) -> Iterator[Operation]:
-    """Every operation whose name is taken and that can be called; why others cannot is added to `refused`.
+    """Yield every usable operation whose name is accepted. Reasons for unusable ones are added to `skipped`.
 
-    What somebody else `fills` is none of their arguments.
+    Parameters that `is_filled` are left out of the arguments.
     """
     items = {
-        str(path): _path_item(document, item, refused, str(path))
+        str(path): _path_item(document, item, skipped, str(path))
         for path, item in as_mapping(document.root.get("paths")).items()
     }
-    found = [(path, method, item) for path, item in items.items() for method in METHODS if method in item]
+    candidates = [(path, method, item) for path, item in items.items() for method in METHODS if method in item]
     taken: set[str] = set()
-    for path, method, item in found:
+    for path, method, item in candidates:
         names = (_name(item[method], method, path), _name(None, method, path))
         name = next((name for name in names if name not in taken), "")
         taken.add(name)
-        if name and not takes(name):
+        if name and not accepts(name):
             continue
         try:
             if not name:
                 raise SourceError(f"another operation is called {names[0]!r}: give each its own operationId")
-            yield _operation(document, item, method, path, name, fills)
+            yield _operation(document, item, method, path, name, is_filled)
         except SourceError as exc:
-            refused.append(f"{method.upper()} {path}: {exc}")
-        except (TypeError, ValueError, AttributeError, KeyError) as exc:  # not of the form the specification gives
-            refused.append(f"{method.upper()} {path}: malformed ({type(exc).__name__}: {exc})")
+            skipped.append(f"{method.upper()} {path}: {exc}")
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+            KeyError,
+        ) as exc:  # malformed
+            skipped.append(f"{method.upper()} {path}: malformed ({type(exc).__name__}: {exc})")
 
 
-def _path_item(document: Document, item: Any, refused: list[str], path: str) -> Mapping[str, Any]:
+def _path_item(document: Document, item: Any, skipped: list[str], path: str) -> Mapping[str, Any]:
     try:
         return document.resolved(item)
     except SourceError as exc:
-        refused.append(f"{path}: {exc}")
+        skipped.append(f"{path}: {exc}")
         return {}
 
 
 def _name(operation: Any, method: str, path: str) -> str:
-    """Its `operationId`, else method and path: `get_pets_id`."""
+    """Return the `operationId`, else method and path: `get_pets_id`."""
     given = operation.get("operationId") if isinstance(operation, Mapping) else None
     return str(given) if given else "_".join([method, *re.findall(r"[A-Za-z0-9]+", path)])
 
 
 def _operation(
-    document: Document, item: Mapping[str, Any], method: str, path: str, name: str, fills: Fills
+    document: Document, item: Mapping[str, Any], method: str, path: str, name: str, is_filled: IsFilled
 ) -> Operation:
     if not path.startswith("/"):
         raise SourceError("its path does not begin with a slash")
     operation = document.resolved(item[method])
     inliner = Inliner(document)
-    arguments = arguments_of(document, inliner, item, operation, fills)
+    arguments = arguments_of(document, inliner, item, operation, is_filled)
     unfilled = set(re.findall(r"\{([^}]+)\}", path)) - arguments.in_path
     if unfilled:
         raise SourceError(f"nothing fills {sorted(unfilled)!r} in its path")
@@ -284,5 +290,5 @@ def _operation(
 
 def _description(operation: Mapping[str, Any], item: Mapping[str, Any], cuts: Sequence[str]) -> str:
     texts = [operation.get("summary") or item.get("summary"), operation.get("description") or item.get("description")]
-    told = "\n\n".join(str(text).strip() for text in dict.fromkeys(texts) if text)
-    return f"{told}\n\n(Nested {', '.join(cuts)} not shown in full.)".strip() if cuts else told
+    description = "\n\n".join(str(text).strip() for text in dict.fromkeys(texts) if text)
+    return f"{description}\n\n(Nested {', '.join(cuts)} not shown in full.)".strip() if cuts else description

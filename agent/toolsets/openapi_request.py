@@ -1,4 +1,4 @@
-"""Arguments, auth, request."""
+"""One call of an OpenAPI operation: arguments written into a request, signed, and sent to one origin."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     import httpx
 
 
-#: What separates the values of a list in a query that is not repeated.
+#: What separates the values of a list in one query parameter, by style.
 _SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send below a base URL: `path` begins with a slash and has its query."""
+    """A request below a base URL: `path` begins with a slash and includes the query."""
 
     method: str
     path: str = field(repr=False)
@@ -45,25 +45,27 @@ class Request:
 
 
 def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
-    """The request of one call. Raises SourceError for arguments that no URL or header can hold."""
+    """Return the request of one call. Raises SourceError for arguments that no URL or header can hold."""
     placed = [
         (operation.places[name], value)
         for name, value in arguments.items()
-        if name in operation.places and (value is not None or _holds_null(operation, operation.places[name]))
+        if name in operation.places and (value is not None or _accepts_null(operation, operation.places[name]))
     ]
-    _check_text(placed)
+    _check_writable(placed)
     path = operation.path
     missing = {place for place in operation.places.values() if place.where == "path"} - {place for place, _ in placed}
     if missing:
         raise SourceError(f"{sorted(place.name for place in missing)!r} must be given: without it there is no path")
-    for place, value in _of("path", placed):
-        path = path.replace("{" + place.name + "}", _in_path(place, value))
+    for place, value in _placed_in("path", placed):
+        path = path.replace("{" + place.name + "}", _path_segment(place, value))
     query = urlencode(
-        [pair for place, value in _of("query", placed) for pair in _in_query(place, value)], quote_via=quote
+        [pair for place, value in _placed_in("query", placed) for pair in _query_pairs(place, value)], quote_via=quote
     )
-    headers = {place.name: _in_header(place, value) for place, value in _of("header", placed)}
-    cookies = "; ".join(f"{place.name}={quote(_flat(place, value), safe='')}" for place, value in _of("cookie", placed))
-    body = _body(operation, dict(_of("body", placed)))
+    headers = {place.name: _header_value(place, value) for place, value in _placed_in("header", placed)}
+    cookies = "; ".join(
+        f"{place.name}={quote(_flat(place, value), safe='')}" for place, value in _placed_in("cookie", placed)
+    )
+    body = _body(operation, dict(_placed_in("body", placed)))
     if cookies:
         headers["Cookie"] = cookies
     if body is not None:
@@ -71,13 +73,13 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     return Request(operation.method.upper(), f"{path}?{query}" if query else path, headers, body)
 
 
-def _holds_null(operation: Operation, place: Place) -> bool:
-    """Whether a null can be said there. Where it cannot, it means that nothing is given."""
+def _accepts_null(operation: Operation, place: Place) -> bool:
+    """Return whether null can be sent in this place. Elsewhere it means that no argument is given."""
     return place.where == "body" and is_json_type(operation.body_type)
 
 
-def _check_text(placed: list[tuple[Place, Any]]) -> None:
-    """Whether all of it can be written down. Raises SourceError."""
+def _check_writable(placed: list[tuple[Place, Any]]) -> None:
+    """Raise SourceError for a value that cannot be written as JSON in UTF-8."""
     for place, value in placed:
         try:
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
@@ -85,19 +87,19 @@ def _check_text(placed: list[tuple[Place, Any]]) -> None:
             raise SourceError(f"{place.name!r} cannot be sent: {exc}") from None
 
 
-def _of(where: str, placed: list[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
+def _placed_in(where: str, placed: list[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
     return ((place, value) for place, value in placed if place.where == where)
 
 
-def _in_path(place: Place, value: Any) -> str:
-    """A value as one piece of a path, which it can neither end nor leave."""
+def _path_segment(place: Place, value: Any) -> str:
+    """Return a value as one segment of a path, which it can neither end nor leave."""
     text = _flat(place, value)
     if text in ("", ".", ".."):
         raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
     return quote(text, safe="")
 
 
-def _in_query(place: Place, value: Any) -> list[tuple[str, str]]:
+def _query_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
     if place.is_json:
         return [(place.name, json.dumps(value))]
     if isinstance(value, Mapping):
@@ -113,7 +115,7 @@ def _in_query(place: Place, value: Any) -> list[tuple[str, str]]:
     return [(place.name, _plain(value))]
 
 
-def _in_header(place: Place, value: Any) -> str:
+def _header_value(place: Place, value: Any) -> str:
     text = _flat(place, value).strip(" ")
     if not text.isascii() or not text.isprintable():
         raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
@@ -121,7 +123,7 @@ def _in_header(place: Place, value: Any) -> str:
 
 
 def _flat(place: Place, value: Any) -> str:
-    """A value in one text, as the styles `simple` and `form` have it."""
+    """Return a value as one text in the styles `simple` and `form`."""
     if place.is_json:
         return json.dumps(value)
     if isinstance(value, Mapping):
@@ -153,10 +155,10 @@ def _encoded(content_type: str, value: Any) -> bytes:
     if content_type.lower().startswith("text/"):
         return str(value).encode()
     pairs = value.items() if isinstance(value, Mapping) else {"value": value}.items()
-    return urlencode([pair for name, each in pairs for pair in _in_form(str(name), each)]).encode()
+    return urlencode([pair for name, each in pairs for pair in _form_pairs(str(name), each)]).encode()
 
 
-def _in_form(name: str, value: Any) -> list[tuple[str, str]]:
+def _form_pairs(name: str, value: Any) -> list[tuple[str, str]]:
     return [(name, _plain(each)) for each in value] if isinstance(value, list) else [(name, _plain(value))]
 
 
@@ -182,7 +184,7 @@ class Auth:
 
     @property
     def secrets(self) -> list[str]:
-        """The value in the forms in which it might come back."""
+        """The value in the forms in which an answer might repeat it."""
         bare = self.value.rpartition(" ")[2]
         return [
             form
@@ -191,13 +193,13 @@ class Auth:
         ]
 
     def fills(self, where: str, name: str) -> bool:
-        """Whether a parameter of this name, in that place, is what it puts there."""
+        """Return whether it fills the parameter of this name in this place."""
         if self.where == "header":
             return where == "header" and name.lower() == self.name.lower()
         return (where, name) == (self.where, self.name)
 
     def sign(self, request: Request) -> Request:
-        """The request with the value in its place."""
+        """Return the request with the value added."""
         match self.where:
             case "header":
                 return _with_headers(request, {self.name: self.value})
@@ -207,7 +209,7 @@ class Auth:
                 return _with_headers(request, {"Cookie": f"{before}; {cookies}" if before else cookies})
             case "query":
                 path, _, query = request.path.partition("?")
-                # A value that stands there under this name already would be read first.
+                # Remove a value of this name: the server might read it first.
                 others = [pair for pair in query.split("&") if pair and unquote(pair.partition("=")[0]) != self.name]
                 own = f"{quote(self.name, safe='')}={quote(self.value, safe='')}"
                 return Request(request.method, f"{path}?{'&'.join([*others, own])}", request.headers, request.body)
@@ -219,17 +221,16 @@ def _with_headers(request: Request, more: Mapping[str, str]) -> Request:
     return Request(request.method, request.path, {**kept, **more}, request.body)
 
 
-#: Redirects within the origin that are followed, of requests that change nothing.
+#: Most redirects that are followed: within the origin, for requests that only read.
 MAX_REDIRECTS = 3
 
-
-#: Seconds to connect.
-PINNED_CONNECT_SECONDS = 10.0
+#: Time limit to connect, in seconds.
+CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What came back."""
+    """An answer. `data` is its body."""
 
     status: int
     content_type: str
@@ -240,8 +241,10 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class OriginClient:
-    """One origin. `trusted` says that the operator wrote this very host down: then its addresses may be private, and
-    it may speak http.
+    """Sends requests to one origin.
+
+    `trusted` says that the operator configured this very host: then its addresses may be private, and plain http is
+    allowed.
     """
 
     base_url: str = field(repr=False)
@@ -253,18 +256,18 @@ class OriginClient:
 
     @property
     def host(self) -> str:
-        """Its host and port, for errors."""
+        """Host and port, for errors."""
         import httpx
 
         url = httpx.URL(self.base_url)
         return url.netloc.decode()
 
-    async def ask(
+    async def send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
     ) -> HttpResponse:
-        """Send one request below the base URL. Raises SourceUnreachable before anything was sent, else AnswerLost.
+        """Send one request below the base URL. Raises SourceUnreachable if nothing was sent, else AnswerLost.
 
-        Errors hold no URL: there may be a secret in it.
+        Errors hold no URL, since it may contain a secret.
         """
         import httpx
 
@@ -291,21 +294,21 @@ class OriginClient:
     async def _follow(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
     ) -> HttpResponse:
-        async def onward(target: httpx.URL) -> Redirect:
+        async def next_hop(target: httpx.URL) -> Redirect:
             if origin_of(target) != origin_of(url):
                 raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
             return await self._checked(target, headers)
 
         hop = await self._checked(url, headers)
         answer = await follow(
-            hop, MAX_REDIRECTS if reads_only else 0, lambda hop: self._send(hop, method, body), onward
+            hop, MAX_REDIRECTS if reads_only else 0, lambda hop: self._send_to(hop, method, body), next_hop
         )
         if answer is None:
             raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
         return answer
 
     async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> Redirect:
-        """The way to a URL: by an address that was looked at, unless the operator named the host."""
+        """Return the hop to a URL, pinned to a public address unless the operator configured the host."""
         if self.trusted:
             return Redirect(url, headers)
         if url.scheme != "https":
@@ -317,11 +320,11 @@ class OriginClient:
         except (OSError, ValueError):
             raise SourceUnreachable(f"{self.host} has no address: check its name") from None
 
-    async def _send(self, hop: Redirect, method: str, body: bytes | None) -> HttpResponse | str:
-        """The answer, or where it is said to be."""
+    async def _send_to(self, hop: Redirect, method: str, body: bytes | None) -> HttpResponse | str:
+        """Return the answer, or the location it redirects to."""
         import httpx
 
-        limit = httpx.Timeout(None, connect=min(PINNED_CONNECT_SECONDS, self.seconds))
+        limit = httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds))
         async with hop.asked(method, body, limit=limit, transport=self.transport) as response:
             if response.has_redirect_location:
                 return str(response.headers["location"])
@@ -335,7 +338,7 @@ class OriginClient:
 
 
 def _filename(disposition: str) -> str:
-    """The name a download is to have, without any path."""
+    """Return the file name of a download, without any path."""
     from email.message import Message
 
     header = Message()

@@ -1,4 +1,4 @@
-"""Discovery: selectors that installed distributions bring, by the name of their entry point."""
+"""Selectors from other installed distributions, found by the name of their entry point."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The group of entry points that a distribution's pyproject.toml names its selectors in.
+#: The group of entry points in which a distribution's pyproject.toml names its selectors.
 GROUP = "sayso.selector"
-#: Ours, which nobody else's name takes the place of, and which are there from a source tree too.
+
+#: Sayso's own selectors. No entry point can replace them, and they are found in a source tree that is not installed.
 _OWN: dict[str, type] = {
     "keyword": KeywordSelector,
     "role_based": RoleBasedSelector,
@@ -26,33 +27,33 @@ _OWN: dict[str, type] = {
 
 
 class SelectorLoadError(ToolError):
-    """Raised when a selector cannot be had by its name; the message names the distribution and the cure."""
+    """Raised when no selector can be loaded by a name; the message names the distribution and the cure."""
 
 
 def discover_selectors() -> dict[str, type]:
-    """Every selector that is installed, by name. One that does not load is left out, with one warning."""
-    found = dict(_OWN)
-    for name, points in _points().items():
+    """Return every installed selector by name. One that does not load is left out, with one warning."""
+    selectors = dict(_OWN)
+    for name, points in _entry_points().items():
         try:
-            found[name] = _loaded(name, points)
+            selectors[name] = _loaded(name, points)
         except SelectorLoadError as exc:
             log.warning("selector.broken", extra={"selector": name, "advice": str(exc)})
-    return found
+    return selectors
 
 
 def find_selector(name: str) -> type:
-    """The selector of that name; no other is loaded. Raises SelectorLoadError."""
+    """Return the selector of that name without loading others. Raises SelectorLoadError."""
     if name in _OWN:
         return _OWN[name]
-    points = _points()
+    points = _entry_points()
     if name not in points:
         known = ", ".join(sorted({*_OWN, *points}))
         raise SelectorLoadError(f"no selector {name!r} is installed; known: {known}")
     return _loaded(name, points[name])
 
 
-def _points() -> dict[str, list[EntryPoint]]:
-    """The entry points of others, by name, each once."""
+def _entry_points() -> dict[str, list[EntryPoint]]:
+    """Return the entry points of other distributions by name, each once."""
     from importlib.metadata import entry_points
 
     points: dict[str, list[EntryPoint]] = {}
@@ -68,18 +69,18 @@ def _loaded(name: str, points: Iterable[EntryPoint]) -> type:
         both = ", ".join(sorted({_owner(point) for point in (first, *others)}))
         raise SelectorLoadError(f"selector {name!r} is claimed by {both}: uninstall all but one")
     try:
-        found = first.load()
-    except (Exception, SystemExit) as exc:  # it is somebody else's module
+        selector = first.load()
+    except (Exception, SystemExit) as exc:  # third-party code
         cure = f"reinstall or remove {_owner(first)}"
         raise SelectorLoadError(
             f"selector {name!r} of {_owner(first)} ({first.value}) does not load: {type(exc).__name__}: {exc}: {cure}"
         ) from exc
-    if not isinstance(found, type) or not callable(getattr(found, "select", None)):
+    if not isinstance(selector, type) or not callable(getattr(selector, "select", None)):
         cure = f"ask for it where {_owner(first)} comes from, or remove it"
         raise SelectorLoadError(
             f"selector {name!r} of {_owner(first)} ({first.value}) is no class with a select method: {cure}"
         )
-    return found
+    return selector
 
 
 def _owner(point: EntryPoint) -> str:

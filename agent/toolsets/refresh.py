@@ -1,4 +1,4 @@
-"""LiveSources: remote sources that are opened, asked again until they answer, and listed again when they change."""
+"""ToolsetRefresher: opens remote sources of tools, retries those that fail, and lists them again when they change."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from sayso.pending.concurrency import LoopThread
 
 log = logging.getLogger(__name__)
 
-#: Seconds before a source that failed is tried again; they double each time.
+#: Pause before a source that failed is tried again, in seconds; it doubles each time.
 FIRST_PAUSE_SECONDS = 1.0
-#: Seconds between two attempts at most.
-LONGEST_PAUSE_SECONDS = 60.0
-#: Seconds that a source must hold for its next failure to count as a first one.
-STEADY_SECONDS = 60.0
 
-#: Hears which tools a source has now, on a thread of its own. May raise ToolError, and then has changed nothing.
+#: Longest pause between two attempts, in seconds.
+LONGEST_PAUSE_SECONDS = 60.0
+
+#: How long a source must work for its next failure to count as a first one, in seconds.
+STABLE_SECONDS = 60.0
+
+#: Receives the id of a source and the tools it has now, on a thread of its own. May raise ToolError, and then must not
+#: have changed anything.
 OnTools = Callable[[str, list[Tool]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSource:
-    """One remote source: `id` is how its tools are replaced together, `name` how it is spoken of."""
+    """One remote source. Its tools are replaced together by its `id`; logs call it `name`."""
 
     id: str
     name: str
@@ -38,14 +41,15 @@ class LiveSource:
     confirm: Confirm = "hints"
 
     async def tools(self) -> list[Tool]:
-        """What it lists now. Raises ToolError."""
+        """Return the tools that it lists now. Raises ToolError."""
         return provided(self.provider, await self.provider.list_tools(), self.namespace, self.confirm)
 
 
 class ToolsetRefresher:
-    """Lives as long as its process. What cannot be reached never stops anybody: it is tried again and again.
+    """Keeps the tools of remote sources up to date. One per process.
 
-    A source that was reached once keeps its tools when it is lost; their calls say what is wrong.
+    A source that cannot be reached never stops the others: it is tried again and again. A source that was reached once
+    keeps its tools when it is lost; their calls then fail with the reason.
     """
 
     def __init__(
@@ -57,18 +61,20 @@ class ToolsetRefresher:
         self._thread: LoopThread | None = None
 
     def open(self, seconds: float) -> dict[str, str]:
-        """Begin, and wait so long at most for each source's first answer. Returns why not, by id."""
+        """Start, wait up to `seconds` for each source's first answer, and return why sources failed, by id."""
         self._thread = LoopThread(asyncio.new_event_loop(), "sayso-sources")
-        kept = {source.id: _Kept(source, self._on_tools, self._clock) for source in self._sources}
-        for each in kept.values():
-            self._thread.submit(each.keep())
-        wait([each.first for each in kept.values()], timeout=seconds)
+        watchers = {source.id: _SourceWatcher(source, self._on_tools, self._clock) for source in self._sources}
+        for watcher in watchers.values():
+            self._thread.submit(watcher.run())
+        wait([watcher.first_result for watcher in watchers.values()], timeout=seconds)
         late = f"gave no answer within {seconds:g} s"
-        told = {name: each.first.result() if each.first.done() else late for name, each in kept.items()}
-        return {name: why for name, why in told.items() if why}
+        results = {
+            id_: each.first_result.result() if each.first_result.done() else late for id_, each in watchers.items()
+        }
+        return {id_: error for id_, error in results.items() if error}
 
     def close(self) -> None:
-        """End all of them. Idempotent."""
+        """Stop, and close all sources. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
@@ -78,71 +84,69 @@ class ToolsetRefresher:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """One source on the loop. `first` becomes "" once it is listed, or why it could not be the first time."""
+class _SourceWatcher:
+    """Watches one source on the refresher's loop. `first_result` is "" once it is listed, or why that failed."""
 
     source: LiveSource
     on_tools: OnTools
     clock: Callable[[], float]
-    first: Future[str] = field(default_factory=Future)
+    first_result: Future[str] = field(default_factory=Future)
     failures: int = 0
-    is_there: bool = False
+    is_reachable: bool = False
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         changed = asyncio.Event()
         while True:
             try:
-                await self._round(changed)
-            except Exception:  # whatever it was: a source that nobody keeps is never there again
+                await self._list_and_wait(changed)
+            except Exception:  # any error: a source without a watcher would never come back
                 log.exception("source.failed", extra={"source": self.source.name})
             await asyncio.sleep(pause_seconds(self.failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
             self.failures += 1
 
-    async def _round(self, changed: asyncio.Event) -> None:
-        """List it, and if that worked wait until it is to be listed again."""
+    async def _list_and_wait(self, changed: asyncio.Event) -> None:
+        """List the source's tools, and if that worked wait until they change."""
         loop, since = asyncio.get_running_loop(), self.clock()
         watch: Callable[[Callable[[], object]], object] = getattr(self.source.provider, "watch", lambda _: None)
         changed.clear()
         watch(lambda: loop.call_soon_threadsafe(changed.set))
-        if await self._listed():
+        if await self._list():
             await changed.wait()
-        if self.clock() - since >= STEADY_SECONDS:
+        if self.clock() - since >= STABLE_SECONDS:
             self.failures = 0
 
-    async def _listed(self) -> bool:
+    async def _list(self) -> bool:
+        """Pass the source's tools on, and return whether that worked."""
         try:
             tools = await self.source.tools()
             self.on_tools(self.source.id, tools)
         except ToolError as exc:
-            self._tell(str(exc))
+            self._report_failure(str(exc))
             return False
-        except (
-            Exception,
-            asyncio.CancelledError,
-        ) as exc:  # a source is somebody else's code: it never stops the others
-            if _is_to_end():
+        except (Exception, asyncio.CancelledError) as exc:  # a source is third-party code: it must not stop the others
+            if _is_cancelled():
                 raise
             log.exception("source.failed", extra={"source": self.source.name})
-            self._tell(type(exc).__name__)
+            self._report_failure(type(exc).__name__)
             return False
         log.info("source.listed", extra={"source": self.source.name, "tools": len(tools)})
-        self.is_there = True
-        self._answer("")
+        self.is_reachable = True
+        self._set_first_result("")
         return True
 
-    def _tell(self, why: str) -> None:
-        """One warning when it is lost; whoever opens it hears by `first` that it was never there."""
-        if self.is_there:
+    def _report_failure(self, why: str) -> None:
+        """Log one warning when the source is lost; a source that was never reached is reported by `first_result`."""
+        if self.is_reachable:
             log.warning("source.unreachable", extra={"source": self.source.name, "why": why})
-        self.is_there = False
-        self._answer(why)
+        self.is_reachable = False
+        self._set_first_result(why)
 
-    def _answer(self, why: str) -> None:
-        if not self.first.done():
-            self.first.set_result(why)
+    def _set_first_result(self, error: str) -> None:
+        if not self.first_result.done():
+            self.first_result.set_result(error)
 
 
-def _is_to_end() -> bool:
-    """Whether the present task was cancelled; else a CancelledError is of what the source waited for."""
+def _is_cancelled() -> bool:
+    """Return whether the present task was cancelled; otherwise a CancelledError comes from inside the source."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

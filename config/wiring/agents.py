@@ -48,7 +48,7 @@ from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailsPi
 from sayso.agent.observability.dispatcher import wait_for_observers
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.providers.base import Provider
-from sayso.agent.tools.loading import LoadedTools, Reload
+from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Conversation
 from sayso.config.settings.agent import AgentSettings, CacheSettings, GuardrailSettings, name_of
@@ -395,7 +395,7 @@ def follow(opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAg
             for agent in agents.values():
                 agent.store.register_executor_factory(kind, factory)
 
-    Reload(opened.watched, settings.origin.folder, replaced).start()
+    ToolReloader(opened.watched, settings.origin.folder, replaced).start()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, Keywo
 from sayso.agent.toolbox import open_toolbox
 from sayso.agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
 from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
-from sayso.agent.tools.loading import Watched, claim
+from sayso.agent.tools.loading import WatchedSource, claim
 from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation
 from sayso.agent.toolsets.embedding import HttpEmbedder
@@ -264,7 +264,7 @@ class OpenTools:
 
     registry: ToolRegistry = field(default_factory=ToolRegistry)
     executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
-    watched: dict[str, Watched] = field(default_factory=dict)
+    watched: dict[str, WatchedSource] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     live: ToolsetRefresher | None = None
     #: What each source has in the registry: of tools that several of them import, the first has it.
@@ -354,7 +354,9 @@ def _open(opened: OpenTools, settings: Settings, index: int, source: AnySource) 
     except (ToolError, SystemExit) as exc:
         wrong = [_problem(settings, index, source, exc)]
     if isinstance(source, str | ModuleSource):
-        opened.watched[_id(index)] = Watched(_name(source), held.files, partial(_loaded, source, folder, again=True))
+        opened.watched[_id(index)] = WatchedSource(
+            _name(source), held.files, partial(_loaded, source, folder, again=True)
+        )
     return [*wrong, *held.problems]
 
 

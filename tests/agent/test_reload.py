@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import ToolLoader, ToolLoadError, ToolRegistry
-from sayso.agent.tools.loading import Reload, Watched, load_tools
+from sayso.agent.tools.loading import ToolReloader, WatchedSource, load_tools
 
 TOOL = "from sayso.agent import tool\n\n\n@tool\ndef {name}() -> str:\n    '''Say.'''\n    return {said!r}\n"
 
@@ -29,12 +29,12 @@ def registry() -> ToolRegistry:
     return ToolRegistry()
 
 
-def watched(source: str, base: Path, registry: ToolRegistry) -> Reload:
+def watched(source: str, base: Path, registry: ToolRegistry) -> ToolReloader:
     """What bootstrap does: load, register, watch."""
     loaded = load_tools(source, base)
     registry.replace_source(source, loaded.tools)
-    watched = Watched(source, loaded.files, partial(load_tools, source, base, again=True))
-    return Reload({source: watched}, base, lambda name, now: registry.replace_source(name, now.tools))
+    watched = WatchedSource(source, loaded.files, partial(load_tools, source, base, again=True))
+    return ToolReloader({source: watched}, base, lambda name, now: registry.replace_source(name, now.tools))
 
 
 def test_a_broken_edit_leaves_the_old_tool_and_is_told_with_its_line(tmp_path, registry, caplog):
@@ -42,10 +42,10 @@ def test_a_broken_edit_leaves_the_old_tool_and_is_told_with_its_line(tmp_path, r
     file = written(tmp_path / "shop.py", "one")
     reload = watched("shop.py", tmp_path, registry)
     file.write_text("def broken(:\n")
-    assert reload.look() == []
+    assert reload.check() == []
     assert registry.get("speak").execute({}) == "one"
     assert "shop.py, line 1: SyntaxError" in caplog.records[0].problem
-    assert reload.look() == []
+    assert reload.check() == []
     assert len(caplog.records) == 1
 
 
@@ -54,11 +54,11 @@ def test_a_mended_edit_is_taken_up(tmp_path, registry):
     file = written(tmp_path / "shop.py", "one")
     reload = watched("shop.py", tmp_path, registry)
     file.write_text("import nothing_of_that_name\n")
-    reload.look()
+    reload.check()
     written(file, "two")
-    assert reload.look() == ["shop.py"]
+    assert reload.check() == ["shop.py"]
     assert registry.get("speak").execute({}) == "two"
-    assert reload.look() == []
+    assert reload.check() == []
 
 
 def test_a_name_that_is_taken_elsewhere_is_refused_whole(tmp_path, registry, caplog):
@@ -67,7 +67,7 @@ def test_a_name_that_is_taken_elsewhere_is_refused_whole(tmp_path, registry, cap
     file = written(tmp_path / "shop.py", "one")
     reload = watched("shop.py", tmp_path, registry)
     written(file, "two", "taken")
-    assert reload.look() == []
+    assert reload.check() == []
     assert registry.get("taken").execute({}) == "mine"
     assert registry.get("speak").execute({}) == "one"
     assert "taken" in caplog.records[0].problem
@@ -78,10 +78,10 @@ def test_a_file_that_appears_in_or_leaves_a_folder_is_noticed(tmp_path, registry
     written(tmp_path / "one.py", "1", "one")
     reload = watched(".", tmp_path, registry)
     written(tmp_path / "two.py", "2", "two")
-    assert reload.look() == ["."]
+    assert reload.check() == ["."]
     assert [tool.name for tool in registry.all()] == ["one", "two"]
     (tmp_path / "one.py").unlink()
-    assert reload.look() == ["."]
+    assert reload.check() == ["."]
     assert [tool.name for tool in registry.all()] == ["two"]
 
 

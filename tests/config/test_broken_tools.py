@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.agent.tools.loading import Reload
+from sayso.agent.tools.loading import ToolReloader
 from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import terminal_agent
@@ -64,8 +64,8 @@ def test_check_fails_on_them(desk: Path):
 
 def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch):
     """With `reload`: a new result, a file that is mended, and neither is taken from the agents that use them."""
-    begun: list[Reload] = []
-    monkeypatch.setattr(Reload, "start", lambda self: begun.append(self))  # noqa: PLW0108  # a method of it
+    begun: list[ToolReloader] = []
+    monkeypatch.setattr(ToolReloader, "start", lambda self: begun.append(self))  # noqa: PLW0108  # a method of it
     services = bootstrap(load_settings(desk, {}), data=desk.parent, redis_url=redis_url, reload=True)
     agent = services.drain.agents["web"].agent  # type: ignore[attr-defined]  # the port has no need of it
     (reload,) = begun
@@ -73,7 +73,7 @@ def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: p
     for name, text in {"good.py": "good day", "broken.py": "mended"}.items():
         file = desk.parent / name
         edit(file, GOOD.replace("{said}", text).replace("greet", "greet" if name == "good.py" else "mend"))
-    assert reload.look() == ["./good.py", "./broken.py"]
+    assert reload.check() == ["./good.py", "./broken.py"]
     assert agent.run("/greet name=Ana").content == "good day Ana"
     assert agent.run("/mend name=Ana").content == "mended Ana"
 
@@ -82,10 +82,10 @@ def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: p
 def follow(tmp_path: Path):
     """Opens these tools and follows their files, as `sayso up --reload` does."""
 
-    def begin(tools: str) -> tuple[OpenTools, Reload]:
+    def begin(tools: str) -> tuple[OpenTools, ToolReloader]:
         (tmp_path / "sayso.yaml").write_text(f"tools: {tools}\nchannels: {{web: {{platform: console}}}}\n")
         opened = open_tools(load_settings(tmp_path / "sayso.yaml", {}))
-        return opened, Reload(opened.watched, tmp_path, opened.replace)
+        return opened, ToolReloader(opened.watched, tmp_path, opened.replace)
 
     return begin
 
@@ -100,7 +100,7 @@ def test_edits_of_a_section_are_taken_up_as_its_section_says(desk: Path, follow)
     """Its prefix, its choice, who is asked and for how long stay what they were."""
     opened, reload = follow("[{module: ./good.py, namespace: a, include: [greet], confirm: always, timeout: 9}]")
     edit(desk.parent / "good.py", GOOD.replace("{said}", "good day") + GOOD.replace("greet", "other"))
-    assert reload.look() == ["./good.py"]
+    assert reload.check() == ["./good.py"]
     (tool,) = opened.tools
     assert tool.run_raw({"name": "Ana"}) == "good day Ana"
     assert (tool.name, tool.requires_approval, tool.metadata.timeout) == ("a-greet", True, 9)
@@ -115,7 +115,7 @@ def test_edits_of_a_file_leave_the_tools_it_imports_with_their_own(desk: Path, f
     for said in ("hi", "ho"):
         lent = "from lent_to_reload import greet\n" + GOOD.replace("greet", "more").replace("{said}", said)
         edit(desk.parent / "more.py", lent)
-        assert reload.look() == ["./more.py"]
+        assert reload.check() == ["./more.py"]
         assert [tool.run_raw({"name": "Ana"}) for tool in opened.tools] == ["hello Ana", f"{said} Ana"]
 
 
