@@ -127,8 +127,8 @@ def _read_text(path: Path) -> str | None:
 class RedisSessionStore(KeyValueSessions):
     """Keeps each session under a Redis key, which expires after `default_ttl` seconds; by default never.
 
-    `list` scans all keys of the server, so use it for operation and not for each turn. A `client` replaces `url`. Errors
-    do not contain the URL, which may contain a password.
+    `list` scans all keys of the server: it is meant for operators, not for each turn. A `client` replaces `url`. Errors
+    do not show the URL, which may contain a password.
     """
 
     def __init__(

@@ -275,8 +275,8 @@ class KeyValueSessions(ABC):
 def _broken(key: SessionKey) -> BrokenSession:
     namespace = f" of namespace {key.namespace!r}" if key.namespace is not None else ""
     return BrokenSession(
-        f"what is kept as session {key.session_id!r}{namespace} is no conversation of ours, and stays as it is: restore "
-        "it from a backup, or delete the session to begin anew"
+        f"what is kept as session {key.session_id!r}{namespace} is no conversation of ours, and stays as it is: "
+        "restore it from a backup, or delete the session to begin anew"
     )
 
 

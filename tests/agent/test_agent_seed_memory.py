@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sayso import agent
 from sayso.agent import (
     Agent,
     AgentConfig,
@@ -21,6 +20,7 @@ from sayso.agent import (
     ScriptedProvider,
     ToolCall,
 )
+from sayso.agent.memory import session_backends
 from sayso.agent.memory.session_backends import JsonFileSessionStore, SQLiteSessionStore
 from tests.agent.listening import search, user
 from tests.agent.memories.models import Reader
@@ -109,7 +109,7 @@ def test_a_session_outlives_its_process(new_store):
 @pytest.mark.parametrize("name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"])
 def test_every_store_has_a_time_to_live(name):
     """TTL-based expiry, off unless it is asked for."""
-    assert inspect.signature(getattr(agent, name)).parameters["default_ttl"].default is None
+    assert inspect.signature(getattr(session_backends, name)).parameters["default_ttl"].default is None
 
 
 def test_what_is_trimmed_is_summed_up_and_told_from_then_on():
