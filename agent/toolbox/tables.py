@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sayso.agent.toolbox import listed, need
+from sayso.agent.toolbox import list_names, need
 from sayso.agent.toolbox.files import MAX_NAME_CHARS, Folder
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.tool import Tool, tool
@@ -48,7 +48,7 @@ class Table:
         """Where a column is. Raises ValueError."""
         folded = [name.casefold() for name in self.columns]
         if column.strip().casefold() not in folded:
-            raise ValueError(f"unknown column {column!r}; known: {listed(self.columns)}")
+            raise ValueError(f"unknown column {column!r}; known: {list_names(self.columns)}")
         return folded.index(column.strip().casefold())
 
 
@@ -473,7 +473,7 @@ def _brief(exc: Exception) -> str:
 def _shape(data: Any) -> str:
     """What the document is, so that the next expression fits."""
     if isinstance(data, dict):
-        return f"The JSON is an object with the keys {listed(list(data))}."
+        return f"The JSON is an object with the keys {list_names(list(data))}."
     if isinstance(data, list):
         return f"The JSON is a list of {len(data)}" + (
             f"; the first: {_shape(data[0])}" if data and isinstance(data[0], dict) else "."
