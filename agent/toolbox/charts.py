@@ -251,7 +251,7 @@ def _draw_horizontal_bars(axes: Axes, labels: Sequence[str], series: Sequence[Se
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.margins(x=0.12, y=0.02)
-    axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
     low, high = axes.get_xlim()
     if min(min(one.values) for one in series) < 0:  # else the number of the longest bar would cover the labels
         axes.set_xlim(low - _FREE_BELOW * (high - low), high)
