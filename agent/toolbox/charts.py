@@ -351,7 +351,7 @@ def number_formatter(*, years: bool = False) -> Formatter:
     from matplotlib.ticker import ScalarFormatter
 
     class NumberFormatter(ScalarFormatter):
-        def format_ticks(self, values: Sequence[float]) -> list[str]:
+        def format_ticks(self, values: list[float]) -> list[str]:
             power = _common_power(values)
             self.set_scientific(power != 0)
             self.set_powerlimits((power, power))

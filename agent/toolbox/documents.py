@@ -162,8 +162,8 @@ def refuse_undrawable(what: str, texts: Iterable[str]) -> None:
     missing = _undrawable("".join(texts))
     if missing:
         raise ValueError(
-            f"the {what} was not made: its font cannot draw {_describe(missing)}. It has Latin, Greek, Cyrillic, Arabic "
-            "and Hebrew letters; leave out emoji, and write other scripts in Latin letters"
+            f"the {what} was not made: its font cannot draw {_describe(missing)}. It has Latin, Greek, Cyrillic, "
+            "Arabic and Hebrew letters; leave out emoji, and write other scripts in Latin letters"
         )
 
 
