@@ -39,7 +39,7 @@ class Simulation:
         stories = load_stories(plan.stories, plan.only)
         flaky = FlakyPlatforms(Random(f"{plan.seed} flaky"))  # noqa: S311  # no secret
         with ExitStack() as stack:
-            platforms = FakePlatforms(trouble=flaky) if plan.flaky_platforms else FakePlatforms()
+            platforms = FakePlatforms(failures=flaky) if plan.flaky_platforms else FakePlatforms()
             stack.enter_context(platforms)
             machine = stack.enter_context(Machine(plan, self.data, platforms))
             users = stack.enter_context(SimulatedUsers(plan, platforms, machine, stories))
