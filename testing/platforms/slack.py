@@ -16,11 +16,7 @@ from slack_sdk.models.blocks import Block
 from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
 
 SlackPayload = dict[str, Any]
-
-
 _PAGE = "url"
-
-
 #: The part of Slack's manifest schema that our apps use: the longest text of each key, or its type. Keys that end with
 #: "!" are required.
 SCHEMA: SlackPayload = {
@@ -45,16 +41,12 @@ SCHEMA: SlackPayload = {
         "token_rotation_enabled": bool,
     },
 }
-
-
 #: The parameters of each method besides the manifest.
 TAKES = {
     "apps.manifest.validate": ("manifest", "app_id"),
     "apps.manifest.create": ("manifest", "team_id"),
     "apps.manifest.update": ("manifest", "app_id"),
 }
-
-
 #: The credentials of an app.
 CREDENTIALS = {
     "client_id": "1234.5678",
@@ -62,6 +54,42 @@ CREDENTIALS = {
     "verification_token": "old-token-of-the-fake",
     "signing_secret": "signing-secret-of-the-fake",
 }
+#: The scopes of an app with all features of our bots.
+SCOPES = frozenset(
+    {
+        *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write", "commands"),
+        *("files:read", "files:write", "groups:history", "groups:read", "im:history", "im:write", "mpim:history"),
+    }
+)
+_FILES = "/files-pri/"
+_LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
+_FORM_JSON = ("blocks", "files", "channels", "loading_messages")
+#: The time of all messages of the bot; people write in the seconds after it.
+_SECOND = 1795204700
+_TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
+_WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
+#: The parameters of each method. Slack ignores unknown ones; the fake refuses them, to find our mistakes.
+_TAKES = {
+    "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
+    "chat.postEphemeral": (*_WORDS, "thread_ts", "user"),
+    "chat.update": (*_WORDS, "ts"),
+    "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
+}
+#: The scope that each method needs.
+_NEEDS = {
+    "chat.postMessage": "chat:write",
+    "chat.postEphemeral": "chat:write",
+    "chat.update": "chat:write",
+    "conversations.open": "im:write",
+    "files.info": "files:read",
+    "files.getUploadURLExternal": "files:write",
+    "files.completeUploadExternal": "files:write",
+    "assistant.threads.setStatus": "assistant:write",
+}
+#: Prefix of the methods that need an app configuration token instead of a bot token.
+_OF_MAKERS = "apps.manifest."
+#: The most characters of one message: of its text, and of all its blocks together.
+_TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 
 class SlackManifests:
@@ -77,9 +105,9 @@ class SlackManifests:
         if error:
             return json_response({"ok": False, "error": error})
         manifest = _object(params["manifest"])
-        found = list(faults(manifest))
-        if found:
-            return json_response({"ok": False, "error": "invalid_manifest", "errors": found})
+        errors = list(faults(manifest))
+        if errors:
+            return json_response({"ok": False, "error": "invalid_manifest", "errors": errors})
         assert manifest is not None  # noqa: S101  # one that is no object has its fault
         if method.endswith("validate"):
             return json_response({"ok": True})
@@ -110,10 +138,10 @@ class SlackManifests:
 
 def _object(text: str) -> SlackPayload | None:
     try:
-        found = json.loads(text)
+        manifest = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return manifest if isinstance(manifest, dict) else None
 
 
 def _scopes(manifest: SlackPayload) -> list[str]:
@@ -196,68 +224,10 @@ def _fault(message: str, pointer: str) -> dict[str, str]:
     return {"message": message, "pointer": pointer or "/"}
 
 
-#: The scopes of an app with all features of our bots.
-SCOPES = frozenset(
-    {
-        *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write", "commands"),
-        *("files:read", "files:write", "groups:history", "groups:read", "im:history", "im:write", "mpim:history"),
-    }
-)
-
-
 def auth_test(scopes: Collection[str]) -> FakeResponse:
     """Return the answer to auth.test, with the scopes in a header."""
     who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": "Acme", "team_id": "T0ACME"}
     return json_response({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(scopes)))
-
-
-_FILES = "/files-pri/"
-
-
-_LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
-
-
-_FORM_JSON = ("blocks", "files", "channels", "loading_messages")
-
-
-#: The time of all messages of the bot; people write in the seconds after it.
-_SECOND = 1795204700
-
-
-_TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
-
-
-_WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
-
-
-#: The parameters of each method. Slack ignores unknown ones; the fake refuses them, to find our mistakes.
-_TAKES = {
-    "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
-    "chat.postEphemeral": (*_WORDS, "thread_ts", "user"),
-    "chat.update": (*_WORDS, "ts"),
-    "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
-}
-
-
-#: The scope that each method needs.
-_NEEDS = {
-    "chat.postMessage": "chat:write",
-    "chat.postEphemeral": "chat:write",
-    "chat.update": "chat:write",
-    "conversations.open": "im:write",
-    "files.info": "files:read",
-    "files.getUploadURLExternal": "files:write",
-    "files.completeUploadExternal": "files:write",
-    "assistant.threads.setStatus": "assistant:write",
-}
-
-
-#: Prefix of the methods that need an app configuration token instead of a bot token.
-_OF_MAKERS = "apps.manifest."
-
-
-#: The most characters of one message: of its text, and of all its blocks together.
-_TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 
 class FakeSlack:
@@ -415,8 +385,8 @@ class FakeSlack:
         """Edit one of our own messages in its channel. `blocks` is required: without it Slack keeps the old ones."""
         blocks = params.get("blocks")
         error = _message_error("chat.update", params, blocks or [])
-        found = _TS.fullmatch(str(params.get("ts", "")))
-        number = int(found.group(1)) if found else 0
+        match = _TS.fullmatch(str(params.get("ts", "")))
+        number = int(match.group(1)) if match else 0
         entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
         if error or (entry.get("platform"), entry.get("chat")) != ("slack", params["channel"]) or entry["media"]:
             return self.failure(error or "message_not_found")
@@ -425,8 +395,8 @@ class FakeSlack:
         self._ledger.edit(number, text=_words(params, blocks), buttons=_buttons(blocks), raw=params)
         edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
         message = {"type": "message", "text": params["text"], "edited": edited}
-        told = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
-        return json_response({"ok": True, **told})
+        event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
+        return json_response({"ok": True, **event})
 
     def _offer(self, params: dict[str, Any]) -> FakeResponse:
         if not params.get("filename") or int(params.get("length", 0)) < 1:

@@ -17,22 +17,12 @@ from sayso.testing.platforms.server import FakeResponse, RecordedRequest, Reques
 _TAGS = frozenset(
     ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
 )
-
-
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
-
-
 #: Ports on which Telegram calls webhooks.
 _PORTS = (443, 80, 88, 8443)
-
-
 _LOCAL = ("127.0.0.1", "localhost")
-
-
 #: The largest photo, and the largest other file, in bytes.
 _PHOTO_LIMIT, _UPLOAD_LIMIT = 10 * 1024 * 1024, 50 * 1024 * 1024
-
-
 #: Media types that Telegram plays or shows; it sends others as documents.
 _PLAYED = {
     "audio": ("audio/mpeg", "audio/mp4", "audio/x-m4a", "audio/m4a"),
@@ -40,8 +30,6 @@ _PLAYED = {
     "video": ("video/mp4",),
     "animation": ("image/gif", "video/mp4"),
 }
-
-
 #: The actions that a button of an inline keyboard may have.
 _ACTIONS = frozenset(
     (
@@ -49,8 +37,6 @@ _ACTIONS = frozenset(
         *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay"),
     )
 )
-
-
 #: The chat actions of a bot.
 _DOINGS = frozenset(
     (
@@ -58,8 +44,6 @@ _DOINGS = frozenset(
         *("choose_sticker", "find_location", "record_video_note", "upload_video_note"),
     )
 )
-
-
 #: The kinds of update that a webhook may ask for.
 UPDATES = frozenset(
     (
@@ -71,6 +55,51 @@ UPDATES = frozenset(
         "stopped_message_generation",
     )
 )
+#: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its commands by language,
+#: and the updates that wait for getUpdates.
+WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
+METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
+_BOT = {
+    "is_bot": True,
+    "first_name": "Acme",
+    "username": "acme_bot",
+    "can_join_groups": True,
+    "can_read_all_group_messages": False,
+    "supports_inline_queries": False,
+    "has_topics_enabled": False,
+}
+_NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
+_ALLOWED = "telegram allowed updates"
+#: The default kinds of update.
+_USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
+#: The numbers of getUpdates: name, default, smallest and largest. Telegram silently takes the nearest one in range; no
+#: caller means that.
+_NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 0, 0, 50))
+#: Groups that became supergroups, old id to new: stored in the ledger, for tests to add to.
+MOVED = "telegram moved"
+_TIMES = "telegram times"
+#: The time of all messages of the bot; people write in the seconds after it.
+_SECOND = 1795204700
+#: The largest file that a bot may download, in bytes.
+_FILE_LIMIT = 20 * 1024 * 1024
+_PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
+_UPLOADS = {
+    "sendPhoto": "photo",
+    "sendDocument": "document",
+    "sendAudio": "audio",
+    "sendVideo": "video",
+    "sendVoice": "voice",
+    "sendAnimation": "animation",
+}
+#: The parameters of each method. Telegram silently ignores others; the fake refuses them.
+_TAKES = {
+    "sendMessage": (*_PLACE, "text", "link_preview_options", "ephemeral_message_parameters"),
+    **{method: (*_PLACE, "caption", kind, "ephemeral_message_parameters") for method, kind in _UPLOADS.items()},
+    "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
+    "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
+    "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
+    "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
+}
 
 
 class TelegramRefusal(Exception):
@@ -151,13 +180,13 @@ def _check_key(key: Any) -> None:
 def listed(value: Any, what: str, key: str = "") -> list[Any]:
     """Return a list, or the list under a key. Forms carry it as JSON."""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        items = json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        found = None
-    found = found.get(key) if key and isinstance(found, dict) else found
-    if not isinstance(found, list):
+        items = None
+    items = items.get(key) if key and isinstance(items, dict) else items
+    if not isinstance(items, list):
         raise TelegramRefusal(f"can't parse {what} JSON object")
-    return found
+    return items
 
 
 def chat_id(chat: Any) -> int:
@@ -218,28 +247,6 @@ def check_upload(kind: str, mime: str, data: bytes) -> None:
         raise TelegramRefusal("IMAGE_PROCESS_FAILED")
     if kind in _PLAYED and mime not in _PLAYED[kind]:
         raise TelegramRefusal(f"{mime} is no {kind}")
-
-
-#: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its commands by language,
-#: and the updates that wait for getUpdates.
-WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
-
-
-METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
-
-
-_BOT = {
-    "is_bot": True,
-    "first_name": "Acme",
-    "username": "acme_bot",
-    "can_join_groups": True,
-    "can_read_all_group_messages": False,
-    "supports_inline_queries": False,
-    "has_topics_enabled": False,
-}
-
-
-_NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
 
 
 def answered(ledger: RequestLog, bot_id: int, method: str, params: dict[str, Any]) -> Any:
@@ -306,13 +313,6 @@ def _true(params: dict[str, Any], name: str) -> bool:
     return str(params.get(name, "")).lower() in ("true", "1")
 
 
-_ALLOWED = "telegram allowed updates"
-
-
-#: The default kinds of update.
-_USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
-
-
 class UpdateQueue:
     """The updates of one bot, stored in the ledger. Only the newest caller of getUpdates waits for them."""
 
@@ -374,55 +374,11 @@ class UpdateQueue:
         waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
 
 
-#: The numbers of getUpdates: name, default, smallest and largest. Telegram silently takes the nearest one in range; no
-#: caller means that.
-_NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 0, 0, 50))
-
-
 def _number(params: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
     number = int(params.get(name, default))
     if not least <= number <= most:
         raise TelegramRefusal(f"{name} must be between {least} and {most}")
     return number
-
-
-#: Groups that became supergroups, old id to new: stored in the ledger, for tests to add to.
-MOVED = "telegram moved"
-
-
-_TIMES = "telegram times"
-
-
-#: The time of all messages of the bot; people write in the seconds after it.
-_SECOND = 1795204700
-
-
-#: The largest file that a bot may download, in bytes.
-_FILE_LIMIT = 20 * 1024 * 1024
-
-
-_PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
-
-
-_UPLOADS = {
-    "sendPhoto": "photo",
-    "sendDocument": "document",
-    "sendAudio": "audio",
-    "sendVideo": "video",
-    "sendVoice": "voice",
-    "sendAnimation": "animation",
-}
-
-
-#: The parameters of each method. Telegram silently ignores others; the fake refuses them.
-_TAKES = {
-    "sendMessage": (*_PLACE, "text", "link_preview_options", "ephemeral_message_parameters"),
-    **{method: (*_PLACE, "caption", kind, "ephemeral_message_parameters") for method, kind in _UPLOADS.items()},
-    "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
-    "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
-    "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
-    "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
-}
 
 
 class FakeTelegram:

@@ -23,11 +23,7 @@ from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedReque
 
 #: A sender and a messaging service that every fake account has. The number of the Sandbox is not a sender.
 SENDER, SENDER_SID = "whatsapp:+4930123456", f"XE{1:032x}"
-
-
 SERVICE_SID = f"MG{1:032x}"
-
-
 #: The parameters of a messaging service, and the names of the same values in its answers.
 _SERVICE_FIELDS = {
     "InboundRequestUrl": "inbound_request_url",
@@ -37,11 +33,36 @@ _SERVICE_FIELDS = {
     "StatusCallback": "status_callback",
     "UseInboundWebhookOnNumber": "use_inbound_webhook_on_number",
 }
-
-
 _WEBHOOK_FIELDS = frozenset(
     f"{kind}_{field}" for kind in ("callback", "fallback", "status_callback") for field in ("url", "method")
 )
+_KEPT = "twilio messages"
+#: The default and the largest number of messages in a page.
+PAGE, MOST = 50, 1000
+_DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
+_ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
+_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
+_VARIABLE = re.compile(r"\{\{(\d+)\}\}")
+#: Approved templates: one with the text {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
+TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
+_CLOSED = "twilio closed"
+_ACTIONS = [{"title": "Confirm", "id": "{{2}}"}, {"title": "Cancel", "id": "{{3}}"}]
+_TEMPLATES: dict[str, dict[str, Any]] = {
+    TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
+    CONFIRM_TEMPLATE: {
+        "types": {"twilio/quick-reply": {"body": "A question: {{1}} What do you say?", "actions": _ACTIONS}}
+    },
+}
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+#: Media types that WhatsApp shows besides JPEG and PNG.
+_FILES = (
+    *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4", "application/pdf"),
+    *("application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel", "text/vcard", "text/x-vcard"),
+    *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
+    f"{_OFFICE}.spreadsheetml.sheet",
+)
+#: How long a file is requested again while the web restarts, in seconds; Twilio retries too.
+AWAY_SECONDS = 8.0
 
 
 class FakeTwilioSetup:
@@ -88,16 +109,16 @@ class FakeTwilioSetup:
         return json_response(self.service)
 
     def _template(self, call: RecordedRequest) -> FakeResponse | None:
-        found = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
-        if found is None or found[1] not in self.templates:
+        match = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
+        if match is None or match[1] not in self.templates:
             return None
-        name, status = self.templates[found[1]]
-        if not found[2]:
+        name, status = self.templates[match[1]]
+        if not match[2]:
             return json_response(
-                {"sid": found[1], "friendly_name": name, "language": "en", "variables": {}, "types": {}}
+                {"sid": match[1], "friendly_name": name, "language": "en", "variables": {}, "types": {}}
             )
         whatsapp = {"name": name, "status": status, "rejection_reason": "", "category": "UTILITY"} if status else None
-        return json_response({"sid": found[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
+        return json_response({"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
 
 
 def _urls(webhook: dict[str, Any]) -> list[str]:
@@ -106,16 +127,6 @@ def _urls(webhook: dict[str, Any]) -> list[str]:
 
 def _is_address(url: str) -> bool:
     return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
-
-
-_KEPT = "twilio messages"
-
-
-#: The default and the largest number of messages in a page.
-PAGE, MOST = 50, 1000
-
-
-_DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
 
 
 class TwilioMessages:
@@ -130,8 +141,8 @@ class TwilioMessages:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """All messages, each with its `files`. A reset removes them."""
-        kept: list[dict[str, Any]] = self._ledger.state.get(_KEPT, [])
-        return kept
+        messages: list[dict[str, Any]] = self._ledger.state.get(_KEPT, [])
+        return messages
 
     def arrive(
         self, address: str, body: str = "", *, ago: float = 0.0, sid: str = "", to: str = SENDER, service: str = "",
@@ -158,18 +169,18 @@ class TwilioMessages:
     def _list(self, call: RecordedRequest) -> FakeResponse:
         fields = {name: values[0] for name, values in call.form.items()}
         try:
-            found = list(self._found(fields))
+            matching = list(self._matching(fields))
             size, page = min(int(fields.get("PageSize", PAGE)), MOST), int(fields.get("Page", 0))
         except ValueError as exc:
             return json_response({"code": 20001, "message": str(exc), "status": 400}, 400)
-        shown, more = found[page * size : (page + 1) * size], len(found) > (page + 1) * size
+        page_messages, more = matching[page * size : (page + 1) * size], len(matching) > (page + 1) * size
         onward = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
         self._ledger.note("twilio", "list", fields)
         uri = f"{self._account}/Messages.json?{urlencode(onward)}"
-        resources = [self._resource(each) for each in shown]
+        resources = [self._resource(each) for each in page_messages]
         return json_response({"messages": resources, "page": page, "next_page_uri": uri if more else None})
 
-    def _found(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
+    def _matching(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
         """Return the filter of a date. Only the day of a time counts, as at Twilio. Raises ValueError."""
         since, until = _day(fields.get("DateSent>", "")), _day(fields.get("DateSent<", ""))
         for each in sorted(self.messages, key=lambda each: each["at"])[::-1]:
@@ -180,7 +191,7 @@ class TwilioMessages:
     def _resource(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message as the API shows it: without taps, locations, names and business-scoped ids."""
         sent, sid = formatdate(message["at"]), message["sid"]
-        told = {name: value for name, value in message.items() if name not in ("at", "files")}
+        fields = {name: value for name, value in message.items() if name not in ("at", "files")}
         fixed = {
             "account_sid": self._account_sid,
             "status": "received",
@@ -188,7 +199,7 @@ class TwilioMessages:
             "api_version": "2010-04-01",
         }
         media = {"media": f"{self._account}/Messages/{sid}/Media.json"}
-        return {**told, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
+        return {**fields, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
 
     def _files(self, call: RecordedRequest, sid: str, file: str | None) -> FakeResponse:
         message = next((each for each in self.messages if each["sid"] == sid), None)
@@ -205,53 +216,10 @@ class TwilioMessages:
 
 
 def _day(given: str) -> str:
-    found = _DAY.fullmatch(given)
-    if given and not found:
+    match = _DAY.fullmatch(given)
+    if given and not match:
         raise ValueError(f"the date {json.dumps(given)} is not valid")
-    return found[1] if found else ""
-
-
-_ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
-
-
-_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-
-
-_VARIABLE = re.compile(r"\{\{(\d+)\}\}")
-
-
-#: Approved templates: one with the text {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
-TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
-
-
-_CLOSED = "twilio closed"
-
-
-_ACTIONS = [{"title": "Confirm", "id": "{{2}}"}, {"title": "Cancel", "id": "{{3}}"}]
-
-
-_TEMPLATES: dict[str, dict[str, Any]] = {
-    TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
-    CONFIRM_TEMPLATE: {
-        "types": {"twilio/quick-reply": {"body": "A question: {{1}} What do you say?", "actions": _ACTIONS}}
-    },
-}
-
-
-_OFFICE = "application/vnd.openxmlformats-officedocument"
-
-
-#: Media types that WhatsApp shows besides JPEG and PNG.
-_FILES = (
-    *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4", "application/pdf"),
-    *("application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel", "text/vcard", "text/x-vcard"),
-    *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
-    f"{_OFFICE}.spreadsheetml.sheet",
-)
-
-
-#: How long a file is requested again while the web restarts, in seconds; Twilio retries too.
-AWAY_SECONDS = 8.0
+    return match[1] if match else ""
 
 
 class TwilioRefusal(Exception):
@@ -300,8 +268,8 @@ class FakeTwilio:
                 return self._typing(call.params)
         except TwilioRefusal as exc:
             return _error(400, exc.code, str(exc))
-        if call.method == "GET" and (told := self._told(call)):
-            return told
+        if call.method == "GET" and (response := self._sent_message(call)):
+            return response
         if response := self.inbound.answer(call):
             return response
         if call.route.startswith(self._messages):
@@ -323,10 +291,10 @@ class FakeTwilio:
         digest = self._ledger.host(data)
         return f"https://api.twilio.com{self._messages}MM{digest[:32]}/Media/ME{digest[32:]}"
 
-    def _told(self, call: RecordedRequest) -> FakeResponse | None:
+    def _sent_message(self, call: RecordedRequest) -> FakeResponse | None:
         """Return one message that this account sent."""
-        found = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
-        number = int(found[1], 16) if found else 0
+        match = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
+        number = int(match[1], 16) if match else 0
         if not 0 < number <= len(self._ledger.sent):
             return None
         entry = self._ledger.sent[number - 1]

@@ -23,18 +23,38 @@ from sayso.workers.mailbox import LEASE_MS
 
 #: The chance of each failure. "drop" and "lost" stand for timeouts before and after the message was accepted.
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}
-
-
 #: Seconds that the fakes of Telegram and Slack ask to wait.
 RETRY_AFTER = 7.0
-
-
 #: The most failures in a row in one chat. Pauses between tries double, and after ten tries a reply is given up.
 MAX_IN_A_ROW = 4
-
-
 #: The field with the chat in the calls of each platform.
 _CHAT_FIELDS = {"twilio": "To", "telegram": "chat_id", "slack": "channel"}
+#: Seconds without memory or disk, and between two tries to start a Redis that ended itself.
+FULL_SECONDS, RETRY_SECONDS = 5.0, 1.0
+#: Seconds until the outage begins: by then every user is active.
+BEGIN_SECONDS = 5.0
+#: Pause between two checks of the spool, in seconds.
+POLL_SECONDS = 0.25
+#: How long a worker is paused, in seconds: twice its lease on a conversation.
+PAUSED_SECONDS = 2 * LEASE_MS / 1000
+#: The name under which each fault is counted.
+_COUNTED = {
+    "kill worker": "workers killed",
+    "kill machine": "machines killed",
+    "kill web": "web killed",
+    "kill redis": "redis killed",
+    "pause": "pauses",
+    "full memory": "memory full",
+    "full disk": "disk full",
+    "outage": "outages",
+    "restart": "workers restarted",
+}
+#: Faults that may interrupt the work of a worker.
+_HITS = ("workers killed", "pauses", "redis killed", "outages", "memory full", "disk full", "redis ended", "ended")
+#: The share of kills that also kill a parent, and with it half of the workers.
+PARENTS = 0.05
+#: The fewest workers that stay running while others are paused.
+LEAST_AWAKE = 2
 
 
 class FlakyPlatforms:
@@ -70,10 +90,6 @@ class FlakyPlatforms:
             if remaining < 0:
                 return error
         return ""
-
-
-#: Seconds without memory or disk, and between two tries to start a Redis that ended itself.
-FULL_SECONDS, RETRY_SECONDS = 5.0, 1.0
 
 
 class FullStorage:
@@ -118,14 +134,6 @@ class FullStorage:
             self._server.limit_memory()
         else:
             self._server.limit_disk()
-
-
-#: Seconds until the outage begins: by then every user is active.
-BEGIN_SECONDS = 5.0
-
-
-#: Pause between two checks of the spool, in seconds.
-POLL_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -178,36 +186,6 @@ class Outage:
     def _watch(self, now: float) -> None:
         if any(spooled(address) for address in self._doors):
             self.away.spool_empty = now
-
-
-#: How long a worker is paused, in seconds: twice its lease on a conversation.
-PAUSED_SECONDS = 2 * LEASE_MS / 1000
-
-
-#: The name under which each fault is counted.
-_COUNTED = {
-    "kill worker": "workers killed",
-    "kill machine": "machines killed",
-    "kill web": "web killed",
-    "kill redis": "redis killed",
-    "pause": "pauses",
-    "full memory": "memory full",
-    "full disk": "disk full",
-    "outage": "outages",
-    "restart": "workers restarted",
-}
-
-
-#: Faults that may interrupt the work of a worker.
-_HITS = ("workers killed", "pauses", "redis killed", "outages", "memory full", "disk full", "redis ended", "ended")
-
-
-#: The share of kills that also kill a parent, and with it half of the workers.
-PARENTS = 0.05
-
-
-#: The fewest workers that stay running while others are paused.
-LEAST_AWAKE = 2
 
 
 class Faults:

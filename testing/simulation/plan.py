@@ -9,57 +9,130 @@ from typing import Any, Literal, get_args
 
 #: What can be killed.
 FaultTarget = Literal["worker", "machine", "web", "redis"]
-
-
 #: What can run full.
 StorageKind = Literal["memory", "disk"]
-
-
 STORAGE_KINDS: tuple[StorageKind, ...] = get_args(StorageKind)
-
-
 #: Default seconds between two kills.
 KILL_SECONDS: Mapping[FaultTarget, float] = {"worker": 1.0, "machine": 40.0, "web": 15.0, "redis": 10.0}
-
-
 #: Default seconds between two pauses, and between two rolling restarts.
 PAUSE_SECONDS, RESTART_SECONDS = 10.0, 20.0
-
-
 #: Default length of an outage, and default time between two full storages, in seconds.
 OUTAGE_SECONDS, FULL_SECONDS = 300.0, 15.0
-
-
 #: By how much clocks are wrong, in seconds.
 SKEW_SECONDS = 3600.0
-
-
 #: Default chance that the reply to a command is lost with its connection.
 CUT_CHANCE = 0.005
-
-
 #: Default of the longest delay of a Redis reply, in milliseconds.
 SLOW_MS = 5.0
-
-
 #: Default chance that a webhook is delivered again, up to four times, and that such a repeat is late.
 REDELIVER_CHANCE, LATE_CHANCE = 0.3, 1.0
-
-
 #: Default of the longest delay of a repeat, in seconds.
 LATE_SECONDS = 20.0
-
-
 #: Default number of strangers in a conversation who tap and type a yes to each question.
 STRANGERS = 4
-
-
 #: The stories that ship.
 STORIES = Path(__file__).parent / "stories.yaml"
-
-
 #: Measurements that are only meaningful with the size of the run.
 _SIZED = ("speed", "size")
+#: Stories in which a late yes could meet a later question.
+CONFIRMING = ("pays, then refuses the next", "says yes twice", "taps twice", "changes the subject")
+#: Stories with a question that strangers could answer.
+ASKING = (
+    "taps five times at once",
+    "pays by typing",
+    "pays by tapping",
+    "pays, then refuses the next",
+    "refuses by tapping",
+    "changes the subject",
+)
+#: Stories with decisions before and after a question closes.
+TIMELY = (
+    "types yes too late",
+    "taps too late",
+    "pays by typing",
+    "pays by tapping",
+    "small talk",
+    "a question that takes a while",
+    "a file",
+)
+#: Stories of one turn. Afterwards one in six conversations waits for a yes.
+IDLE = (*["says one thing"] * 5, "asks and leaves")
+_KILLS = KILL_SECONDS
+_REPEATS: Mapping[str, Any] = {"redeliver": REDELIVER_CHANCE, "shuffle": LATE_CHANCE}
+_TIMELY: Mapping[str, Any] = {"webs": 2, "window": 12.0, "only": TIMELY}
+#: All faults at once, except orderly restarts and failing platforms.
+EVERYTHING: Mapping[str, Any] = {
+    "kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]},
+    "pause": PAUSE_SECONDS,
+    "cut": CUT_CHANCE,
+    **_REPEATS,
+}
+#: The faults of each row of the matrix.
+ROWS: Mapping[str, Mapping[str, Any]] = {
+    "nothing": {},
+    "load": {"figures": "speed"},
+    "idle": {"figures": "size", "rate": 100.0, "minutes": 0.0, "turns": 12_000, "conversations": 12_000, "only": IDLE},
+    "workers": {"kill": {"worker": _KILLS["worker"]}},
+    "redis": {"kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]}},
+    "storage": {"kill": {"redis": _KILLS["redis"]}, "figures": "recovery"},
+    "apart": {"machines": 2, "kill": {"worker": _KILLS["worker"]}},
+    "machines": {
+        "machines": 2,
+        "kill": {"machine": _KILLS["machine"]},
+        "model_ms": (200.0, 1000.0),
+        "figures": "recovery",
+    },
+    "web": {"kill": {"web": _KILLS["web"] / 3}},
+    "outage": {},
+    "spool": {"spool": True, "webs": 2},
+    "memory": {"full": {"memory": FULL_SECONDS}},
+    "disk": {"full": {"disk": FULL_SECONDS}},
+    "ahead": {"skew": SKEW_SECONDS, **_TIMELY},
+    "behind": {"skew": -SKEW_SECONDS, **_TIMELY},
+    "pauses": {"pause": PAUSE_SECONDS},
+    "replies": {"cut": 4 * CUT_CHANCE, "slow_ms": SLOW_MS},
+    "restarts": {"restart": RESTART_SECONDS},
+    "platforms": {"flaky_platforms": True},
+    "repeats": dict(_REPEATS),
+    "deliveries": {"redeliver": 0.8, "shuffle": 0.3, "webs": 2},
+    "yes": {"redeliver": 1.0, "shuffle": 1.0, "only": CONFIRMING},
+    "strangers": {"strangers": STRANGERS, "webs": 2, "only": ASKING},
+    "everything": EVERYTHING,
+}
+#: Slow enough that even rare faults happen within 1,000 turns.
+_STEADY: Mapping[str, Any] = {"rate": 20.0}
+#: The default size of rows that need one: minutes at most.
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "load": {"rate": 100.0, "minutes": 1.0, "turns": 60_000, "conversations": 500},
+    "outage": {"outage": 60.0},
+    "spool": {"outage": 60.0},
+    "machines": {"rate": 40.0, "turns": 2400, "workers": 4},
+    **dict.fromkeys(("redis", "storage", "memory", "disk", "pauses", "restarts", "everything"), _STEADY),
+}
+#: The full size of every row, and below what differs in some.
+FULL_SIZE: Mapping[str, Any] = {"turns": 20_000, "conversations": 500, "workers": 4}
+_MANY_KILLS: Mapping[str, Any] = {"turns": 30_000, "rate": 45.0, "workers": 3}
+_OUTAGE: Mapping[str, Any] = {
+    "outage": OUTAGE_SECONDS, "turns": 10_000, "conversations": 1000, "least": {"acts in the outage": 1000},
+}  # fmt: skip
+_HIGH_LOAD: Mapping[str, Any] = {"rate": 100.0, "minutes": 10.0, "turns": 60_000}
+FULL_SIZES: Mapping[str, Mapping[str, Any]] = {
+    "load": _HIGH_LOAD,
+    "workers": {**_MANY_KILLS, "least": {"confirmed": 5000, "workers killed": 500}},
+    "redis": {**_MANY_KILLS, "least": {"confirmed": 5000, "workers killed": 500, "redis killed": 50}},
+    "storage": {"rate": 45.0, "turns": 30_000, "least": {"redis killed": 50}},
+    "apart": {**_MANY_KILLS, "least": {"confirmed": 5000, "workers killed": 500}},
+    "machines": {"rate": 40.0, "minutes": 10.0, "turns": 60_000, "least": {"machines killed": 10}},
+    "outage": _OUTAGE,
+    "spool": _OUTAGE,
+    "pauses": {"pause": 3.0, "workers": 9, "rate": 40.0, "minutes": 11.0, "turns": 60_000, "least": {"pauses": 200}},
+    "replies": {"cut": 0.08, "turns": 40_000, "least": {"lost replies": 10_000}},
+    "restarts": {**_HIGH_LOAD, "least": {"workers restarted": 80}},
+    "deliveries": {"turns": 36_000, "late": 600.0, "least": {"deliveries": 100_000}},
+    "yes": {"turns": 12_000, "least": {"confirmed": 1000}},
+    "strangers": {"turns": 80_000, "strangers": 45, "only": ASKING[:1], "least": {"confirmed": 1000}},
+    "everything": {"rate": 35.0},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,137 +210,6 @@ class Plan:
     def _late(self) -> str:
         share = "" if self.shuffle == 1 else f"{self.shuffle:.0%} of it "
         return f", {share}up to {self.late:g} s late" if self.shuffle else ""
-
-
-#: Stories in which a late yes could meet a later question.
-CONFIRMING = ("pays, then refuses the next", "says yes twice", "taps twice", "changes the subject")
-
-
-#: Stories with a question that strangers could answer.
-ASKING = (
-    "taps five times at once",
-    "pays by typing",
-    "pays by tapping",
-    "pays, then refuses the next",
-    "refuses by tapping",
-    "changes the subject",
-)
-
-
-#: Stories with decisions before and after a question closes.
-TIMELY = (
-    "types yes too late",
-    "taps too late",
-    "pays by typing",
-    "pays by tapping",
-    "small talk",
-    "a question that takes a while",
-    "a file",
-)
-
-
-#: Stories of one turn. Afterwards one in six conversations waits for a yes.
-IDLE = (*["says one thing"] * 5, "asks and leaves")
-
-
-_KILLS = KILL_SECONDS
-
-
-_REPEATS: Mapping[str, Any] = {"redeliver": REDELIVER_CHANCE, "shuffle": LATE_CHANCE}
-
-
-_TIMELY: Mapping[str, Any] = {"webs": 2, "window": 12.0, "only": TIMELY}
-
-
-#: All faults at once, except orderly restarts and failing platforms.
-EVERYTHING: Mapping[str, Any] = {
-    "kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]},
-    "pause": PAUSE_SECONDS,
-    "cut": CUT_CHANCE,
-    **_REPEATS,
-}
-
-
-#: The faults of each row of the matrix.
-ROWS: Mapping[str, Mapping[str, Any]] = {
-    "nothing": {},
-    "load": {"figures": "speed"},
-    "idle": {"figures": "size", "rate": 100.0, "minutes": 0.0, "turns": 12_000, "conversations": 12_000, "only": IDLE},
-    "workers": {"kill": {"worker": _KILLS["worker"]}},
-    "redis": {"kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]}},
-    "storage": {"kill": {"redis": _KILLS["redis"]}, "figures": "recovery"},
-    "apart": {"machines": 2, "kill": {"worker": _KILLS["worker"]}},
-    "machines": {
-        "machines": 2,
-        "kill": {"machine": _KILLS["machine"]},
-        "model_ms": (200.0, 1000.0),
-        "figures": "recovery",
-    },
-    "web": {"kill": {"web": _KILLS["web"] / 3}},
-    "outage": {},
-    "spool": {"spool": True, "webs": 2},
-    "memory": {"full": {"memory": FULL_SECONDS}},
-    "disk": {"full": {"disk": FULL_SECONDS}},
-    "ahead": {"skew": SKEW_SECONDS, **_TIMELY},
-    "behind": {"skew": -SKEW_SECONDS, **_TIMELY},
-    "pauses": {"pause": PAUSE_SECONDS},
-    "replies": {"cut": 4 * CUT_CHANCE, "slow_ms": SLOW_MS},
-    "restarts": {"restart": RESTART_SECONDS},
-    "platforms": {"flaky_platforms": True},
-    "repeats": dict(_REPEATS),
-    "deliveries": {"redeliver": 0.8, "shuffle": 0.3, "webs": 2},
-    "yes": {"redeliver": 1.0, "shuffle": 1.0, "only": CONFIRMING},
-    "strangers": {"strangers": STRANGERS, "webs": 2, "only": ASKING},
-    "everything": EVERYTHING,
-}
-
-
-#: Slow enough that even rare faults happen within 1,000 turns.
-_STEADY: Mapping[str, Any] = {"rate": 20.0}
-
-
-#: The default size of rows that need one: minutes at most.
-SIZES: Mapping[str, Mapping[str, Any]] = {
-    "load": {"rate": 100.0, "minutes": 1.0, "turns": 60_000, "conversations": 500},
-    "outage": {"outage": 60.0},
-    "spool": {"outage": 60.0},
-    "machines": {"rate": 40.0, "turns": 2400, "workers": 4},
-    **dict.fromkeys(("redis", "storage", "memory", "disk", "pauses", "restarts", "everything"), _STEADY),
-}
-
-
-#: The full size of every row, and below what differs in some.
-FULL_SIZE: Mapping[str, Any] = {"turns": 20_000, "conversations": 500, "workers": 4}
-
-
-_MANY_KILLS: Mapping[str, Any] = {"turns": 30_000, "rate": 45.0, "workers": 3}
-
-
-_OUTAGE: Mapping[str, Any] = {
-    "outage": OUTAGE_SECONDS, "turns": 10_000, "conversations": 1000, "least": {"acts in the outage": 1000},
-}  # fmt: skip
-
-
-_HIGH_LOAD: Mapping[str, Any] = {"rate": 100.0, "minutes": 10.0, "turns": 60_000}
-
-
-FULL_SIZES: Mapping[str, Mapping[str, Any]] = {
-    "load": _HIGH_LOAD,
-    "workers": {**_MANY_KILLS, "least": {"confirmed": 5000, "workers killed": 500}},
-    "redis": {**_MANY_KILLS, "least": {"confirmed": 5000, "workers killed": 500, "redis killed": 50}},
-    "storage": {"rate": 45.0, "turns": 30_000, "least": {"redis killed": 50}},
-    "apart": {**_MANY_KILLS, "least": {"confirmed": 5000, "workers killed": 500}},
-    "machines": {"rate": 40.0, "minutes": 10.0, "turns": 60_000, "least": {"machines killed": 10}},
-    "outage": _OUTAGE,
-    "spool": _OUTAGE,
-    "pauses": {"pause": 3.0, "workers": 9, "rate": 40.0, "minutes": 11.0, "turns": 60_000, "least": {"pauses": 200}},
-    "replies": {"cut": 0.08, "turns": 40_000, "least": {"lost replies": 10_000}},
-    "restarts": {**_HIGH_LOAD, "least": {"workers restarted": 80}},
-    "deliveries": {"turns": 36_000, "late": 600.0, "least": {"deliveries": 100_000}},
-    "yes": {"turns": 12_000, "least": {"confirmed": 1000}},
-    "strangers": {"turns": 80_000, "strangers": 45, "only": ASKING[:1], "least": {"confirmed": 1000}},
-    "everything": {"rate": 35.0},
-}
 
 
 def plan_of_row(row: str, given: Plan, *, full_size: bool = False) -> Plan:

@@ -31,6 +31,35 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.tools import MODEL_MS
 
+#: Bytes that a full memory or disk still accepts.
+LAST_BYTES = 4096
+#: How long a killed process may take to end, in seconds.
+GONE_SECONDS = 10.0
+#: Environment variables with the credentials that the fakes accept.
+CREDENTIALS = {
+    "SIMULATED_TWILIO_TOKEN": fakes.TWILIO_AUTH_TOKEN,
+    "SIMULATED_TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
+    "SIMULATED_TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
+    "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
+    "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
+}
+#: Simulated users are quicker than people; no rate limit may answer them.
+HIGH_LIMITS = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
+#: The configuration if none is given.
+DEFAULT: dict[str, Any] = {
+    "agent": {"model": "offline"},
+    "tools": ["sayso.testing.simulation.tools"],
+    "channels": {
+        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300},
+        "ops-tg": {"platform": "telegram", "confirm_ttl": 300},
+        "desk": {"platform": "slack", "confirm_ttl": 300},
+    },
+}
+#: How long the processes may take to be ready, in seconds.
+READY_SECONDS = 60.0
+#: Seconds after which processes have imported everything they need: memory is compared from there on.
+WARM_SECONDS = 15.0
+
 
 class WorkerProcesses:
     """All worker processes and the parents that forked them.
@@ -143,14 +172,6 @@ def _readiness(address: str) -> dict[str, Any]:
     return health if isinstance(health, dict) else {}
 
 
-#: Bytes that a full memory or disk still accepts.
-LAST_BYTES = 4096
-
-
-#: How long a killed process may take to end, in seconds.
-GONE_SECONDS = 10.0
-
-
 class RedisServer(EmbeddedRedis):
     """A Redis that can be killed and run out of memory or disk. Start and end it in one thread that outlives it."""
 
@@ -206,32 +227,6 @@ class RedisServer(EmbeddedRedis):
 def _limit_files(pid: int, size: int) -> None:
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
-
-
-#: Environment variables with the credentials that the fakes accept.
-CREDENTIALS = {
-    "SIMULATED_TWILIO_TOKEN": fakes.TWILIO_AUTH_TOKEN,
-    "SIMULATED_TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
-    "SIMULATED_TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
-    "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
-    "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
-}
-
-
-#: Simulated users are quicker than people; no rate limit may answer them.
-HIGH_LIMITS = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
-
-
-#: The configuration if none is given.
-DEFAULT: dict[str, Any] = {
-    "agent": {"model": "offline"},
-    "tools": ["sayso.testing.simulation.tools"],
-    "channels": {
-        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300},
-        "ops-tg": {"platform": "telegram", "confirm_ttl": 300},
-        "desk": {"platform": "slack", "confirm_ttl": 300},
-    },
-}
 
 
 class MachineError(Exception):
@@ -294,10 +289,6 @@ def _channel_overrides(plan: Plan) -> dict[str, Any]:
 def _absolute(tool: str, config: Path | None) -> str:
     """Return a tool file with the folder of the configuration; modules stay as they are."""
     return str((config.parent / tool).resolve()) if config and tool.endswith(".py") else tool
-
-
-#: How long the processes may take to be ready, in seconds.
-READY_SECONDS = 60.0
 
 
 class Machine:
@@ -469,10 +460,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-#: Seconds after which processes have imported everything they need: memory is compared from there on.
-WARM_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ from sayso.pending import PendingAction, idempotency_key
 
 #: The steps of a payment. Only `effect` moves money; `repeat` is an effect under an idempotency key used before.
 EffectStep = Literal["begin", "effect", "repeat", "refused"]
+#: The longest time from the beginning to the effect, and from the effect to the result, in seconds.
+BEFORE_SECONDS, AFTER_SECONDS = 0.06, 0.03
+#: Environment variable with the milliseconds that a model takes, such as 20-200.
+MODEL_MS = "SAYSO_SIMULATION_MODEL_MS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,6 @@ def _once_by_key(entries: Iterable[EffectEntry]) -> Iterable[EffectEntry]:
         yield replace(entry, step="repeat") if again else entry
         if entry.step == "effect" and entry.key:
             seen.add(entry.key)
-
-
-#: The longest time from the beginning to the effect, and from the effect to the result, in seconds.
-BEFORE_SECONDS, AFTER_SECONDS = 0.06, 0.03
-
-
-#: Environment variable with the milliseconds that a model takes, such as 20-200.
-MODEL_MS = "SAYSO_SIMULATION_MODEL_MS"
 
 
 @tool(requires_approval=True, preview="Pay {bill}")

@@ -24,16 +24,22 @@ from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, Webhoo
 
 #: Pause between two polls of the platforms, in seconds.
 POLL_SECONDS = 0.01
-
-
 #: The API calls that show "typing", and the field that names the chat.
 _TYPING_CALLS = {"sendChatAction": "chat_id", "assistant.threads.setStatus": "channel_id"}
-
-
 _TURN_NUMBER = re.compile(r"\bt(\d+)\b")
-
-
 _ASKED_INSTEAD = re.compile(r"I was interrupted while sending t(\d+)\.")
+#: The kinds of a step; stories.yaml explains each.
+Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
+#: The text of a decision that is tapped instead of typed.
+BUTTON = "button"
+_VERBS: tuple[Verb, ...] = get_args(Verb)
+_NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
+#: Seconds after which a person stops waiting and goes on. Later answers still count.
+PATIENCE = 90.0
+#: How long after a question's end a late person answers, in seconds. Its time begins when the platform has it.
+LATE_SECONDS = 3.0
+#: How often a person decides again who was told that it was too early.
+MAX_DECISIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +143,6 @@ def by_bill(messages: Sequence[ChatMessage]) -> dict[str, list[ChatMessage]]:
 
 def _numbers(pattern: re.Pattern[str], text: str) -> frozenset[int]:
     return frozenset(map(int, pattern.findall(text)))
-
-
-#: The kinds of a step; stories.yaml explains each.
-Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
-
-
-#: The text of a decision that is tapped instead of typed.
-BUTTON = "button"
-
-
-_VERBS: tuple[Verb, ...] = get_args(Verb)
-
-
-_NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
 
 
 class InvalidStories(Exception):
@@ -257,18 +249,6 @@ def _step(place: str, definition: Any) -> StoryStep:
     if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
         raise InvalidStories(f"{place}: late is {late!r}: write true, at a decision")
     return StoryStep(verb, words, times, late)
-
-
-#: Seconds after which a person stops waiting and goes on. Later answers still count.
-PATIENCE = 90.0
-
-
-#: How long after a question's end a late person answers, in seconds. Its time begins when the platform has it.
-LATE_SECONDS = 3.0
-
-
-#: How often a person decides again who was told that it was too early.
-MAX_DECISIONS = 6
 
 
 @dataclass(slots=True)

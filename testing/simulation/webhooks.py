@@ -23,23 +23,17 @@ from sayso.testing.simulation.plan import LATE_SECONDS
 
 #: Webhooks that are delivered at the same time.
 MAX_CONCURRENT = 24
-
-
 #: Timeout of one delivery, in seconds.
 TIMEOUT = 15.0
-
-
 #: The pause before a retry in seconds, the number of tries after which it doubles, and its maximum as a multiple.
 #: Real platforms wait longer.
 RETRY_SECONDS, CONSTANT_RETRIES, MAX_FACTOR = 1.0, 5, 10.0
-
-
 #: The most deliveries of one webhook.
 MAX_DELIVERIES = 5
-
-
 #: Returns the webhook, signed when it is called.
 SignWebhook = Callable[[], Signed]
+#: Distance between the names of two people in one group; larger than the number of groups.
+STRANGER_OFFSET = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +162,6 @@ def _send(connection: http.client.HTTPConnection, path: str, hook: SignWebhook) 
         connection.close()
         return 0, ""
     return answer.status, answer.headers.get("Retry-After", "")
-
-
-#: Distance between the names of two people in one group; larger than the number of groups.
-STRANGER_OFFSET = 1_000_000
 
 
 class WebhookClient(Protocol):
