@@ -1,6 +1,6 @@
 """Thinker: a worker whose model takes as long as it is asked to, as language models do, and answers without a network.
 
-python -m benchmarks.thinker <config> <data> [<shard>]        (with REDIS_URL)
+python -m benchmarks.thinker <config> <data> (with REDIS_URL)
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Thinker(OfflineProvider):
         return Message(Role.ASSISTANT, "thought"), UsageStats()
 
 
-def main(config: str, data: str, shard: str = "") -> None:
+def main(config: str, data: str) -> None:
     """Work until SIGTERM, as `sayso worker` does."""
     set_up_logs()
     settings = load_settings(Path(config))
     preload(settings)
-    services = bootstrap(settings, data=Path(data), patient=True, shard=shard, provider=Thinker())
+    services = bootstrap(settings, data=Path(data), patient=True, provider=Thinker())
     check_redis(services)
     run_worker(services)
 

@@ -19,7 +19,7 @@ from sayso.channels.base import Channel, FetchError, QuoteSource, RateLimit
 from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, offload, reach, watch_strays
-from sayso.pending.redis.scripts import Halted, ShardMoved
+from sayso.pending.redis.scripts import Halted
 from sayso.pending.turns.change import Lease, NewAction, TurnChange
 from sayso.pending.turns.queued import (
     ABOUT,
@@ -166,7 +166,7 @@ class ConversationProcessor:
         token, asked, strays = new_token(self.worker), self.clock(), watch_strays()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
-        except (ShardMoved, Halted) as exc:  # it is woken where it arrives, or when its server goes on
+        except Halted as exc:  # it is woken when Redis is resumed
             _log_left(conversation, exc)
             return
         if taken is None:
@@ -175,7 +175,7 @@ class ConversationProcessor:
         try:
             async with self._keeping(held):
                 await self._work(held, taken[1])
-        except (LeaseLost, ConversationParked, StaleTurn, ShardMoved, Halted) as exc:
+        except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
         except asyncio.CancelledError:
@@ -194,7 +194,7 @@ class ConversationProcessor:
         """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
         try:
             waited = await reach(self.mailbox.defer, conversation)
-        except (ShardMoved, Halted) as exc:
+        except Halted as exc:
             _log_left(conversation, exc)
             return True
         if waited == 0:
@@ -262,7 +262,7 @@ class ConversationProcessor:
         if strays.are_running:
             log.info("lane.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
             return
-        with contextlib.suppress(TimeoutError, RedisError, ShardMoved):
+        with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
                 await reach(self.mailbox.release, lease, hand_over=True, begun=True)
                 self._cut_off.discard(lease.conversation)

@@ -20,7 +20,6 @@ from sayso.workers.redis.client import DataLossGuard, ServerState, Watermark, ho
 from sayso.workers.redis.data_loss import MAX_PLACES, TideFile
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
-from tests.workers.fleet import ROOM, SHARD
 from tests.workers.servers import put_back, saved
 
 TIDE, FOUNDED, HALTED = keys_of()
@@ -200,21 +199,6 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
         thread.join()
     assert not rig.client.exists(HALTED)
     assert tide.known.n == int(rig.client.get(TIDE))
-
-
-def test_shard_that_moves_halts_nobody(fleet):
-    """Each server's tide is its own, and no move lowers it; numbers that must not come back go with their shard."""
-    tides = [looked(DataLossGuard(fleet.clients[name])) for name in "ab"]
-    rig = fleet.rig()
-    rig.accept(turn())
-    fleet.clients["a"].set(f"{ROOM}:floor", 500)
-    for name in "ba":
-        for tide in tides:
-            tide.look()
-        fleet.mover().move(SHARD, name)
-        rig.accept(turn())
-    assert [looked(tide).trouble for tide in tides] == ["", ""]
-    assert fleet.clients["a"].get(f"{ROOM}:floor") == "500"
 
 
 def test_server_of_which_nothing_was_used_may_be_emptied(redis_client, tide):

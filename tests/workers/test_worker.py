@@ -583,7 +583,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
         media=rounds,
         texts=rounds,
         lifeline=lifeline,
-        tides=(),
+        tide=None,
         outfit=None,
         tools=ServersOfTools(),
     )

@@ -499,7 +499,7 @@ def run_worker(services: Services) -> None:
     gc.set_threshold(COLLECT_EVERY)
     watchdog = Watchdog(process.loop)
     watchdog.start()
-    for tide in services.tides:
+    if tide := services.tide:
         tide.watch()
     background = [process.loop.submit(each) for each in _rounds(services)]
     for each in background:
