@@ -16,6 +16,7 @@ from sayso.agent.providers.offline import OfflineProvider
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
 from sayso.config.wiring.observability import set_up_logs
+from sayso.config.wiring.rq_entry import install, worker_services
 from sayso.workers.rq.worker import run_worker
 
 #: What a message begins with that names the seconds to think.
@@ -41,7 +42,7 @@ def main(config: str, data: str) -> None:
     preload(settings)
     services = bootstrap(settings, data=Path(data), patient=True, provider=Thinker())
     check_redis(services)
-    run_worker(services)
+    run_worker(worker_services(services), install(services).loop)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,10 @@
-"""Turnstile: lets one coroutine through in each round of its event loop, in the order they came.
-
-What many begin in the same round is all under way at once, and its answers have to wait for each other. One a round,
-and the answer to the first is dealt with before the last has begun; where answers are slower than that, nobody waits.
-"""
+"""ReplySender: send the replies of a conversation, with rate limits, retries and an end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -36,37 +31,6 @@ from sayso.workers.alerts import Alerts, MemoryAlerts
 from sayso.workers.outbox import KEEP_HELD_SECONDS, End, NoReceipts, Outbox, Receipts, Why
 
 log = logging.getLogger(__name__)
-
-
-class Turnstile:
-    """One instance serves one loop at a time."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def step(self) -> None:
-        """Wait for one's turn. Where there is no loop (`sayso.pending.concurrency.run_here`), there is nobody else."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        if self._loop is not loop:  # nobody is under way; or their loop has ended, and they with it
-            self._loop, self._waiting = loop, deque()
-            loop.call_soon(self._turn)
-            return
-        mine = loop.create_future()
-        self._waiting.append(mine)
-        await mine
-
-    def _turn(self) -> None:
-        while self._waiting:
-            first = self._waiting.popleft()
-            if not first.done():  # who gave up takes nobody's turn
-                first.set_result(None)
-                first.get_loop().call_soon(self._turn)
-                return
-        self._loop = None
 
 
 #: A reply is given up after this many tries.
@@ -118,8 +82,9 @@ class ReplySender:
         self._sleep = sleep
         #: Channels whose pace this process has said: one that was changed since the last start becomes known.
         self._paced: set[str] = set()
-        #: The fewer are under way at once, the fewer it is unknown of whether they arrived when this process is killed.
-        self._turnstile = Turnstile()
+        #: One reply starts per round of the event loop, in order: the answer to the first send is handled before the
+        #: last send has begun, so fewer deliveries are uncertain when this process is killed.
+        self._start_in_turn = asyncio.Lock()
 
     async def carry(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
         """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
@@ -143,7 +108,8 @@ class ReplySender:
             return await self._hold(lease, reply)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
-        await self._turnstile.step()
+        async with self._start_in_turn:
+            await asyncio.sleep(0)
         if not is_held():
             raise LeaseLost(lease.conversation)
         try:

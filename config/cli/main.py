@@ -165,6 +165,7 @@ def worker(config: Path | None, data: Path, processes: int | None = None, *, rel
     from sayso.config.server.processes import prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
     from sayso.config.wiring.observability import set_up_logs
+    from sayso.config.wiring.rq_entry import install, worker_services
     from sayso.workers.rq.worker import run_worker
 
     set_up_logs()
@@ -176,7 +177,7 @@ def worker(config: Path | None, data: Path, processes: int | None = None, *, rel
     with clear_errors():
         services = bootstrap(settings, data=data, patient=True, reload=reload)
         check_redis(services)
-    run_worker(services)
+    run_worker(worker_services(services), install(services).loop)
 
 
 @main.command()

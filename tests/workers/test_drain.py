@@ -12,9 +12,9 @@ from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreach
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media, Reply
 from sayso.pending.turns.change import TurnChange
-from sayso.workers import outbox
 from sayso.workers import processor as drain
 from sayso.workers import progress as beside
+from sayso.workers import sender
 from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, _in_pieces
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
@@ -62,10 +62,12 @@ def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
     now = [0.0]
     room = Room(clock=lambda: now[0])
 
-    async def stopped() -> None:
-        now[0] += drain.LEASE_MS / 1000
+    class Stopped(asyncio.Lock):
+        async def acquire(self) -> bool:
+            now[0] += drain.LEASE_MS / 1000
+            return await super().acquire()
 
-    monkeypatch.setattr(room.drain.postman._turnstile, "step", stopped)
+    monkeypatch.setattr(room.drain.postman, "_start_in_turn", Stopped())
     assert room.work("a") == []
     room.rig.end_lease()
     assert room.rig.mailbox.lease(CHAT.id, "other")[1].number == 1
@@ -273,9 +275,9 @@ def test_unreachable_platform_is_tried_again_with_growing_pauses():
 def test_reply_that_never_arrives_is_given_up(error):
     """After the last try it is buried and the conversation goes on."""
     room = Room()
-    room.channel.errors = [error] * outbox.MAX_ATTEMPTS
+    room.channel.errors = [error] * sender.MAX_ATTEMPTS
     room.hear("a", "b")
-    for _ in range(outbox.MAX_ATTEMPTS):
+    for _ in range(sender.MAX_ATTEMPTS):
         room.work()
         room.rig.pass_time(100)
     assert (room.work(), room.rig.dead()) == (["B"], 1)

@@ -26,7 +26,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import ConversationParked, QueuedReply
-from sayso.workers import outbox
+from sayso.workers import sender
 from sayso.workers.outbox import ReceiptFiles
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import MemoryRig, turn
@@ -153,7 +153,7 @@ def check(post: Post, replies: int) -> None:
         assert came == [text for text in said if text in came]
         assert set(said) <= set(came) | dead.keys()
     given_up = [fate for fate in dead.values() if not fate.reason.startswith("AddressClosed")]
-    assert all(fate.tries == outbox.MAX_ATTEMPTS for fate in given_up)
+    assert all(fate.tries == sender.MAX_ATTEMPTS for fate in given_up)
     assert post.platform.broken_silences == 0
 
 
@@ -179,7 +179,7 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_holds_nobody_up_for
     post.platform.pieces = broken
     post.run()
     (fate,) = post.rig.deliveries.aside("dead")
-    assert (fate.tries, fate.doubtful) == (outbox.MAX_ATTEMPTS, True)
+    assert (fate.tries, fate.doubtful) == (sender.MAX_ATTEMPTS, True)
 
 
 @pytest.mark.parametrize("asked", [math.inf, math.nan, -5.0, 1e30])
@@ -206,7 +206,7 @@ def test_bad_day_of_a_provider(caplog):
 
 def test_reply_is_dead_after_ten_tries_and_the_next_goes_on(caplog):
     """Its operator finds it in the log and on the list, with what is needed for another try."""
-    post = Post(["timeout"] * outbox.MAX_ATTEMPTS, replies=2)
+    post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
     post.run()
     (fate,) = post.rig.deliveries.aside("dead")
     assert (fate.tries, fate.doubtful, fate.text) == (10, True, "c0 0")
@@ -216,7 +216,7 @@ def test_reply_is_dead_after_ten_tries_and_the_next_goes_on(caplog):
 
 def test_reply_that_is_put_back_arrives_marked():
     """What was given up in doubt may be there already: its second life says so, after the newer replies."""
-    post = Post(["timeout"] * outbox.MAX_ATTEMPTS, replies=2)
+    post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
     post.run()
     (fate,) = post.rig.deliveries.aside("dead")
     sent, post.platform.send = [], lambda delivery: _take(sent, delivery)
@@ -253,7 +253,7 @@ def test_one_wait_holds_for_all_conversations():
 
 def test_last_try_of_a_dead_reply_may_silence_the_channel_too():
     """The reply is given up, the platform's wish is not."""
-    post = Post(["timeout"] * (outbox.MAX_ATTEMPTS - 1) + ["429"], replies=2)
+    post = Post(["timeout"] * (sender.MAX_ATTEMPTS - 1) + ["429"], replies=2)
     post.run()
     check(post, 2)
     assert post.platform.tries[-1] >= post.platform.tries[-2] + 7

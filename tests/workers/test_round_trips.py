@@ -8,13 +8,12 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation, Received, Turn
-from sayso.config.settings.schema import WorkerSettings
 from sayso.pending.concurrency import LoopThread
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
-from sayso.workers.rq.worker import _new_worker
+from sayso.workers.rq.worker import Capacity, new_worker
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.web.services import FakeChannel, browser
 from tests.workers.fakes import Bot
@@ -59,10 +58,10 @@ def mailbox(redis_client):
 @pytest.fixture
 def worker(redis_url):
     """A worker that has not begun to work."""
-    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings(), queue=QUEUE))
-    services.drain = SimpleNamespace(run=None, hand_over=lambda: None)
+    processor = SimpleNamespace(run=None, hand_over=lambda: None)
+    services = SimpleNamespace(redis_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
     loop = LoopThread()
-    yield _new_worker(services, loop)
+    yield new_worker(services, loop)
     loop.close()
 
 
