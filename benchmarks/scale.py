@@ -196,7 +196,7 @@ def _lived(stack: Stack) -> Conversation:
     change = TurnChange(((Reply(f"You said: {TEXT}"), ""),), json.dumps(memory.to_dict()))
     reply = mailbox.commit(lease, queued, change)
     assert isinstance(reply, QueuedReply)
-    outbox.settle(lease, reply, receipt="1795300000.000001")
+    outbox.mark_delivered(lease, reply, receipt="1795300000.000001")
     assert mailbox.release(lease) is None
     return turn.conversation
 

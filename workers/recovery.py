@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from sayso.pending.concurrency import offload
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
-from sayso.workers.mailbox import mark
+from sayso.workers.mailbox import token_prefix
 
 #: The folder of them in the data folder.
 ALIVE = "alive"
@@ -203,7 +203,11 @@ class Reaper:
         return self._lifeline.bury(self._free)
 
     def _free(self, worker: str) -> None:
-        held = [name for names in self._scripts.on_every_shard("bury", mark(worker)) for name in names]
+        held = [
+            name
+            for names in self._scripts.on_every_shard("release_dead_worker", token_prefix(worker))
+            for name in names
+        ]
         log.warning("worker.died", extra={"worker": worker, "conversations": len(held)})
         for conversation in held:
             self._wake(conversation)

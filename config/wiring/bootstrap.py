@@ -163,11 +163,11 @@ def bootstrap(
     paces, receipts = paces_of(settings, channels), ReceiptFiles(state / RECEIPTS, lifeline.name)
     alerts = RedisAlerts(client, prefix=prefix)
     outbox = RedisOutbox(scripts, wake_up)
-    postman = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
+    sender = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
     answers = relayed(agents, channels, mailbox)
     drain = ConversationProcessor(
         mailbox,
-        postman,
+        sender,
         channels,
         answers,
         voice,

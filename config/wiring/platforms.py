@@ -137,13 +137,13 @@ def _console(name: str, settings: ConsoleSettings, shelf: AdapterDeps) -> Consol
 
 
 def relayed(
-    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], entrance: Inbox
+    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], inbox: Inbox
 ) -> dict[str, TurnHandler]:
     """The agents as workers ask them: where a conversation has two names, whoever writes under one is answered under
     the other.
     """
     answering: dict[str, TurnHandler] = {
-        name: AliasForwarder(agent, channel, entrance) if isinstance(channel := channels[name], HasAliases) else agent
+        name: AliasForwarder(agent, channel, inbox) if isinstance(channel := channels[name], HasAliases) else agent
         for name, agent in agents.items()
     }
     return answering

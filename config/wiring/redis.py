@@ -15,7 +15,7 @@ from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, conne
 from sayso.pending.redis.wire import Wire
 from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.data_loss import FILE as TIDE
-from sayso.workers.redis.data_loss import TideFile
+from sayso.workers.redis.data_loss import WatermarkFile
 
 #: The first version of Redis that has all commands we use.
 OLDEST_REDIS = (6, 2)
@@ -23,7 +23,7 @@ OLDEST_REDIS = (6, 2)
 
 def guard_against_loss(settings: Settings, url: str, client: Redis, data: Path) -> DataLossGuard:
     """Return the guard of the Redis at a URL. Every connection that `client` makes from now on asks it first."""
-    tide = DataLossGuard(connect(url), TideFile(settings.state_folder(data) / TIDE), prefix=settings.key_prefix)
+    tide = DataLossGuard(connect(url), WatermarkFile(settings.state_folder(data) / TIDE), prefix=settings.key_prefix)
     tide.guard(client)
     return tide
 

@@ -38,7 +38,7 @@ _PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
 
 
 #: Scripts that only look: they leave the tide (`sayso.workers.redis.client`) as it is.
-LOOKS = frozenset({"aside", "asked", "fates", "look", "overdue", "read", "stage"})
+LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
 
 
 #: What the names of scripts begin with that prepare a halted server for going on.

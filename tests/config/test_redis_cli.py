@@ -11,7 +11,7 @@ from redis import Redis
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.workers.redis.client import DataLossGuard, keys_of
-from sayso.workers.redis.data_loss import FILE, TideFile
+from sayso.workers.redis.data_loss import FILE, WatermarkFile
 from tests.config.processes import sayso, short_folder
 
 #: What the keys of a bot begin with whose file is bot.yaml.
@@ -41,10 +41,10 @@ def used(client: Redis, data: Path) -> None:
     """A process has used this server, and noted so in the data folder."""
     state = data / "bots" / "bot"
     state.mkdir(parents=True, exist_ok=True)
-    tide = DataLossGuard(client, TideFile(state / FILE), prefix=PREFIX)
+    tide = DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX)
     tide.look()
     client.incrby(TIDE, 7)
-    DataLossGuard(client, TideFile(state / FILE), prefix=PREFIX).look()
+    DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX).look()
 
 
 def test_redis_emptied_on_purpose_goes_on_with_one_command(tmp_path: Path, clients: dict[str, Redis]):

@@ -46,7 +46,7 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     to = Conversation("ops", "C1", "T")
     assert services.drain.agents["web"]._questions._escalation == Escalation(300, to, "de")
     assert services.drain.agents["ops"]._questions._escalation is None
-    services.drain.postman._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
+    services.drain.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 

@@ -130,5 +130,5 @@ class TestBurial:
         """Whoever buried may die between freeing a lane and waking it."""
         rig.accept(turn())
         rig.mailbox.lease(CHAT.id, new_token("dead"))
-        rig.reaper._scripts.on_every_shard("bury", "dead.")
+        rig.reaper._scripts.on_every_shard("release_dead_worker", "dead.")
         assert rig.overdue() == [CHAT.id]

@@ -56,7 +56,7 @@ def answered(rig, text: str = "hello") -> str:
     lease, work = rig.mailbox.lease(CHAT.id, f"token {text}")
     reply = rig.mailbox.commit(lease, work, ANSWER)
     delivery = reply.delivery(lease).id
-    rig.outbox.settle(lease, reply, receipt="m1")
+    rig.outbox.mark_delivered(lease, reply, receipt="m1")
     rig.mailbox.release(lease)
     return delivery
 
@@ -207,7 +207,7 @@ def test_server_that_is_not_halted_is_left_alone(rig):
     before = saved(rig.client)
     assert resume(rig.client) is None
     with pytest.raises(ResponseError, match="RESUMED"):
-        LuaScripts(rig.client, LUA).run("resume_lane", CHAT.id, 5)
+        LuaScripts(rig.client, LUA).run("resume_conversation", CHAT.id, 5)
     assert saved(rig.client) == before
 
 

@@ -77,7 +77,7 @@ def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):
     bot = Bot(RedisRig(redis_client), lines=("hello", "hello again"))
     bot.say("hi")
     bot.hear("hi again")
-    assert asked(bot.work) == ["lease", "commit", "settle"]
+    assert asked(bot.work) == ["lease", "commit", "delivered"]
     assert bot.channel.texts == ["hello", "hello again"]
 
 
@@ -87,7 +87,7 @@ def test_a_further_turn_is_two_more(asked, redis_client):
     bot.say("first")
     for text in ("second", "third"):
         bot.hear(text)
-    assert asked(bot.work) == ["lease", "commit", "settle", "commit", "settle"]
+    assert asked(bot.work) == ["lease", "commit", "delivered", "commit", "delivered"]
 
 
 def test_many_jobs_are_taken_in_one_round_trip(asked, mailbox, worker):

@@ -559,7 +559,7 @@ class Rounds:
 def process_of(redis_url: str, perform) -> SimpleNamespace:
     """Services of a worker process."""
     rounds, closed = Rounds(), threading.Event()
-    processor = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None, is_idle=True)
+    processor = SimpleNamespace(run=perform, hand_over=lambda: None, renew_now=lambda _: None, is_idle=True)
     held = []
     lock = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
     return SimpleNamespace(

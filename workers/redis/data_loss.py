@@ -91,7 +91,7 @@ def _prepare(scripts: LuaScripts, client: Redis, floor: int, prefix: str) -> tup
     for key in client.scan_iter(match=f"{prefix}{{*", count=LOOK):
         found = _KEY.fullmatch(str(key).removeprefix(prefix))
         if found and found[2] == "lane":
-            replies += scripts.evaluate("resume_lane", int(found[1]), found[3], floor)
+            replies += scripts.evaluate("resume_conversation", int(found[1]), found[3], floor)
             lanes += 1
         elif found:
             actions += scripts.on_shard("resume_action", int(found[1]), found[3])
@@ -109,7 +109,7 @@ FILE = "tide.json"
 MAX_PLACES = 32
 
 
-class TideFile:
+class WatermarkFile:
     """One small JSON file, shared by all processes on a folder. It is replaced as a whole, and never goes back."""
 
     def __init__(self, path: Path) -> None:

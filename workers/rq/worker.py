@@ -33,7 +33,7 @@ from rq.worker import BaseWorker
 
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import LoopThread, bound_threads, offload, stack_of
-from sayso.workers.lease import listen
+from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.redis.client import DataLossGuard
@@ -564,7 +564,7 @@ def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
 
 def _background_work(services: WorkerServices) -> list[Coroutine[Any, Any, None]]:
     """Return what runs beside the jobs for as long as the process lives."""
-    stops = listen(services.redis_url, services.processor.look_up, prefix=services.key_prefix)
+    stops = listen_for_stops(services.redis_url, services.processor.renew_now, prefix=services.key_prefix)
     return [services.reaper.forever(), services.audit_collector.forever(), _sweep(services.sweeps), stops]
 
 
