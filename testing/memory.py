@@ -124,7 +124,7 @@ class Pendings(Protocol):
     def run_out(self, pid: str) -> bool:
         """Whether the window closed on what nobody answered: it ends here."""
 
-    def bury(self, pid: str, *, shown: bool = False) -> None:
+    def release_dead(self, pid: str, *, shown: bool = False) -> None:
         """The preview can never be delivered, or, where it was `shown`, was not."""
 
 
@@ -507,7 +507,7 @@ class MemoryLanes:
                         lane.close(dead)
                     if end == "limited":
                         self._channel(lease.conversation).silence(now + gap)
-                    self._pendings.bury("" if repeats else asked)
+                    self._pendings.release_dead("" if repeats else asked)
                 else:
                     copy = self._fates.find(delivery_id)
                     self._fates.end(
@@ -587,7 +587,7 @@ class MemoryLanes:
 
     def _reply_without_agent(self, lane: _Lane, number: int) -> None:
         """A reply failed after all: what it asked for ends, for nobody agrees to what was never shown."""
-        self._pendings.bury(lane.asks.get(str(number), ""), shown=True)
+        self._pendings.release_dead(lane.asks.get(str(number), ""), shown=True)
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
@@ -847,7 +847,7 @@ class _NoPendings:
         """Nothing was previewed."""
         return False
 
-    def bury(self, pid: str, *, shown: bool = False) -> None:
+    def release_dead(self, pid: str, *, shown: bool = False) -> None:
         """Nothing was previewed."""
 
 

@@ -91,7 +91,7 @@ UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
 
 
 #: Seconds after which a user is told that their turn takes longer.
-STILL_AFTER = 30.0
+NOTICE_AFTER = 30.0
 
 
 #: Replaces a draft whose answer has no text: only a file, or nothing after a stop.
@@ -117,7 +117,7 @@ class ConversationProcessor:
     """Works through conversations. One instance serves all of a worker's event loop.
 
     Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain messages in a row are
-    answered as one. `worker` is the name in the tokens of its leases. After `still_after` seconds (0: never) users are
+    answered as one. `worker` is the name in the tokens of its leases. After `notice_after` seconds (0: never) users are
     told that their turn takes longer. On channels in `streams` an answer is shown while it is generated; `notes`
     remember in which message.
     """
@@ -131,7 +131,7 @@ class ConversationProcessor:
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
-    still_after: float = STILL_AFTER
+    notice_after: float = NOTICE_AFTER
     streams: Collection[str] = frozenset()
     notes: DraftNotes = field(default_factory=MemorySharedCache)
     clock: Callable[[], float] = time.monotonic
@@ -328,7 +328,7 @@ class ConversationProcessor:
         if channel is None or _stopped_before_start(queued):
             return await self._answer(held, queued)
         words = partial(self.voice, queued.turn)
-        async with ProgressIndicator(channel, queued, words, draft=draft, still_after=self.still_after):
+        async with ProgressIndicator(channel, queued, words, draft=draft, notice_after=self.notice_after):
             return await self._answer(held, queued, draft if channel.name in self.streams else None)
 
     async def _answer(self, held: HeldLease, queued: QueuedTurn, hear: DraftMessage | None = None) -> TurnChange:

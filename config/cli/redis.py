@@ -78,6 +78,6 @@ def _open(settings: Settings, data: Path) -> Redis:
 
 def _told(done: Resumed) -> str:
     return (
-        f"goes on; {done.halt}. {done.lanes:,} conversations have new numbers, {done.replies:,} waiting replies go out "
+        f"goes on; {done.halt}. {done.conversations:,} conversations have new numbers, {done.replies:,} waiting replies go out "
         f"marked as perhaps repeated, {done.actions:,} open questions are closed: whether they ran is not known"
     )

@@ -226,7 +226,7 @@ def processor_options(settings: Settings) -> dict[str, Any]:
     return {
         "turn_timeout": workers.turn_timeout,
         "joins": workers.join_bursts,
-        "still_after": workers.still_after,
+        "notice_after": workers.still_after,
         "streams": frozenset(streaming),
     }
 
@@ -333,7 +333,7 @@ def _claim_name(services: Services, deployment: Deployment) -> None:
 
     Raises RedisUnfit while workers of another bot use the name, redis.RedisError.
     """
-    prefix, presence = services.settings.key_prefix, services.reaper.presence
+    prefix, presence = services.settings.key_prefix, services.reaper.heartbeat
     if not services.is_worker:
         deployment.claim(services.redis, prefix=prefix)
         return

@@ -400,7 +400,7 @@ def test_turn_that_breaks_leaves_no_draft_behind():
 
 def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
     """A turn that was stopped: what of its answer was seen may stay, that it is worked on is not true any more."""
-    room = Room(agent=Slow(asyncio.Event()), still_after=0.001)
+    room = Room(agent=Slow(asyncio.Event()), notice_after=0.001)
     room.channel.drafts, room.channel.seen = [], asyncio.Event()
 
     async def draft(turn, text, shown="") -> str:

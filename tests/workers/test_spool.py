@@ -53,7 +53,7 @@ class Desk:
 
     def process(self) -> Spool:
         """One more web process. It empties the spool when it is told to."""
-        spool = Spool(self.file, self.link, clock=lambda: self.rig.now, steady=lambda: self.steady)
+        spool = Spool(self.file, self.link, clock=lambda: self.rig.now, monotonic=lambda: self.steady)
         spool.watch = lambda: None  # type: ignore[method-assign]
         return spool
 

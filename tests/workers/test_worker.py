@@ -536,7 +536,7 @@ class Rounds:
     """Stands for the reaper, the auditor and the folders of a process."""
 
     def __init__(self) -> None:
-        self.presence = self
+        self.heartbeat = self
         self.left = 0
         self.cancelled = threading.Event()
 

@@ -1,12 +1,13 @@
-"""Tide: how much of ours a Redis server has done; one that knows less than it told somebody is halted.
+"""DataLossGuard: halt a Redis that came back with fewer writes than it had acknowledged.
 
-Every script that writes raises the tide by one, and every process remembers the highest one it was told. A server that
-comes back with a lower one has forgotten what it acknowledged: it was restarted on an old file, a replica that lagged
-was promoted, or somebody emptied it. To go on would give out numbers of turns, replies and leases a second time. So
-whoever notices writes that down there, and all scripts refuse until an operator says `sayso redis resume`.
+Every script that writes increments a counter in Redis, the watermark (key `tide`), and every process remembers the
+highest value it has seen. A Redis that restarts with a lower value has lost acknowledged writes: it was restarted on an
+old file, a replica that lagged was promoted, or it was emptied. To go on would give out numbers of turns, replies and
+leases a second time. So the process that notices writes a halt into that Redis, and all scripts refuse until an
+operator runs `sayso redis resume`.
 
-What is compared was told before the question was asked, so connections that race each other, restarts that lose
-nothing, processes that start or die, and clocks raise no alarm.
+An answer is compared only with what was known before the question was sent, so connections that race each other,
+restarts that lose nothing, processes that start or end, and clocks raise no alarm.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from sayso.pending.redis.scripts import CURE, Halted
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks: a server that forgets less than what it did in them may go unnoticed.
+#: Seconds between two checks: a server that loses less than its writes of this time may go unnoticed.
 LOOK_SECONDS = 0.25
-#: Seconds between two notes in the data folder.
+#: Seconds between two writes to the data folder.
 KEEP_SECONDS = 1.0
-#: Changes of the tide that a process remembers with their moments: about ten busy minutes.
+#: Changes of the watermark that a process remembers with their times: about ten busy minutes.
 MOMENTS = 2400
 
 _HALT = """
--- Halt this server if it still knows less than somebody was told. KEYS: tide, founded, halted. ARGV: identity, tide,
--- what is noted. Sent again, or by another process, the first note stays.
+-- Halt this server if it still has a lower watermark than was seen. KEYS: tide (the watermark), founded (the
+-- identities), halted. ARGV: identity, watermark, halt as JSON. The first halt stays when this is sent again.
 local known = ' ' .. (redis.call('GET', KEYS[2]) or '') .. ' '
 local same = string.find(known, ' ' .. ARGV[1] .. ' ', 1, true)
 if same and tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(ARGV[2]) then return 0 end
@@ -49,13 +50,13 @@ return 1
 """
 
 Command = tuple[str | int, ...]
-#: A talk with a server: yields what is asked, is sent the answers.
-Talk = Generator[Command, Any, None]
+#: A dialog with a server: yields commands, is sent the answers.
+Dialog = Generator[Command, Any, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What a server was: its identity, and its tide."""
+    """The identity of a server and its watermark."""
 
     id: str
     n: int
@@ -63,7 +64,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What a server says of itself: the names of its identity, its tide, and why it is halted, "" if it is not."""
+    """What a server says of itself: its identities, its watermark, and why it is halted, "" if it is not."""
 
     ids: tuple[str, ...] = ()
     n: int = 0
@@ -71,12 +72,14 @@ class ServerState:
 
     @classmethod
     def of(cls, answers: Sequence[Any]) -> ServerState:
-        """The answers to what `keys_of` names."""
+        """Return the state from the answers to the keys of `keys_of`."""
         tide, founded, halted = (str(answer or "") for answer in answers)
         return cls(tuple(founded.split()), int(tide) if tide.isdigit() else 0, halted)
 
     def forgot(self, known: Watermark | None) -> bool:
-        """Whether it knows less than somebody was told. Where nothing was done yet, nothing is forgotten."""
+        """Return whether the server knows less than was seen before. A server without any writes has
+        forgotten nothing.
+        """
         if known is None or known.n == 0:
             return False
         return known.id not in self.ids or self.n < known.n
@@ -84,8 +87,8 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class HaltReason:
-    """Why a server is halted: what somebody remembers of it, what it knows itself, and of how many seconds it lacks the
-    work, as far as that is known.
+    """Why a server is halted: the identity and watermark that were seen, the watermark it has now, and how many seconds
+    of work it lost, if known.
     """
 
     id: str
@@ -95,7 +98,7 @@ class HaltReason:
 
     @classmethod
     def read(cls, text: str) -> HaltReason:
-        """The note in a server. One that somebody damaged says nothing but that it is there."""
+        """Parse the halt of a server. Of a damaged halt nothing is known but that it is there."""
         try:
             said = json.loads(text)
             seconds = None if said["seconds"] is None else float(said["seconds"])
@@ -111,45 +114,45 @@ class HaltReason:
 
 
 class WatermarkStore(Protocol):
-    """Where tides are remembered across restarts."""
+    """Remembers watermarks across restarts."""
 
     def read(self) -> Mapping[str, Watermark]:
-        """The last mark of each place; empty when nothing can be read."""
+        """Return the last watermark of each server address; empty when nothing can be read."""
 
-    def keep(self, place: str, mark: Watermark) -> None:
-        """Note what a server at a place was. Failing is no error."""
+    def keep(self, address: str, watermark: Watermark) -> None:
+        """Store the watermark of a server address. A failure is no error."""
 
 
-class NoNotes:
+class NoWatermarkStore:
     """Remembers nothing."""
 
     def read(self) -> Mapping[str, Watermark]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
-    def keep(self, place: str, mark: Watermark) -> None:
-        """Not at all."""
+    def keep(self, address: str, watermark: Watermark) -> None:
+        """Do nothing."""
 
 
 class DataLossGuard:
-    """One server's tide, as this process remembers it; one per process and server, for all of its connections."""
+    """The watermark of one server as this process knows it; one per process and server, for all connections."""
 
     def __init__(
         self,
         client: Redis,
-        notes: WatermarkStore | None = None,
+        store: WatermarkStore | None = None,
         *,
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._notes = notes or NoNotes()
-        self._place = place_of(client)
+        self._store = store or NoWatermarkStore()
+        self._address = address_of(client)
         self._keys = keys_of(prefix)
         self._clock = clock
-        self._noted = dict(self._notes.read())
-        self._known = self._noted.get(self._place)
-        self._noted_at = float("-inf")
+        self._stored = dict(self._store.read())
+        self._known = self._stored.get(self._address)
+        self._stored_at = float("-inf")
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS)
         self._halt = ""
         self._refusing = False
@@ -158,98 +161,100 @@ class DataLossGuard:
 
     @property
     def known(self) -> Watermark | None:
-        """The highest tide this process was told, None before it was told any."""
+        """Return the highest watermark this process has seen, None before the first."""
         return self._known
 
     @property
     def trouble(self) -> str:
-        """Why nothing is done on this server, in words for its operator; "" when all is well."""
+        """Return why this server is halted, in words for its operator; "" when it is not."""
         return CURE if self._halt or self._refusing else ""
 
     def guard(self, client: Redis) -> None:
-        """Have every connection that this client makes from now on, and its loop's, look at the tide first."""
+        """Check the watermark first on every connection that this client, or its event loop's wire, makes
+        from now on.
+        """
         client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
         connections = Connections.of(client)
         connections.before = self.refuse
         if connections.wire:
-            connections.wire.greeting = self.talk
+            connections.wire.greeting = self.dialog
 
     def refuse(self) -> None:
-        """Raises Halted where this server is known to have forgotten something, and could not be told so."""
+        """Raise Halted if this server has lost writes and the halt could not be written to it."""
         if self._refusing:
             raise Halted
 
     def greet(self, connection: Connection) -> None:
-        """The first words on a new connection. Raises redis.RedisError: it must not be used."""
+        """Check the watermark on a new connection. Raises redis.RedisError: the connection must not be used."""
         connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py's own
 
         def ask(*command: str | int) -> Any:
             connection.send_command(*command)  # type: ignore[no-untyped-call]  # redis-py's own
             return connection.read_response()
 
-        hold(self.talk(), ask)
+        run_dialog(self.dialog(), ask)
 
     def look(self) -> None:
-        """Ask the server for its tide, and give it an identity if it has none. Raises redis.RedisError."""
-        hold(self.talk(founds=True), self._client.execute_command)
-        self._keep()
+        """Check the server's watermark, and give it an identity if it has none. Raises redis.RedisError."""
+        run_dialog(self.dialog(creates_identity=True), self._client.execute_command)
+        self._store_watermark()
 
-    def talk(self, *, founds: bool = False) -> Talk:
-        """What is asked of a server before it is trusted. Raises redis.RedisError: it is not.
+    def dialog(self, *, creates_identity: bool = False) -> Dialog:
+        """Yield the commands that check a server, and receive their answers. Raises redis.RedisError: do not use it.
 
-        With `founds`, one without an identity is given one: it was found fit before.
+        With `creates_identity`, a server without an identity is given one: it was checked to be fit before.
         """
-        known = self._known  # what is learnt from here on is no evidence against the answer
-        found = ServerState.of((yield ("MGET", *self._keys)))
-        if found.halted:
-            self._note_halt(found.halted)
+        known = self._known  # what is learned from here on may be newer than the answer
+        state = ServerState.of((yield ("MGET", *self._keys)))
+        if state.halted:
+            self._note_halt(state.halted)
             return
-        known = known or self._remembered(found)
-        if found.forgot(known) and known:
-            yield from self._halting(known, found)
+        known = known or self._remembered(state)
+        if state.forgot(known) and known:
+            yield from self._write_halt(known, state)
             return
-        if founds and not found.ids:
+        if creates_identity and not state.ids:
             yield ("SET", self._keys[1], secrets.token_hex(8), "NX")
-            found = ServerState.of((yield ("MGET", *self._keys)))
-        self._learn(found)
+            state = ServerState.of((yield ("MGET", *self._keys)))
+        self._learn(state)
 
     def watch(self) -> None:
-        """Look again and again in the background, for as long as this process lives. Called again it does nothing."""
+        """Check again and again in the background for the life of this process. A second call does nothing."""
         with self._learning:
             if self._watching == os.getpid():  # a thread does not survive a fork
                 return
             self._watching = os.getpid()
-        threading.Thread(target=self._watch, name="tide", daemon=True).start()
+        threading.Thread(target=self._watch, name="data-loss-guard", daemon=True).start()
 
     def _watch(self) -> None:
         while True:
             try:
                 self.look()
-            except RedisError:  # away: whoever asks it for something hears so
+            except RedisError:  # away: the callers of Redis notice it themselves
                 pass
             except Exception:
-                # The rim of a thread that nobody would start again.
-                log.exception("tide.failed")
+                # Nothing would restart this thread.
+                log.exception("watermark.check_failed")
             time.sleep(LOOK_SECONDS)
 
-    def _remembered(self, found: ServerState) -> Watermark | None:
-        """What was noted of this server before this process began, wherever it was reached then."""
-        marks = [mark for mark in self._noted.values() if mark.id in found.ids]
-        return max(marks, key=lambda mark: mark.n, default=None)
+    def _remembered(self, state: ServerState) -> Watermark | None:
+        """Return the watermark that was stored for this server before this process began, at whatever address."""
+        watermarks = [watermark for watermark in self._stored.values() if watermark.id in state.ids]
+        return max(watermarks, key=lambda watermark: watermark.n, default=None)
 
-    def _halting(self, known: Watermark, found: ServerState) -> Talk:
-        """Write it down there. Until that is done, this process refuses by itself."""
-        same = known.id in found.ids
-        halt = HaltReason(known.id, known.n, found.n if same else 0, self._seconds_since(found.n) if same else None)
+    def _write_halt(self, known: Watermark, state: ServerState) -> Dialog:
+        """Write the halt into the server. Until that succeeds, this process refuses by itself."""
+        same = known.id in state.ids
+        halt = HaltReason(known.id, known.n, state.n if same else 0, self._seconds_since(state.n) if same else None)
         try:
             done = yield ("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, json.dumps(asdict(halt)))
-        except (ReadOnlyError, BusyLoadingError):  # no primary, or not yet one: it is no witness
+        except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
             raise
         except ResponseError as exc:
             self._refusing = True
             log.error("redis.not_halted", extra={"reason": str(exc)})
             raise Halted from exc
-        if not done:  # somebody resumed it meanwhile: the next look learns so
+        if not done:  # resumed meanwhile: the next check will show it
             return
         self._refusing = False
         log.error("redis.rolled_back", extra=self._extra(halt) | {"advice": CURE})
@@ -265,22 +270,22 @@ class DataLossGuard:
         seconds = "unknown" if halt.seconds is None else f"{halt.seconds:.1f}"
         return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
 
-    def _learn(self, found: ServerState) -> None:
+    def _learn(self, state: ServerState) -> None:
         with self._learning:
             known = self._known
-            if found.ids and (known is None or known.id not in found.ids):
-                self._known = Watermark(found.ids[0], found.n)
-            elif known and found.n > known.n:
-                self._known = replace(known, n=found.n)
+            if state.ids and (known is None or known.id not in state.ids):
+                self._known = Watermark(state.ids[0], state.n)
+            elif known and state.n > known.n:
+                self._known = replace(known, n=state.n)
             if known != self._known:
-                self._moments.append((self._clock(), found.n))
+                self._moments.append((self._clock(), state.n))
         self._refusing = False
         if self._halt:
             log.warning("redis.resumed")
             self._halt = ""
 
     def _seconds_since(self, n: int) -> float | None:
-        """How long this server went on, as far as this process saw it, after its tide was at n."""
+        """Return how long this server went on after its watermark was `n`, as far as this process saw it."""
         with self._learning:
             moments = list(self._moments)
         if not moments or moments[0][1] > n:
@@ -288,41 +293,41 @@ class DataLossGuard:
         last, _ = moments[-1]
         return last - next((at for at, seen in moments if seen > n), last) + LOOK_SECONDS
 
-    def _keep(self) -> None:
-        """Note the tide where it outlives this process."""
+    def _store_watermark(self) -> None:
+        """Store the watermark where it survives this process."""
         known = self._known
-        if known is None or self._noted.get(self._place) == known or self._clock() - self._noted_at < KEEP_SECONDS:
+        if known is None or self._stored.get(self._address) == known or self._clock() - self._stored_at < KEEP_SECONDS:
             return
-        self._noted_at = self._clock()
-        self._noted[self._place] = known
-        self._notes.keep(self._place, known)
+        self._stored_at = self._clock()
+        self._stored[self._address] = known
+        self._store.keep(self._address, known)
 
 
 def keys_of(prefix: str = PREFIX) -> tuple[str, str, str]:
-    """The keys of a server's tide, of its identity, and of why it is halted."""
+    """Return the keys of a server's watermark, of its identities, and of its halt."""
     return f"{prefix}tide", f"{prefix}founded", f"{prefix}halted"
 
 
-def place_of(client: Redis) -> str:
-    """Where a client's server is, without its password."""
+def address_of(client: Redis) -> str:
+    """Return the address of a client's server, without its password."""
     where = client.connection_pool.connection_kwargs
     host = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
     return f"{host}/{where.get('db', 0)}"
 
 
-def hold(talk: Talk, ask: Callable[..., Any]) -> None:
-    """Have a talk over something that answers commands. Raises what `ask` and the talk raise."""
+def run_dialog(dialog: Dialog, ask: Callable[..., Any]) -> None:
+    """Run a dialog over a function that sends commands. Raises what `ask` and the dialog raise."""
     try:
-        command = next(talk)
+        command = next(dialog)
         while True:
-            command = _told(talk, ask, command)
+            command = _step(dialog, ask, command)
     except StopIteration:
         return
 
 
-def _told(talk: Talk, ask: Callable[..., Any], command: Command) -> Command:
+def _step(dialog: Dialog, ask: Callable[..., Any], command: Command) -> Command:
     try:
         answer = ask(*command)
     except RedisError as exc:
-        return talk.throw(exc)
-    return talk.send(answer)
+        return dialog.throw(exc)
+    return dialog.send(answer)

@@ -539,7 +539,7 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
         each.cancel()
     if said_good_bye:  # without Redis, silence says the same
         with contextlib.suppress(RedisError):
-            services.reaper.presence.leave()
+            services.reaper.heartbeat.leave()
     _close_models(services, loop)
     loop.close()
     services.close_tools()
