@@ -78,6 +78,7 @@ def _open(settings: Settings, data: Path) -> Redis:
 
 def _told(done: Resumed) -> str:
     return (
-        f"goes on; {done.halt}. {done.conversations:,} conversations have new numbers, {done.replies:,} waiting replies go out "
-        f"marked as perhaps repeated, {done.actions:,} open questions are closed: whether they ran is not known"
+        f"goes on; {done.halt}. {done.conversations:,} conversations have new numbers, {done.replies:,} waiting "
+        f"replies go out marked as perhaps repeated, {done.actions:,} open questions are closed: whether they ran is "
+        "not known"
     )

@@ -136,9 +136,7 @@ def _console(name: str, settings: ConsoleSettings, shelf: AdapterDeps) -> Consol
     )
 
 
-def relayed(
-    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], inbox: Inbox
-) -> dict[str, TurnHandler]:
+def relayed(agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], inbox: Inbox) -> dict[str, TurnHandler]:
     """The agents as workers ask them: where a conversation has two names, whoever writes under one is answered under
     the other.
     """
