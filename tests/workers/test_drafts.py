@@ -25,7 +25,7 @@ from sayso.workers.progress import DraftMessage, DraftRateLimiter
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
-from tests.workers.test_drain import Room
+from tests.workers.test_processor import Room
 from tests.workers.test_stop import Slow
 
 

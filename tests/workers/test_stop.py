@@ -15,7 +15,7 @@ from sayso.workers import processor as drain
 from sayso.workers.lease import listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot
-from tests.workers.test_drain import Room
+from tests.workers.test_processor import Room
 
 
 class Slow:
