@@ -124,7 +124,7 @@ class Pendings(Protocol):
     def run_out(self, pid: str) -> bool:
         """Whether the window closed on what nobody answered: it ends here."""
 
-    def release_dead(self, pid: str, *, shown: bool = False) -> None:
+    def bury(self, pid: str, *, shown: bool = False) -> None:
         """The preview can never be delivered, or, where it was `shown`, was not."""
 
 
@@ -507,7 +507,7 @@ class MemoryLanes:
                         lane.close(dead)
                     if end == "limited":
                         self._channel(lease.conversation).silence(now + gap)
-                    self._pendings.release_dead("" if repeats else asked)
+                    self._pendings.bury("" if repeats else asked)
                 else:
                     copy = self._fates.find(delivery_id)
                     self._fates.end(
@@ -524,7 +524,7 @@ class MemoryLanes:
                     self._pendings.note_shows(asked, copy.receipt if copy else "")
                     self._pendings.note_shows(asked, receipt)
                     if (known := self._fates.find(delivery_id)) and known.state == "failed":  # said before we were
-                        self._reply_without_agent(lane, number)
+                        self._expire_question_of(lane, number)
             return self._next_work(lease, lane, let_go=let_go)
 
     def postpone(
@@ -582,12 +582,12 @@ class MemoryLanes:
             kept = self._fates.report(fate, sending=sending)
             self._pendings.note_shows(lane.asks.get(str(number), "") if lane else "", message_id)
             if lane and kept == news == "failed":
-                self._reply_without_agent(lane, number)
+                self._expire_question_of(lane, number)
             return kept
 
-    def _reply_without_agent(self, lane: _Lane, number: int) -> None:
+    def _expire_question_of(self, lane: _Lane, number: int) -> None:
         """A reply failed after all: what it asked for ends, for nobody agrees to what was never shown."""
-        self._pendings.release_dead(lane.asks.get(str(number), ""), shown=True)
+        self._pendings.bury(lane.asks.get(str(number), ""), shown=True)
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
@@ -674,7 +674,7 @@ class MemoryLanes:
     def _refused(
         self, lane: _Lane, turn: Turn, tapped: str, now: float, *, is_new: bool, paced: bool
     ) -> Outcome | None:
-        """PostponeReason the turn cannot be taken now, None when it can."""
+        """Why the turn cannot be taken now, None when it can."""
         user, asked = turn.scope.id, self._pendings.asked(tapped)
         is_own = asked in ("", user)
         urgent = _may_stop(lane, turn) or (is_own and (bool(asked) or self._waits_for(turn)))
@@ -847,7 +847,7 @@ class _NoPendings:
         """Nothing was previewed."""
         return False
 
-    def release_dead(self, pid: str, *, shown: bool = False) -> None:
+    def bury(self, pid: str, *, shown: bool = False) -> None:
         """Nothing was previewed."""
 
 
