@@ -8,9 +8,8 @@ import json
 import logging
 import os
 import time
-from collections import OrderedDict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -187,79 +186,6 @@ def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
     fields: dict[str, Any] = json.loads(entry)
     more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
     return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
-
-
-#: The order of states, for reports that come in any order.
-_RANKS: Mapping[DeliveryState, int] = {
-    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
-}  # fmt: skip
-
-
-@dataclass(slots=True)
-class MemoryDeliveryStatuses:
-    """The statuses of deliveries of one process, bounded: what the scripts record, in Python. `MemoryLanes` keeps the
-    rest.
-    """
-
-    noted: dict[str, OrderedDict[int, DeliveryStatus]] = field(default_factory=dict)
-    put_aside: dict[UndeliveredState, deque[DeliveryStatus]] = field(
-        default_factory=lambda: {
-            "dead": deque(maxlen=1000),
-            "failed": deque(maxlen=1000),
-            "ambiguous": deque(maxlen=1000),
-        }
-    )
-
-    def note(self, fate: DeliveryStatus, *, over: bool = False) -> bool:
-        """Record the status of a delivery. A status that the platform reported earlier stays, unless `over` is set."""
-        conversation, number = split_id(fate.id)
-        noted = self.noted.setdefault(conversation, OrderedDict())
-        if number in noted and not over:
-            noted[number] = replace(noted[number], reason=noted[number].reason or fate.reason)
-            return False
-        noted[number] = fate
-        noted.pop(number - MAX_DELIVERIES, None)
-        return True
-
-    def find(self, delivery_id: str) -> DeliveryStatus | None:
-        """Return the status of a delivery."""
-        conversation, number = split_id(delivery_id)
-        noted = self.noted.get(conversation)
-        return noted.get(number) if noted else None
-
-    def of(self, conversation: str) -> list[DeliveryStatus]:
-        """Return the statuses of a conversation, oldest first."""
-        noted = self.noted.get(conversation)
-        return [noted[number] for number in sorted(noted)] if noted else []
-
-    def arrived(self, delivery_id: str) -> str:
-        """Return the receipt of a delivery that its platform accepted, else ""."""
-        known = self.find(delivery_id)
-        return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
-
-    def end(self, fate: DeliveryStatus) -> None:
-        """Record the end of a reply. A failure of an earlier copy does not count for it."""
-        known = self.find(fate.id)
-        new = self.note(fate, over=bool(known and known.state == "failed" and fate.receipt not in ("", known.receipt)))
-        if fate.state == "dead" or (fate.state == "ambiguous" and new):
-            self.put_aside[fate.state].appendleft(fate)
-
-    def report(self, news: DeliveryStatus, *, sending: bool) -> str:
-        """Record a report of the platform; `sending` says that the reply is the first in its outbox."""
-        known = self.find(news.id)
-        if known is None and not sending:
-            return ""
-        if known is not None:
-            same = known.receipt == news.receipt
-            rank = 0 if known.state == "failed" and not same else _RANKS[known.state]
-            other = not same and (known.receipt or known.state == "dead")
-            if _RANKS[news.state] <= rank or (other and news.state == "failed"):
-                return known.state
-            news = replace(news, tries=known.tries, reason=news.reason or known.reason)
-        self.note(news, over=True)
-        if news.state == "failed":
-            self.put_aside["failed"].appendleft(news)
-        return news.state
 
 
 log = logging.getLogger(__name__)

@@ -105,7 +105,7 @@ class Post:
             self.rig.now += 1
             for room in self.rig.overdue():
                 self.work(room)
-            if not any(lane.busy for lane in self.rig.mailbox._lanes.values()):
+            if not any(lane.busy for lane in self.rig.mailbox._conversations.values()):
                 return
         raise AssertionError("something was never sent nor given up")
 

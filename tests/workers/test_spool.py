@@ -228,7 +228,7 @@ def test_button_keeps_its_action(desk: Desk):
     desk.web.accept(turn(tap="data"), tapped="pid-1")
     desk.mend()
     desk.web.drain()
-    assert desk.rig.mailbox._lanes[CHAT.id].inbox[0].tapped == "pid-1"
+    assert desk.rig.mailbox._conversations[CHAT.id].inbox[0].tapped == "pid-1"
 
 
 def test_redis_that_does_not_answer_is_not_asked_by_every_webhook(desk: Desk):
