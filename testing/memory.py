@@ -66,9 +66,7 @@ from sayso.workers.outbox import (
 )
 
 V = TypeVar("V")
-
 _MARK = re.compile(r'\{"collapse": "[^"]+"')
-
 #: Conversations that are remembered. Beyond that the idle ones are dropped first; with none idle a new one is refused.
 MAX_CONVERSATIONS = 5000
 #: Event ids that are remembered in one conversation.
@@ -95,6 +93,10 @@ PARKED = "parked"
 SPREAD_SECONDS = 0.05
 #: Seconds after which a wake-up that no worker answered is repeated.
 WAKE_GRACE_SECONDS = 5.0
+#: The order of states, for reports that come in any order.
+_RANKS: Mapping[DeliveryState, int] = {
+    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
+}  # fmt: skip
 
 
 class ActionRecords(Protocol):
@@ -338,12 +340,6 @@ class _Channel:
         self.closed = max(self.closed, until)
         self.free = max(self.free, self.closed) + (SPREAD_SECONDS if self.gap is None else self.gap)
         return self.closed
-
-
-#: The order of states, for reports that come in any order.
-_RANKS: Mapping[DeliveryState, int] = {
-    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
-}  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -16,22 +16,17 @@ from sayso.pending.redis.client import PREFIX
 
 #: Seconds for which an alert is kept.
 ALERT_SECONDS = 7 * 24 * 3600
-
-
 #: Characters of an alert that are kept.
 MAX_CHARS = 500
-
-
 #: Seconds within which a process does not clear the same alert again: every message would.
 CLEAR_SECONDS = 10.0
-
-
 #: What fails: sending to the platform, its reports of replies, or receiving from it. Success of one says nothing of the
 #: others.
 AlertKind = Literal["sending", "arriving", "hearing"]
 
-
 KINDS: tuple[AlertKind, ...] = ("sending", "arriving", "hearing")
+#: Seconds for which a value is cached: 90 days.
+CACHE_SECONDS = 90 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +126,6 @@ def _newest_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Return the last alert of each channel."""
     last = {alert.channel: alert for alert in sorted(alerts, key=lambda alert: alert.at)}
     return sorted(last.values(), key=lambda alert: -alert.at)
-
-
-#: Seconds for which a value is cached: 90 days.
-CACHE_SECONDS = 90 * 24 * 3600
 
 
 class RedisSharedCache:

@@ -20,7 +20,6 @@ from sayso.workers.mailbox import LEASE_MS
 
 log = logging.getLogger(__name__)
 
-
 #: Seconds between two attempts to listen while Redis is away.
 PAUSE_SECONDS = 1.0
 

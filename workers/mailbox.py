@@ -29,25 +29,17 @@ from sayso.pending.turns.queued import (
 
 #: Milliseconds until the lease of a worker that stopped renewing ends: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000
-
-
 #: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
-
-
 #: The collapse key of refusal notices: only the newest waits.
 REFUSAL = "refusal"
-
-
 #: The folder of the scripts of this package.
 LUA = Path(__file__).parent / "lua"
-
 
 #: What the inbox did with a turn.
 Outcome = Literal[
     "new", "duplicate", "ignored", "full", "too_fast", "overloaded", "spooled", "unknown_sender", "rate_limited"
 ]
-
 
 #: The status of a turn: unknown, waiting or under work, or done.
 TurnStatus = Literal["unknown", "waits", "done"]

@@ -22,26 +22,36 @@ from sayso.pending.turns.queued import LeaseLost, NextItem, QueuedReply, pairs, 
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to
 #: write, without an attempt.
 DeliveryState = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
-
-
 #: Replies that were not delivered as intended, for the operator.
 UndeliveredState = Literal["dead", "failed", "ambiguous", "held"]
-
-
 #: Replies of a conversation whose status is stored: the last ones.
 MAX_DELIVERIES = 50
-
-
 #: Seconds for which a message from the user outweighs a late report that the address takes none. Sending then costs one
 #: attempt.
 LATE_SECONDS = 3600.0
-
-
 #: The platforms' words for delivery states. Other words, such as those about payments, are not about deliveries.
 REPORTS: Mapping[str, DeliveryState] = {
     "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
     "failed": "failed", "undelivered": "failed", "canceled": "failed",
 }  # fmt: skip
+
+log = logging.getLogger(__name__)
+#: The folder's name in the data folder.
+FOLDER = "receipts"
+#: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
+MAX_BYTES = 256 * 1024
+#: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
+KEEP_SECONDS = 3600
+#: Replies that may wait in a conversation to which others forward theirs. The scripts have the same limit.
+MAX_WAITING = 100
+#: Seconds for which a reply waits for the user to write. The scripts have the same limit.
+KEEP_HELD_SECONDS = 7 * 24 * 3600.0
+#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
+#: messages, `limited` the platform asks the whole channel to wait.
+FinalState = Literal["dead", "doubtful", "closed", "limited"]
+#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
+#: accept the channel, its slot is later, or the user must write first.
+PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 
 
 class NotRepeatable(Exception):
@@ -188,21 +198,6 @@ def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
     return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
 
 
-log = logging.getLogger(__name__)
-
-
-#: The folder's name in the data folder.
-FOLDER = "receipts"
-
-
-#: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
-MAX_BYTES = 256 * 1024
-
-
-#: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
-KEEP_SECONDS = 3600
-
-
 class Receipts(Protocol):
     """Remembers what a platform accepted."""
 
@@ -279,24 +274,6 @@ class ReceiptFiles:
 def _key(delivery: Delivery) -> str:
     """Return the delivery's id and a digest of its content: a Redis that was emptied gives out the same ids again."""
     return f"{delivery.id} {hashlib.sha256(repr(delivery.reply).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-
-
-#: Replies that may wait in a conversation to which others forward theirs. The scripts have the same limit.
-MAX_WAITING = 100
-
-
-#: Seconds for which a reply waits for the user to write. The scripts have the same limit.
-KEEP_HELD_SECONDS = 7 * 24 * 3600.0
-
-
-#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
-#: messages, `limited` the platform asks the whole channel to wait.
-FinalState = Literal["dead", "doubtful", "closed", "limited"]
-
-
-#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
-#: accept the channel, its slot is later, or the user must write first.
-PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 
 
 class Outbox(Protocol):

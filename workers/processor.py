@@ -42,62 +42,35 @@ from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
 
-
 #: Turns after which a busy conversation lets others go first.
 MAX_TURNS = 5
-
-
 #: Seconds after which a busy conversation lets others go first.
 MAX_SECONDS = 20.0
-
-
 #: Seconds that a turn may take; then it ends and the user is told.
 TURN_TIMEOUT = 120.0
-
-
 #: How often a turn is begun: a turn that kills its worker must not do so forever.
 MAX_ATTEMPTS = 10
-
-
 #: Seconds after which an album is answered without the parts that have not arrived.
 ALBUM_SECONDS = 1.0
-
-
 #: Seconds after which a turn is answered without the text that it quotes.
 QUOTE_SECONDS = 5.0
-
-
 #: Seconds after which a turn is answered without an inbound file: since its download began, and since it was first
 #: wanted.
 FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
-
-
 #: Inbound files of one turn that are downloaded at a time.
 MAX_FETCHES = 4
-
-
 #: Inbound files that a process downloads at a time. Their bytes go to disk as they come: with 4 of them a worker stays
 #: within 64 MB over idle, however large they are.
 MAX_ARRIVING = 4
-
-
 #: Seconds within which a conversation that is cut off must release its lease; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
-
-
 #: How long a conversation of a channel that no worker knows is kept for one that does, in seconds. During a rolling
 #: change some workers know a channel and others do not. After this its turns and replies are given up.
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
-
-
 #: Seconds after which a user is told that their turn takes longer.
 NOTICE_AFTER = 30.0
-
-
 #: Replaces a draft whose answer has no text: only a file, or nothing after a stop.
 NO_WORDS = "…"
-
-
 #: Characters of replies that are split on the event loop at once: about 50 ms in the worst case.
 LONG_CHARS = 5_000
 

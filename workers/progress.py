@@ -22,6 +22,15 @@ from sayso.pending.turns.queued import QueuedTurn
 #: Seconds that a call under way may still take when the turn is over.
 LAST_CALL_SECONDS = 3.0
 
+log = logging.getLogger(__name__)
+#: Seconds for which it is remembered which message shows a draft: until another worker takes up the turn of a dead one.
+KEEP_SECONDS = 3600
+#: The share of a channel's messages per second that one process uses for drafts at most.
+DRAFT_SHARE = 0.25
+#: The longest pause of a channel's drafts that a platform can ask for, in seconds; then it is asked again, as for
+#: replies.
+MAX_REST_SECONDS = 86_400.0
+
 
 class BackgroundTask:
     """A task beside one attempt at a turn. After `end` it makes no more calls to the platform."""
@@ -54,22 +63,6 @@ class BackgroundTask:
             await asyncio.wait({task}, timeout=LAST_CALL_SECONDS)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-log = logging.getLogger(__name__)
-
-
-#: Seconds for which it is remembered which message shows a draft: until another worker takes up the turn of a dead one.
-KEEP_SECONDS = 3600
-
-
-#: The share of a channel's messages per second that one process uses for drafts at most.
-DRAFT_SHARE = 0.25
-
-
-#: The longest pause of a channel's drafts that a platform can ask for, in seconds; then it is asked again, as for
-#: replies.
-MAX_REST_SECONDS = 86_400.0
 
 
 class DraftNotes(Protocol):

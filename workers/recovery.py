@@ -25,14 +25,26 @@ from sayso.workers.mailbox import token_prefix
 
 #: The folder of the lock files in the data folder.
 ALIVE = "alive"
-
-
 #: Identifies one boot of a machine: a folder may be shared, and a file lock says nothing across machines.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
 #: Seconds for which files of another machine, or of an earlier boot, are kept: a week.
 KEEP_SECONDS = 7 * 24 * 3600
+#: Seconds after its last heartbeat that a worker counts as gone.
+GONE_SECONDS = 5
+_BEAT = """
+local time = tonumber(redis.call('TIME')[1])
+redis.call('ZADD', KEYS[1], time, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. time - ARGV[2])
+return redis.call('ZCARD', KEYS[1])
+"""
+_COUNT = "return redis.call('ZCOUNT', KEYS[1], redis.call('TIME')[1] - ARGV[1], '+inf')"
+log = logging.getLogger(__name__)
+#: Seconds between two rounds.
+INTERVAL = 1.0
+#: Seconds after which a round begins no further shard; the next round continues there.
+ROUND_SECONDS = 0.5
+#: Conversations per shard and round at most; the rest are still due in the next round.
+BATCH = 100
 
 
 class WorkerLock:
@@ -115,21 +127,6 @@ def _dead_worker_lock(path: Path) -> Iterator[bool]:
         os.close(file)
 
 
-#: Seconds after its last heartbeat that a worker counts as gone.
-GONE_SECONDS = 5
-
-
-_BEAT = """
-local time = tonumber(redis.call('TIME')[1])
-redis.call('ZADD', KEYS[1], time, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. time - ARGV[2])
-return redis.call('ZCARD', KEYS[1])
-"""
-
-
-_COUNT = "return redis.call('ZCOUNT', KEYS[1], redis.call('TIME')[1] - ARGV[1], '+inf')"
-
-
 class Heartbeat:
     """The heartbeat of one worker, and the count of all live workers; by the clock of Redis."""
 
@@ -151,21 +148,6 @@ class Heartbeat:
     def count(self) -> int:
         """Return how many workers live. Raises redis.RedisError."""
         return int(self._count(keys=[self._key], args=[GONE_SECONDS]))
-
-
-log = logging.getLogger(__name__)
-
-
-#: Seconds between two rounds.
-INTERVAL = 1.0
-
-
-#: Seconds after which a round begins no further shard; the next round continues there.
-ROUND_SECONDS = 0.5
-
-
-#: Conversations per shard and round at most; the rest are still due in the next round.
-BATCH = 100
 
 
 class Reaper:

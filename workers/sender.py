@@ -32,23 +32,14 @@ from sayso.workers.outbox import KEEP_HELD_SECONDS, FinalState, NoReceipts, Outb
 
 log = logging.getLogger(__name__)
 
-
 #: Attempts after which a reply is given up.
 MAX_ATTEMPTS = 10
-
-
 #: The longest pause between two attempts, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
-
-
 #: The longest wait that a platform can ask for, in seconds: after a day it is tried again.
 MAX_ASKED_SECONDS = 86400.0
-
-
 #: Seconds during which nothing is sent on a channel that its platform does not accept.
 DOWN_SECONDS = 60.0
-
-
 #: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
 #: Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5

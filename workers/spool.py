@@ -24,34 +24,19 @@ from sayso.workers.mailbox import Accepted, Inbox
 
 log = logging.getLogger(__name__)
 
-
 #: The folder's name in the data folder.
 FOLDER = "spool"
-
-
 #: Turns that may wait: about an hour at six a second.
 MAX_TURNS = 20_000
-
-
 #: Turns of one conversation that may wait, so that one cannot fill the spool.
 MAX_TURNS_OF_ONE = 200
-
-
 #: Maximum bytes of the file.
 MAX_BYTES = 64_000_000
-
-
 #: Bytes that must be free on the disk: the largest turn with what SQLite writes beside it.
 FREE_BYTES = 1_000_000
-
-
 #: Seconds to wait for another process that writes to the same file.
 BUSY_SECONDS = 5.0
-
-
 _PAGE_BYTES = 4096
-
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS turns (
   n INTEGER PRIMARY KEY AUTOINCREMENT, conversation TEXT NOT NULL, event TEXT NOT NULL, tapped TEXT NOT NULL,
@@ -59,6 +44,13 @@ CREATE TABLE IF NOT EXISTS turns (
 );
 CREATE UNIQUE INDEX IF NOT EXISTS turns_of ON turns (conversation, event);
 """
+
+#: Seconds between two attempts to hand over what waits.
+ROUND_SECONDS = 0.5
+#: Seconds after which a webhook may try a Redis again that was away.
+PAUSE_SECONDS = 1.0
+#: Turns that are handed over before they are deleted here together.
+BATCH = 100
 
 
 class SpoolUnusable(Exception):
@@ -229,18 +221,6 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as exc:
         raise SpoolUnusable(f"{path} cannot be used as a spool: {exc}") from exc
-
-
-#: Seconds between two attempts to hand over what waits.
-ROUND_SECONDS = 0.5
-
-
-#: Seconds after which a webhook may try a Redis again that was away.
-PAUSE_SECONDS = 1.0
-
-
-#: Turns that are handed over before they are deleted here together.
-BATCH = 100
 
 
 class Spool:

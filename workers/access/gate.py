@@ -29,7 +29,6 @@ from sayso.workers.mailbox import REFUSAL, Accepted, GuardedInbox, TurnStatus, r
 
 log = logging.getLogger(__name__)
 
-
 #: Characters of an unknown sender's name that an operator sees.
 MAX_NAME = 100
 

@@ -14,7 +14,6 @@ from sayso.channels.types import Turn
 OperatorDecision = Literal["approved", "blocked", ""]
 #: Which group messages are for the bot: those that address it or belong to a conversation with it, all, or none.
 Groups = Literal["mention", "always", "never"]
-
 _WHATSAPP = "whatsapp:"
 _COMMAND = re.compile(r"\s*/(?:whoami|start)(?:@\w+)?(?:\s|$)", re.IGNORECASE)
 

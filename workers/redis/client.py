@@ -38,7 +38,6 @@ LOOK_SECONDS = 0.25
 KEEP_SECONDS = 1.0
 #: Changes of the watermark that a process remembers with their times: about ten busy minutes.
 MOMENTS = 2400
-
 _HALT = """
 -- Halt this server if it still has a lower watermark than was seen. KEYS: tide (the watermark), founded (the
 -- identities), halted. ARGV: identity, watermark, halt as JSON. The first halt stays when this is sent again.

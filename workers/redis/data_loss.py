@@ -20,19 +20,11 @@ from sayso.workers.redis.client import HaltReason, ServerState, Watermark, keys_
 
 #: How far above every known number the numbers go on after a resume: more than any counter rises between two resumes.
 RESUME_STEP = 1_000_000_000
-
-
 #: Identities that a server may have at most: those under which processes remember it.
 MAX_IDS = 8
-
-
 #: Keys that Redis looks at per SCAN.
 SCAN_COUNT = 1000
-
-
 _KEY = re.compile(r"\{(\d{1,2})\}:(lane|pending):(.+)", re.DOTALL)
-
-
 _LIFT = """
 -- Remove the halt. KEYS: tide (the watermark), founded (the identities), halted. ARGV: identities, watermark, reason.
 if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 0 end
@@ -41,6 +33,12 @@ if tonumber(redis.call('GET', KEYS[1]) or '0') < tonumber(ARGV[2]) then redis.ca
 redis.call('DEL', KEYS[3])
 return 1
 """
+
+log = logging.getLogger(__name__)
+#: The file's name in the data folder.
+FILE = "tide.json"
+#: Server addresses that are remembered at most; the oldest is dropped.
+MAX_ADDRESSES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +93,6 @@ def _prepare(scripts: LuaScripts, client: Redis, floor: int, prefix: str) -> tup
         elif found:
             actions += scripts.on_shard("resume_action", int(found[1]), found[3])
     return conversations, replies, actions
-
-
-log = logging.getLogger(__name__)
-
-
-#: The file's name in the data folder.
-FILE = "tide.json"
-
-
-#: Server addresses that are remembered at most; the oldest is dropped.
-MAX_ADDRESSES = 32
 
 
 class WatermarkFile:

@@ -18,7 +18,6 @@ from sayso.workers.recovery import GONE_SECONDS
 
 #: Digits of the digest of a secret key or an account.
 _DIGITS = 16
-
 _CLAIM = """
 -- Claim a deployment name. KEYS: the record, heartbeats of the workers. ARGV: the claim as JSON, own worker's name
 -- or '', seconds after which a silent worker is gone. Returns the record that prevents it, or ''.
