@@ -34,14 +34,14 @@ class Alert:
     """What is wrong with a channel, and when it was last reported: Unix seconds."""
 
     channel: str
-    words: str
+    text: str
     at: float
 
 
 class Alerts(Protocol):
     """The last alert of each channel."""
 
-    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
+    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
         """Store an alert in place of an earlier one. A failure is no error: the caller has logged the alert."""
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
@@ -63,12 +63,12 @@ class RedisAlerts:
         self._steady = steady
         self._cleared: dict[str, float] = {}
 
-    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
+    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
         """Store an alert for ALERT_SECONDS."""
         self._cleared.pop(self._key(channel, kind), None)
         with contextlib.suppress(RedisError):
             at = int(self._client.time()[0])
-            kept = json.dumps({"at": at, "words": words[:MAX_CHARS]})
+            kept = json.dumps({"at": at, "words": text[:MAX_CHARS]})
             self._client.set(self._key(channel, kind), kept, ex=ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
@@ -103,9 +103,9 @@ class MemoryAlerts:
         self._clock = clock
         self._alerts: dict[tuple[str, AlertKind], Alert] = {}
 
-    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
+    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
         """Store an alert."""
-        self._alerts[channel, kind] = Alert(channel, words[:MAX_CHARS], self._clock())
+        self._alerts[channel, kind] = Alert(channel, text[:MAX_CHARS], self._clock())
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """Return the alerts of these channels that are not too old."""

@@ -146,9 +146,9 @@ class DraftMessage:
         """Begin a new text with the next piece: the model calls tools in between."""
         self._step_is_over = True
 
-    def say(self, word: str) -> None:
+    def say(self, text: str) -> None:
         """Show this notice while there is no text of the answer."""
-        self._notice_text = word
+        self._notice_text = text
         self._changed.set()
 
     async def begin(self) -> None:
@@ -230,7 +230,7 @@ class ProgressIndicator:
         self,
         channel: Channel,
         queued: QueuedTurn,
-        words: Callable[[], SpokenTexts],
+        texts: Callable[[], SpokenTexts],
         *,
         draft: DraftMessage | None = None,
         notice_after: float = 0.0,
@@ -238,9 +238,9 @@ class ProgressIndicator:
     ) -> None:
         self._channel = channel
         self._queued = queued
-        self._words = words
+        self._texts = texts
         self._draft = draft
-        self._still_after = notice_after
+        self._notice_after = notice_after
         self._sleep = sleep
         self._typing, self._notice = BackgroundTask(), BackgroundTask()
         self._due: asyncio.TimerHandle | None = None
@@ -250,8 +250,8 @@ class ProgressIndicator:
         if self._draft:
             await self._draft.begin()
         self._typing.begin(self._keep_typing(), with_a_call=True)
-        if self._still_after:
-            self._due = asyncio.get_running_loop().call_later(self._still_after, self._begin_notice)
+        if self._notice_after:
+            self._due = asyncio.get_running_loop().call_later(self._notice_after, self._begin_notice)
         return self
 
     async def __aexit__(
@@ -278,15 +278,15 @@ class ProgressIndicator:
     def _begin_notice(self) -> None:
         decides = self._queued.live or self._queued.tapped
         if self._draft and not decides:
-            self._draft.say(self._words().still_working())
+            self._draft.say(self._texts().still_working())
         else:
             self._notice.begin(self._send_notice())
 
     async def _send_notice(self) -> None:
         """Send the notice as a message. Its id is no delivery id: its status is not tracked."""
         queued, there = self._queued, self._queued.turn.conversation
-        reply = shown_to(queued.turn, Reply(self._words().still_working()))
-        silence = queued.age + self._still_after
+        reply = shown_to(queued.turn, Reply(self._texts().still_working()))
+        silence = queued.age + self._notice_after
         delivery = Delivery(f"{there.id}#still{queued.seq}", there, reply, queued.attempt, silence)
         try:
             with self._notice.calling():

@@ -50,7 +50,7 @@ def list_(config: Path | None, data: Path, state: str | None, channel: str, last
         every = [fate for each in states for fate in kept.undelivered(each)]
         heard = alerts()
     for alert in heard:
-        click.echo(f"{_time(alert.at)}  channel {alert.channel}: {plain(alert.words, 500)}")
+        click.echo(f"{_time(alert.at)}  channel {alert.channel}: {plain(alert.text, 500)}")
     found = [fate for fate in every if not channel or fate.id.startswith(f"{channel}:")]
     for fate in sorted(found, key=lambda fate: -fate.at)[:last]:
         click.echo(_row(fate))
