@@ -94,8 +94,8 @@ class Inbox(Protocol):
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker, in one step. `tapped` is the pending action that its button is for.
 
-        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. A refusal of such a turn
-        is told to nobody: it waits on.
+        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its sender gets no notice
+        of a refusal: it waits on.
         """
 
 

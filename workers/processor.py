@@ -331,7 +331,7 @@ class ConversationProcessor:
             return await self._give_up(lease, queued, texts().broken())
 
     async def _give_up(self, lease: Lease, queued: QueuedTurn, text: str) -> TurnChange:
-        """Return the change that ends a turn with these words. The agent first checks again what the turn decided: its
+        """Return the change that ends a turn with this text. The agent first checks again what the turn decided: its
         effect may have happened.
         """
         agent = self.agents.get(queued.turn.conversation.channel)

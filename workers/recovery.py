@@ -1,4 +1,4 @@
-"""Recovery: find dead workers by their heartbeats and file locks, and wake the conversations that nobody works on."""
+"""Recovery: find dead workers by their heartbeats and file locks, and wake conversations that no worker took."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class WorkerLock:
         return self._folder / f"{self._ours}{name}"
 
     def _sweep(self) -> None:
-        """Remove files of other machines and of earlier boots of this one: nobody will look at them."""
+        """Remove files of other machines and of earlier boots of this one: they are of no use any more."""
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
                 foreign = not path.name.startswith(self._ours.split(".", 1)[0])
@@ -110,7 +110,7 @@ def _this_run() -> str:
 
 @contextmanager
 def _dead_worker_lock(path: Path) -> Iterator[bool]:
-    """Yield whether nobody holds the file's lock. Then this process holds it, so that no other releases the same
+    """Yield whether no process holds the file's lock. Then this process holds it, so that no other releases the same
     worker.
     """
     try:

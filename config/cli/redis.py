@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from redis import Redis
 
     from sayso.config.settings.schema import Settings
-    from sayso.workers.redis.data_loss import Resumed
+    from sayso.workers.redis.resume import Resumed
 
 _config = click.option(
     "--config",
@@ -38,7 +38,7 @@ def redis() -> None:
 @_data
 def status(config: Path | None, data: Path) -> None:
     """Say whether Redis is halted, and what it has forgotten. Ends with 1 when it is."""
-    from sayso.workers.redis.data_loss import halt_of
+    from sayso.workers.redis.resume import halt_of
 
     with clear_errors():
         settings = load(config, data)
@@ -54,7 +54,7 @@ def status(config: Path | None, data: Path) -> None:
 @_data
 def resume(config: Path | None, data: Path) -> None:
     """Go on with a Redis that has forgotten something: no number is given out twice. May be killed and run again."""
-    from sayso.workers.redis.data_loss import resume as go_on
+    from sayso.workers.redis.resume import resume as go_on
 
     settings = load(config, data)
     with clear_errors():

@@ -63,7 +63,7 @@ from sayso.workers.outbox import FOLDER as RECEIPTS
 from sayso.workers.outbox import Deliveries, ReceiptFiles, RedisDeliveries, RedisOutbox
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
-from sayso.workers.redis.client import DataLossGuard
+from sayso.workers.redis.data_loss import DataLossGuard
 from sayso.workers.redis.deployment import Deployment
 from sayso.workers.rq.jobs import WakeUps
 from sayso.workers.sender import ReplySender

@@ -13,9 +13,8 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect
 from sayso.pending.redis.wire import Wire
-from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.data_loss import FILE as TIDE
-from sayso.workers.redis.data_loss import WatermarkFile
+from sayso.workers.redis.data_loss import DataLossGuard, WatermarkFile
 
 #: The first version of Redis that has all commands we use.
 OLDEST_REDIS = (6, 2)

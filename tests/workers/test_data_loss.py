@@ -15,9 +15,16 @@ from sayso.pending.redis.client import Connections, connect
 from sayso.pending.redis.scripts import Halted, LuaScripts
 from sayso.pending.redis.wire import Wire
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.redis import client as tides
-from sayso.workers.redis.client import DataLossGuard, ServerState, Watermark, keys_of, run_dialog
-from sayso.workers.redis.data_loss import MAX_ADDRESSES, WatermarkFile
+from sayso.workers.redis import data_loss as tides
+from sayso.workers.redis.data_loss import (
+    MAX_ADDRESSES,
+    DataLossGuard,
+    ServerState,
+    Watermark,
+    WatermarkFile,
+    keys_of,
+    run_dialog,
+)
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved

@@ -13,8 +13,8 @@ from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import LeaseLost
 from sayso.workers.mailbox import LUA
-from sayso.workers.redis.client import DataLossGuard, keys_of
-from sayso.workers.redis.data_loss import RESUME_STEP, halt_of, resume
+from sayso.workers.redis.data_loss import DataLossGuard, keys_of
+from sayso.workers.redis.resume import RESUME_STEP, halt_of, resume
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.fakes import Bot

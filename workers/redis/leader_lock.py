@@ -1,4 +1,4 @@
-"""LeaderLock: one process of all, on whatever machine, does something for as long as it keeps the lock."""
+"""LeaderLock: of all processes on all machines, one does something for as long as it keeps the lock."""
 
 from __future__ import annotations
 

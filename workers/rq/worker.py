@@ -36,7 +36,7 @@ from sayso.pending.concurrency import LoopThread, bound_threads, offload, stack_
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.redis.client import DataLossGuard
+from sayso.workers.redis.data_loss import DataLossGuard
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import FIRST, SaysoJob
 
