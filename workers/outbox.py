@@ -124,14 +124,14 @@ class RedisDeliveries:
         return str(self._scripts.run("delivery_report", conversation, number, message_id, news, reason))
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """The last deliveries of a conversation, and why its address takes none."""
-        found, closed, waits = self._scripts.run("delivery_status", conversation)
-        noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
-        fates = [_noted(f"{conversation}#{number}", words) for number, words in noted]
-        if waits:
-            number, since, why = waits
-            fates.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
-        return fates, str(closed)
+        """Return the last deliveries of a conversation, and why its address takes no messages."""
+        entries, closed, held = self._scripts.run("delivery_status", conversation)
+        by_number = sorted(pairs(entries).items(), key=lambda each: int(each[0]))
+        statuses = [_parse_status(f"{conversation}#{number}", entry) for number, entry in by_number]
+        if held:
+            number, since, why = held
+            statuses.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+        return statuses, str(closed)
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Record that an address takes no messages, or that it does. Raises redis.RedisError."""
@@ -140,7 +140,7 @@ class RedisDeliveries:
     def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
         """Return the undelivered replies of all shards."""
         found = [entry for entries in self._scripts.on_every_shard("undelivered", state, most) for entry in entries]
-        return sorted((_put_aside(state, entry) for entry in found), key=lambda fate: -fate.at)
+        return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back and wake a worker. Raises NotRepeatable."""
@@ -162,20 +162,20 @@ def split_id(delivery_id: str) -> tuple[str, int]:
     return conversation, int(number)
 
 
-def repeatable(fate: DeliveryStatus) -> tuple[str, bool]:
+def repeatable(status: DeliveryStatus) -> tuple[str, bool]:
     """Return the outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
 
     A reply that was to edit a message is sent as a new one: by now that message is far above.
     """
-    if fate.asks:
-        raise NotRepeatable(f"{fate.id} asked for a yes that nobody can give any more: the person has to ask again")
-    entry = json.loads(fate.entry)
+    if status.asks:
+        raise NotRepeatable(f"{status.id} asked for a yes that nobody can give any more: the person has to ask again")
+    entry = json.loads(status.entry)
     reply = Reply.from_json(entry["reply"])
     if reply.optional:
-        raise NotRepeatable(f"{fate.id} only changed a message that is there already: nothing is missing")
+        raise NotRepeatable(f"{status.id} only changed a message that is there already: nothing is missing")
     entry["reply"] = replace(reply, edits="").to_json()
     entry.pop("collapse", None)  # it must not take the place of a newer one
-    return json.dumps(entry), fate.doubtful
+    return json.dumps(entry), status.doubtful
 
 
 def new_id(delivery_id: str, number: str) -> str:
@@ -187,8 +187,8 @@ def new_id(delivery_id: str, number: str) -> str:
     return f"{split_id(delivery_id)[0]}#{number}"
 
 
-def _noted(delivery_id: str, words: str) -> DeliveryStatus:
-    state, at, tries, receipt, reason = words.split(" ", 4)
+def _parse_status(delivery_id: str, entry: str) -> DeliveryStatus:
+    state, at, tries, receipt, reason = entry.split(" ", 4)
     return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
@@ -188,7 +188,8 @@ class ConversationProcessor:
         finally:
             due.cancel()
             if held.renewal_task:
-                await _end(held.renewal_task)
+                held.renewal_task.cancel()
+                await asyncio.gather(held.renewal_task, return_exceptions=True)
 
     def _renew_now(self, held: HeldLease) -> None:
         """Renew the lease now, and then whenever it is due."""
@@ -476,8 +477,3 @@ def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
     except Exception:
         log.exception("reply.not_split", extra={"channel": channel.name})
         return [reply]
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

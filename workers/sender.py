@@ -98,7 +98,8 @@ class ReplySender:
             return await self._give_up(lease, reply, reply.closed, "closed")
         if reply.held is not None:
             return await self._hold(lease, reply)
-        pace = self._pace(delivery.conversation)
+        pace_of = self._paces.get(delivery.conversation.channel)
+        pace = pace_of(delivery.conversation) if pace_of else RateLimit()
         await self._wait_for_slot(lease, reply, delivery.conversation.channel, pace)
         async with self._start_in_turn:
             await asyncio.sleep(0)
@@ -137,10 +138,6 @@ class ReplySender:
             return await self._give_up(lease, reply, "too many replies wait in the conversation that it is for")
         log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
         return await reach(self._outbox.mark_delivered, lease, reply, receipt=there, let_go=True)
-
-    def _pace(self, conversation: Conversation) -> RateLimit:
-        pace = self._paces.get(conversation.channel)
-        return pace(conversation) if pace else RateLimit()
 
     async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""

@@ -86,18 +86,16 @@ class AccessRules:
         reason = "blocked" if operator_decision == "blocked" else self.ignores(turn)
         if reason:
             return Ignored(reason)
-        if not self._knows(turn, operator_decision):
-            return UnknownSender() if self._is_for_the_bot(turn) else Ignored("unknown_sender")
+        if not self._is_known(turn, operator_decision):
+            # Messages between others, and edits, are never answered.
+            speaks_to_bot = turn.addressed and turn.kind == "message" and self.ids(turn)
+            return UnknownSender() if speaks_to_bot else Ignored("unknown_sender")
         return Admitted(replace(turn, addressed=True) if self.groups == "always" else turn)
 
-    def _knows(self, turn: Turn, operator_decision: OperatorDecision) -> bool:
+    def _is_known(self, turn: Turn, operator_decision: OperatorDecision) -> bool:
         if self.allow is None and not self.pairing:
             return True
         return operator_decision == "approved" or not (self.allow or frozenset()).isdisjoint(self.ids(turn))
-
-    def _is_for_the_bot(self, turn: Turn) -> bool:
-        """Return whether the turn speaks to the bot. Messages between others, and edits, are never answered."""
-        return turn.addressed and turn.kind == "message" and bool(self.ids(turn))
 
 
 def rules(

@@ -360,14 +360,11 @@ def run_dialog(dialog: Dialog, ask: Callable[..., Any]) -> None:
     try:
         command = next(dialog)
         while True:
-            command = _step(dialog, ask, command)
+            try:
+                answer = ask(*command)
+            except RedisError as exc:
+                command = dialog.throw(exc)
+            else:
+                command = dialog.send(answer)
     except StopIteration:
         return
-
-
-def _step(dialog: Dialog, ask: Callable[..., Any], command: Command) -> Command:
-    try:
-        answer = ask(*command)
-    except RedisError as exc:
-        return dialog.throw(exc)
-    return dialog.send(answer)

@@ -7,7 +7,7 @@ import re
 import secrets
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -120,7 +120,7 @@ class WakeUps:
             "description": f"drain {conversation}",
             "enqueued_at": at,
         }
-        return [*self.queue, Queue.redis_queues_keys, job_id, *_flat(fields)]
+        return [*self.queue, Queue.redis_queues_keys, job_id, *chain.from_iterable(fields.items())]
 
 
 def _rq_time() -> str:
@@ -134,10 +134,6 @@ def _as_zlib(data: bytes) -> bytes:
     """
     size = len(data)
     return b"\x78\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + data + struct.pack(">I", zlib.adler32(data))
-
-
-def _flat(fields: Mapping[str, Any]) -> Iterable[Any]:
-    return chain.from_iterable(fields.items())
 
 
 def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:
