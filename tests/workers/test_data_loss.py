@@ -246,7 +246,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
     looks, counted = iter([RedisConnectionError("away"), ValueError("broken"), None, SystemExit()]), []
 
     def look() -> None:
-        counted.append(sum(thread.name == "tide" for thread in threading.enumerate()))
+        counted.append(sum(thread.name == "data-loss-guard" for thread in threading.enumerate()))
         error = next(looks)
         if error:
             raise error
@@ -256,7 +256,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
     tide.watch()
     tide.watch()
     for thread in threading.enumerate():
-        if thread.name == "tide":
+        if thread.name == "data-loss-guard":
             thread.join(10)
     assert counted == [1] * 4
 

@@ -65,8 +65,8 @@ class Show:
             self._passes.release()
             for _ in range(10):
                 await asyncio.sleep(0)
-            while self.draft._beside._calling and not hangs:
-                await asyncio.wait({self.draft._beside._task}, timeout=0.001)
+            while self.draft._task._calling and not hangs:
+                await asyncio.wait({self.draft._task._task}, timeout=0.001)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
