@@ -397,7 +397,7 @@ async def hang(what: str) -> str:
         story.hear("/stop")
         story.drain.renew_now(CHAT.id)
     else:  # its time is over
-        story.drain._at_work[CHAT.id]._working[1].reschedule(0)
+        story.drain._held_leases[CHAT.id]._working[1].reschedule(0)
     return await asyncio.Event().wait()
 
 

@@ -130,7 +130,7 @@ def test_turn_that_takes_too_long_after_a_stop_of_somebody_else_says_so():
 
 def test_stop_that_was_heard_before_the_work_began_ends_it():
     """While the draft of a dead worker was looked up."""
-    held = drain._Held(Lease(CHAT.id, 1, "w"), 0.0)
+    held = drain.HeldLease(Lease(CHAT.id, 1, "w"), 0.0)
     queued = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
 
     async def scene() -> None:
