@@ -92,7 +92,7 @@ def test_round_that_takes_long_ends_and_the_next_goes_on_there(redis_client, tmp
     scripts = SlowScripts(seconds=0.2)
     reaper = Reaper(redis_client, scripts, lambda _: (), WorkerLock(tmp_path), clock=lambda: scripts.now)
     for _ in range(SHARDS):
-        redis_client.delete(reaper._lock)
+        redis_client.delete(reaper._round_lock)
         reaper.round()
     assert scripts.looked[:6] == [0, 1, 2, 3, 4, 5]
     assert {scripts.looked.count(shard) for shard in range(SHARDS)} == {3}

@@ -113,7 +113,7 @@ class TestBurial:
         """The next holder gets the turn with a new epoch; what the dead one still sends is refused."""
         rig.accept(turn())
         dead, _ = rig.mailbox.lease(CHAT.id, new_token("dead"))
-        rig.reaper._free("dead")
+        rig.reaper._release("dead")
         assert rig.woken == [CHAT.id]
         taken, work = rig.mailbox.lease(CHAT.id, new_token("next"))
         assert (taken.epoch, work.turn.text) == (dead.epoch + 1, "hello")
@@ -122,7 +122,7 @@ class TestBurial:
         """Also of one whose name begins alike."""
         rig.accept(turn())
         rig.mailbox.lease(CHAT.id, new_token("dead-or-alive"))
-        rig.reaper._free("dead")
+        rig.reaper._release("dead")
         assert rig.woken == []
         assert rig.mailbox.lease(CHAT.id, new_token("next")) is None
 
