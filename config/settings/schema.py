@@ -29,7 +29,7 @@ from sayso.channels.media import MediaLimits
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.settings import NotBoolean, Section, web_address
 from sayso.config.settings.agent import AgentSettings, ModelSettings
-from sayso.config.settings.base import Path_, RedisUrl, redis_address
+from sayso.config.settings.base import Path_, redis_address
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
 from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings
 
@@ -117,7 +117,6 @@ class Settings(Section):
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
     allow_open_redis: bool = False
-    shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
     spool: bool = False
     link_hosts: list[LinkHost] = []
     agent: AgentSettings = AgentSettings()
@@ -182,19 +181,6 @@ class Settings(Section):
     @classmethod
     def _a_redis(cls, url: str) -> str:
         return redis_address(url) if url else ""
-
-    @field_validator("shards", mode="before")
-    @classmethod
-    def _left_out(cls, urls: object) -> object:
-        """`shards:` with nothing below it says as much as no line at all."""
-        return {} if urls is None else urls
-
-    @field_validator("shards")
-    @classmethod
-    def _different_servers(cls, urls: dict[str, str]) -> dict[str, str]:
-        if len(set(urls.values())) < len(urls):
-            raise ValueError("two names have the same URL: each primary is a server of its own")
-        return urls
 
     @field_validator("channels")
     @classmethod

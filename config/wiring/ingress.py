@@ -19,7 +19,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis
 from sayso.pending.signing import split_button
 from sayso.workers.access.gate import AccessControl, memory_quota
-from sayso.workers.access.rules import Ignored, Stranger
+from sayso.workers.access.rules import Ignored, UnknownSender
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.redis.leader_lock import LeaderLock
 
@@ -44,8 +44,8 @@ def _action_of(button_data: str) -> str:
 
 def start_watching(services: Services) -> None:
     """Start the threads that watch Redis for lost data and empty the spool. Call it after the process has forked."""
-    for tide in services.tides:
-        tide.watch()
+    if services.tide:
+        services.tide.watch()
     if services.spool:
         services.spool.watch()
 
@@ -137,14 +137,14 @@ class Recovery:
 
     def stage(self, turn: Turn) -> str:
         """Return "waits" or "done", or "unknown" for a turn that never came in or is forgotten."""
-        return self._access.stage(turn)
+        return self._access.turn_status(turn)
 
     def why_not(self, turn: Turn) -> str:
         """Return why the channel's access rules do not let the sender in, "" if they do."""
         match self._access.judge(turn):
             case Ignored(reason):
                 return reason
-            case Stranger():
+            case UnknownSender():
                 return "on no list of who may talk"
         return ""
 

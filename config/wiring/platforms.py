@@ -69,24 +69,18 @@ def forward_aliases(
 
 
 def rate_limits_of(
-    settings: Settings, channels: Mapping[str, Channel], primaries: int = 1
+    settings: Settings, channels: Mapping[str, Channel]
 ) -> dict[str, Callable[[Conversation], RateLimit]]:
-    """Return how fast each channel may send to a conversation, if so many primaries share its account."""
+    """Return how fast each channel may send to a conversation."""
     return {
-        name: _rate_limit(channel, settings.channels[name].messages_per_second, primaries)
-        for name, channel in channels.items()
+        name: _rate_limit(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()
     }
 
 
-def _rate_limit(channel: Channel, per_second: float | None, primaries: int) -> Callable[[Conversation], RateLimit]:
-    """Return the platform's limit, or this account's where it is configured; 0 is none. Primaries share it equally."""
+def _rate_limit(channel: Channel, per_second: float | None) -> Callable[[Conversation], RateLimit]:
+    """Return the platform's limit, with the account's rate in place of the platform's where one is configured."""
     if per_second == 0:
         return lambda _: RateLimit()
-    if per_second is None and primaries == 1:
+    if per_second is None:
         return channel.rate_limit
-
-    def rate_limit(conversation: Conversation) -> RateLimit:
-        limit = channel.rate_limit(conversation)
-        return replace(limit, per_second=(limit.per_second if per_second is None else per_second) / primaries)
-
-    return rate_limit
+    return lambda conversation: replace(channel.rate_limit(conversation), per_second=per_second)

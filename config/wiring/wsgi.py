@@ -68,6 +68,6 @@ def _pages(services: Services) -> Iterator[Blueprint]:
                 *channels,
                 public_url=services.public_url,
                 admit=UploadCheck(services.gate, services.settings.limits.per_minute),
-                stage=services.gate.stage,
+                stage=services.gate.turn_status,
                 why_waiting=partial(health.why_waiting, services),
             )

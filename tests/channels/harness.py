@@ -103,7 +103,7 @@ def fetch_bytes(channel: Channel, media: Media) -> bytes:
     return file.getvalue()
 
 
-class MemoryNotebook:
+class MemorySharedCache:
     """A notebook of one process."""
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
         "account_sid": fakes.TWILIO_ACCOUNT_SID,
         "auth_token": fakes.TWILIO_AUTH_TOKEN,
         "from_": "whatsapp:+14155238886",
-        "cache": MemoryNotebook(),
+        "cache": MemorySharedCache(),
     }
     return WhatsAppChannel("wa", media=media, api_url=api_url, **{**settings, **extra})
 
@@ -186,7 +186,7 @@ def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramC
     settings: dict[str, Any] = {
         "token": fakes.TELEGRAM_TOKEN,
         "secret_token": fakes.TELEGRAM_SECRET,
-        "cache": MemoryNotebook(),
+        "cache": MemorySharedCache(),
     }
     return TelegramChannel("tg", media=media, api_url=api_url, **{**settings, **extra})
 

@@ -179,7 +179,7 @@ def test_operator_hears_who_has_the_updates_and_that_a_token_is_wrong():
     """platforms.md 2.4: 409 is configuration, 401 and 404 stop the bot: both are alerts, with their cures."""
     alerts = MemoryAlerts()
     rounds(polled(Bot(WebhookConflict("run `sayso webhook delete tg`")), alerts=alerts), 1)
-    assert [alert.words for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
+    assert [alert.text for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
     asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).run(), 60))
     assert (alerts.of(["tg"])[0].words.startswith("the token is wrong"), bot.offsets) == (True, [None])

@@ -12,7 +12,7 @@ from sayso.pending.turns.change import TurnChange
 from sayso.workers.processor import ALBUM_SECONDS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
 from tests.workers.story import Story, call
-from tests.workers.test_drain import Room
+from tests.workers.test_processor import Room
 
 
 class Viewer:
@@ -55,7 +55,7 @@ def room_where(during, **options) -> Room:
 
 
 def test_album_of_a_server_whose_clock_was_ahead_waits_no_longer():
-    """A shard that moved, or a server that was put in the place of another, may count from another moment."""
+    """A server that was put in the place of another may count from another moment."""
     slept = []
 
     async def sleep(seconds: float) -> None:

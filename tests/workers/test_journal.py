@@ -333,7 +333,7 @@ def test_journal_that_makes_no_sense_ends_the_turn_with_a_word(garbage, at):
     story.hear()
     story.life.names = {"after post b"}
     assert not story.work()
-    story.rig.mailbox._lanes[CHAT.id].journal[at] = garbage
+    story.rig.mailbox._conversations[CHAT.id].journal[at] = garbage
     assert story.work_on() == INTERRUPTED
     assert story.begun == {"a": 1, "b": 1}
     story.hear()
@@ -346,7 +346,7 @@ def proposal_changed(**fields) -> Story:
     story.hear()
     story.life.names = {"before commit"}
     story.work()
-    kept = story.rig.mailbox._lanes[CHAT.id].journal
+    kept = story.rig.mailbox._conversations[CHAT.id].journal
     entry = json.loads(kept[-1])
     entry["proposals"][0]["action"].update(fields)
     kept[-1] = json.dumps(entry)
@@ -395,9 +395,9 @@ async def hang(what: str) -> str:
     story = playing.get()
     if what == "stop":
         story.hear("/stop")
-        story.drain.look_up(CHAT.id)
+        story.drain.renew_now(CHAT.id)
     else:  # its time is over
-        story.drain._at_work[CHAT.id]._working[1].reschedule(0)
+        story.drain._held_leases[CHAT.id]._working[1].reschedule(0)
     return await asyncio.Event().wait()
 
 

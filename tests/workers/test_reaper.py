@@ -52,7 +52,7 @@ def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, mo
     monkeypatch.setattr(reaper, "round", lambda: (begun.set(), over.wait()))
 
     async def story():
-        third = {name: asyncio.Event() for name in ("beat", "bury")}
+        third = {name: asyncio.Event() for name in ("beat", "release_dead")}
         loop = asyncio.get_running_loop()
 
         def count(name: str, times: list[str]) -> None:
@@ -61,8 +61,8 @@ def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, mo
                 loop.call_soon_threadsafe(third[name].set)
 
         beats, burials = [], []
-        monkeypatch.setattr(reaper.presence, "beat", lambda: count("beat", beats))
-        monkeypatch.setattr(reaper, "bury", lambda: count("bury", burials))
+        monkeypatch.setattr(reaper.heartbeat, "beat", lambda: count("beat", beats))
+        monkeypatch.setattr(reaper, "release_dead", lambda: count("release_dead", burials))
         going = asyncio.create_task(reaper.forever())
         await asyncio.gather(*(each.wait() for each in third.values()))
         over.set()
@@ -92,7 +92,7 @@ def test_round_that_takes_long_ends_and_the_next_goes_on_there(redis_client, tmp
     scripts = SlowScripts(seconds=0.2)
     reaper = Reaper(redis_client, scripts, lambda _: (), WorkerLock(tmp_path), clock=lambda: scripts.now)
     for _ in range(SHARDS):
-        redis_client.delete(reaper._lock)
+        redis_client.delete(reaper._round_lock)
         reaper.round()
     assert scripts.looked[:6] == [0, 1, 2, 3, 4, 5]
     assert {scripts.looked.count(shard) for shard in range(SHARDS)} == {3}

@@ -15,12 +15,18 @@ from sayso.pending.redis.client import Connections, connect
 from sayso.pending.redis.scripts import Halted, LuaScripts
 from sayso.pending.redis.wire import Wire
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.redis import client as tides
-from sayso.workers.redis.client import DataLossGuard, ServerState, Watermark, hold, keys_of
-from sayso.workers.redis.data_loss import MAX_PLACES, TideFile
+from sayso.workers.redis import data_loss as tides
+from sayso.workers.redis.data_loss import (
+    MAX_ADDRESSES,
+    DataLossGuard,
+    ServerState,
+    Watermark,
+    WatermarkFile,
+    keys_of,
+    run_dialog,
+)
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
-from tests.workers.fleet import ROOM, SHARD
 from tests.workers.servers import put_back, saved
 
 TIDE, FOUNDED, HALTED = keys_of()
@@ -76,7 +82,7 @@ def test_halted_server_refuses_every_script_of_every_process(rig, tide):
     calls = (
         lambda: rig.accept(turn()),
         lambda: rig.mailbox.lease("chat:x", "token"),
-        lambda: rig.deliveries.fates("chat:x"),
+        lambda: rig.deliveries.statuses("chat:x"),
         lambda: rig.reaper._scripts.on_every_shard("overdue", 10),
         lambda: rig.store.records.look("chat:x", "ana"),
     )
@@ -128,7 +134,7 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_u
     mailbox.accept(turn())
     tide.look()
     with pytest.raises(Halted):
-        hold(tide.talk(), answering([None, None, None], ResponseError("OOM")))
+        run_dialog(tide.dialog(), answering([None, None, None], ResponseError("OOM")))
     with pytest.raises(Halted):
         mailbox.accept(turn())
     assert "sayso redis resume" in tide.trouble
@@ -162,7 +168,7 @@ def test_notice_given_after_the_operator_went_on_halts_nothing(rig, tide):
     """Between the question and the note another process halted it, and it was resumed: the server judges again."""
     rig.accept(turn())
     tide.look()
-    talk = tide.talk()
+    talk = tide.dialog()
     next(talk)
     command = talk.send([None, None, None])
     assert rig.client.execute_command(*command) == 0
@@ -172,7 +178,7 @@ def test_notice_given_after_the_operator_went_on_halts_nothing(rig, tide):
 def test_answer_that_was_overtaken_halts_nothing(rig, tide):
     """One connection asks; before its answer is read, another is told of more."""
     rig.accept(turn())
-    talk = tide.talk()
+    talk = tide.dialog()
     answer = rig.client.execute_command(*next(talk))
     rig.accept(turn())
     tide.look()
@@ -191,7 +197,7 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
         for _ in range(30):
             mailbox.accept(turn())
             tide.look()
-            hold(tide.talk(), rig.client.execute_command)
+            run_dialog(tide.dialog(), rig.client.execute_command)
 
     threads = [threading.Thread(target=busy) for _ in range(6)]
     for thread in threads:
@@ -200,21 +206,6 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
         thread.join()
     assert not rig.client.exists(HALTED)
     assert tide.known.n == int(rig.client.get(TIDE))
-
-
-def test_shard_that_moves_halts_nobody(fleet):
-    """Each server's tide is its own, and no move lowers it; numbers that must not come back go with their shard."""
-    tides = [looked(DataLossGuard(fleet.clients[name])) for name in "ab"]
-    rig = fleet.rig()
-    rig.accept(turn())
-    fleet.clients["a"].set(f"{ROOM}:floor", 500)
-    for name in "ba":
-        for tide in tides:
-            tide.look()
-        fleet.mover().move(SHARD, name)
-        rig.accept(turn())
-    assert [looked(tide).trouble for tide in tides] == ["", ""]
-    assert fleet.clients["a"].get(f"{ROOM}:floor") == "500"
 
 
 def test_server_of_which_nothing_was_used_may_be_emptied(redis_client, tide):
@@ -238,14 +229,14 @@ def test_replica_is_no_witness(rig, tide):
     rig.accept(turn())
     tide.look()
     with pytest.raises(ReadOnlyError):
-        hold(tide.talk(), answering([None, None, None], ReadOnlyError("read only")))
+        run_dialog(tide.dialog(), answering([None, None, None], ReadOnlyError("read only")))
     assert not tide.trouble
 
 
 def test_lost_connection_is_told_as_one(tide):
     """Who asks tries again, as ever."""
     with pytest.raises(RedisConnectionError):
-        hold(tide.talk(), answering(RedisConnectionError("gone")))
+        run_dialog(tide.dialog(), answering(RedisConnectionError("gone")))
     assert not tide.trouble
 
 
@@ -255,7 +246,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
     looks, counted = iter([RedisConnectionError("away"), ValueError("broken"), None, SystemExit()]), []
 
     def look() -> None:
-        counted.append(sum(thread.name == "tide" for thread in threading.enumerate()))
+        counted.append(sum(thread.name == "data-loss-guard" for thread in threading.enumerate()))
         error = next(looks)
         if error:
             raise error
@@ -265,7 +256,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
     tide.watch()
     tide.watch()
     for thread in threading.enumerate():
-        if thread.name == "tide":
+        if thread.name == "data-loss-guard":
             thread.join(10)
     assert counted == [1] * 4
 
@@ -273,7 +264,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
 @pytest.mark.parametrize("address", ["the same", "another"])
 def test_restart_of_everything_forgets_nothing(rig, redis_url, tmp_path, address):
     """The data folder remembers what no process does any more, also where the server is reached elsewhere by now."""
-    notes = TideFile(tmp_path / "tide.json")
+    notes = WatermarkFile(tmp_path / "tide.json")
     rig.accept(turn())
     looked(DataLossGuard(connect(redis_url), notes))
     before = saved(rig.client)
@@ -289,7 +280,7 @@ def test_restart_of_everything_forgets_nothing(rig, redis_url, tmp_path, address
 def test_another_server_at_another_address_is_no_rollback(rig, tide, redis_url, tmp_path):
     """A developer who takes a second database for the same folder has forgotten nothing."""
     rig.accept(turn())
-    notes = TideFile(tmp_path / "tide.json")
+    notes = WatermarkFile(tmp_path / "tide.json")
     looked(DataLossGuard(connect(redis_url), notes))
     assert not looked(DataLossGuard(connect(f"{redis_url}?db=3"), notes)).trouble
 
@@ -299,25 +290,25 @@ def test_damaged_file_remembers_nothing(tmp_path, text):
     """It is no reason to stop, and is written anew."""
     path = tmp_path / "tide.json"
     path.write_bytes(text.encode("latin-1"))
-    TideFile(path).keep("here", Watermark("a", 1))
-    assert TideFile(path).read() == {"here": Watermark("a", 1)}
+    WatermarkFile(path).keep("here", Watermark("a", 1))
+    assert WatermarkFile(path).read() == {"here": Watermark("a", 1)}
 
 
 def test_file_never_goes_back_and_stays_small(tmp_path):
     """Processes that share it know more and less; addresses come and go."""
-    notes = TideFile(tmp_path / "tide.json")
+    notes = WatermarkFile(tmp_path / "tide.json")
     for n in (7, 5):
         notes.keep("here", Watermark("a", n))
     assert notes.read()["here"] == Watermark("a", 7)
-    for number in range(MAX_PLACES):
+    for number in range(MAX_ADDRESSES):
         notes.keep(f"place {number}", Watermark("b", 1))
-    assert len(notes.read()) == MAX_PLACES
+    assert len(notes.read()) == MAX_ADDRESSES
     assert "here" not in notes.read()
 
 
 def test_folder_that_is_gone_stops_nobody(tmp_path):
     """What cannot be noted is remembered by the process alone."""
-    TideFile(tmp_path / "gone" / "tide.json").keep("here", Watermark("a", 1))
+    WatermarkFile(tmp_path / "gone" / "tide.json").keep("here", Watermark("a", 1))
 
 
 def test_identity_with_several_names_is_known_by_each():
