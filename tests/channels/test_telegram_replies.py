@@ -15,7 +15,7 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import MOVED
 from sayso.testing.platforms.telegram import _told as told
-from tests.channels.harness import FILES, IMAGE, MemoryMedia, telegram, telegram_hook
+from tests.channels.harness import FILES, IMAGE, MemoryMedia, MemorySharedCache, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
 GROUP = Conversation("tg", "-1002000000001")
