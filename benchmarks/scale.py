@@ -35,8 +35,8 @@ from sayso.pending.turns.queued import QueuedReply, QueuedTurn
 from sayso.workers.mailbox import LUA
 from sayso.workers.outbox import RedisOutbox
 
-#: Worker processes, and Redis servers that conversations are spread over.
-SIZES = ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2))
+#: Worker processes.
+SIZES = (1, 2, 4)
 #: Seconds until a new worker holds as much as it may.
 GROWN_SECONDS = 4.0
 #: Turns of one measurement, and the rounds of each.
@@ -70,11 +70,9 @@ def main() -> None:
 async def measure() -> None:
     """Throughput first, then costs, then memory."""
     async with Street() as street:
-        print(
-            "| workers | Redis servers | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|---|", flush=True
-        )
-        for size in SIZES:
-            await throughput(street, *size)
+        print("| workers | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|", flush=True)
+        for count in SIZES:
+            await throughput(street, count)
         with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
             await costs(stack, street)
     with (
@@ -84,18 +82,14 @@ async def measure() -> None:
         memory(stack)
 
 
-async def throughput(street: Street, count: int, shards: int) -> None:
+async def throughput(street: Street, count: int) -> None:
     """A backlog worked off by so many workers, with a model of no latency and with a tool of 20 ms."""
-    with (
-        tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
-        Stack(Path(folder), street.url, shards=shards) as stack,
-    ):
-        homes = itertools.cycle(stack.servers)
-        workers = [await asyncio.to_thread(stack.worker, next(homes)) for _ in range(count)]
+    with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
+        workers = [await asyncio.to_thread(stack.worker) for _ in range(count)]
         await asyncio.sleep(GROWN_SECONDS)
         plain = await _backlogs(stack, street, workers, TEXT)
         waiting = await _backlogs(stack, street, workers, f"/work {TOOL_SECONDS}")
-    print(f"| {count} | {shards} | {plain:.0f} | {waiting:.0f} |", flush=True)
+    print(f"| {count} | {plain:.0f} | {waiting:.0f} |", flush=True)
 
 
 async def _backlogs(stack: Stack, street: Street, workers: list[subprocess.Popen[bytes]], text: str) -> float:
@@ -202,7 +196,7 @@ def _lived(stack: Stack) -> Conversation:
     change = TurnChange(((Reply(f"You said: {TEXT}"), ""),), json.dumps(memory.to_dict()))
     reply = mailbox.commit(lease, queued, change)
     assert isinstance(reply, QueuedReply)
-    outbox.settle(lease, reply, receipt="1795300000.000001")
+    outbox.mark_delivered(lease, reply, receipt="1795300000.000001")
     assert mailbox.release(lease) is None
     return turn.conversation
 

@@ -23,10 +23,7 @@ from sayso.pending.redis.scripts import LuaScripts
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
-from sayso.workers.sharding.shards import RoutedScripts, ShardMap
 
-#: What servers are called where there are several.
-NAMES = ("a", "b", "c", "d")
 #: What the bot of sayso.yaml writes in Redis: what its keys begin with, and its queue.
 PREFIX, QUEUE = "sayso:sayso:", "sayso-sayso"
 #: Seconds to wait for processes to be up.
@@ -38,7 +35,6 @@ redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
 tools: [benchmarks.working]
 workers: {{concurrency: {concurrency}, join_bursts: false}}
-{shards}
 channels:
   desk:
     {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
@@ -62,32 +58,21 @@ ENVIRON = {
 
 @dataclass(slots=True)
 class Stack:
-    """Lives inside `with`. `platform` is where replies go; every process is ended, and Redis with them.
-
-    With `shards`, conversations live on so many servers beside `redis`; else on that one itself.
-    """
+    """Lives inside `with`. `platform` is where replies go; every process is ended, and Redis with them."""
 
     folder: Path
     platform: str
     concurrency: int = 100
-    shards: int = 0
     port: int = 0
     peer_port: int = 0
     redis: EmbeddedRedis = field(init=False)
-    servers: dict[str, EmbeddedRedis] = field(default_factory=dict)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         self.port, self.peer_port = free_port(), free_port()
         self.redis = EmbeddedRedis(self.folder)
-        self.servers = {name: EmbeddedRedis(self.folder / name) for name in NAMES[: self.shards]}
-        for server in (self.redis, *self.servers.values()):
-            server.start()
-        named = ", ".join(f'{name}: "{server.url}"' for name, server in self.servers.items())
-        text = YAML.format(
-            public_url=self.public_url, platform=self.platform, concurrency=self.concurrency,
-            shards=f"shards: {{{named}}}" if named else "",
-        )  # fmt: skip
+        self.redis.start()
+        text = YAML.format(public_url=self.public_url, platform=self.platform, concurrency=self.concurrency)
         self.config.write_text(text)
         return self
 
@@ -97,8 +82,7 @@ class Stack:
             process.send_signal(signal.SIGCONT)
         for process in self._processes:
             process.wait(PATIENCE)
-        for server in (self.redis, *self.servers.values()):
-            server.stop()
+        self.redis.stop()
 
     @property
     def config(self) -> Path:
@@ -119,13 +103,7 @@ class Stack:
         """The door of the stack's Redis; with `wakes`, workers hear of what comes in."""
         client = self.client
         wake_up = WakeUps(client, QUEUE) if wakes else lambda _: ()
-        clients = {name: connect(server.url, patient=True) for name, server in self.servers.items()}
-        scripts = (
-            RoutedScripts(ShardMap(client, prefix=PREFIX), clients, LUA, prefix=PREFIX)
-            if clients
-            else LuaScripts(client, LUA, prefix=PREFIX)
-        )
-        return RedisMailbox(scripts, lambda turn: texts_for(turn.language), wake_up)
+        return RedisMailbox(LuaScripts(client, LUA, prefix=PREFIX), lambda turn: texts_for(turn.language), wake_up)
 
     def web(self) -> subprocess.Popen[bytes]:
         """Our web process, answering."""
@@ -133,10 +111,10 @@ class Stack:
         _await(lambda: _answers(f"{self.public_url}/healthz"))
         return process
 
-    def worker(self, shard: str = "") -> subprocess.Popen[bytes]:
-        """One of our workers, ready; of one server, where there are several."""
+    def worker(self) -> subprocess.Popen[bytes]:
+        """Start one of our workers and wait until it is ready."""
         before = self._workers()
-        process = self._start("benchmarks.thinker", str(self.config), str(self.folder), shard)
+        process = self._start("benchmarks.thinker", str(self.config), str(self.folder))
         _await(lambda: self._workers() > before)
         return process
 
@@ -164,8 +142,7 @@ class Stack:
         return ["--config", str(self.config), "--data", str(self.folder)]
 
     def _workers(self) -> int:
-        servers = self.servers.values() or [self.redis]
-        return sum(int(cast("int", connect(server.url).zcard(f"{PREFIX}workers"))) for server in servers)
+        return int(cast("int", self.client.zcard(f"{PREFIX}workers")))
 
     def _start(self, module: str, *args: str) -> subprocess.Popen[bytes]:
         environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url, "BENCH_PLATFORM": self.platform}

@@ -1,6 +1,6 @@
 """Thinker: a worker whose model takes as long as it is asked to, as language models do, and answers without a network.
 
-python -m benchmarks.thinker <config> <data> [<shard>]        (with REDIS_URL)
+python -m benchmarks.thinker <config> <data> (with REDIS_URL)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sayso.agent.providers.offline import OfflineProvider
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
 from sayso.config.wiring.observability import set_up_logs
+from sayso.config.wiring.rq_entry import install, worker_services
 from sayso.workers.rq.worker import run_worker
 
 #: What a message begins with that names the seconds to think.
@@ -34,14 +35,14 @@ class Thinker(OfflineProvider):
         return Message(Role.ASSISTANT, "thought"), UsageStats()
 
 
-def main(config: str, data: str, shard: str = "") -> None:
+def main(config: str, data: str) -> None:
     """Work until SIGTERM, as `sayso worker` does."""
     set_up_logs()
     settings = load_settings(Path(config))
     preload(settings)
-    services = bootstrap(settings, data=Path(data), patient=True, shard=shard, provider=Thinker())
+    services = bootstrap(settings, data=Path(data), patient=True, provider=Thinker())
     check_redis(services)
-    run_worker(services)
+    run_worker(worker_services(services), install(services).loop)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from sayso.workers.mailbox import (
     InboxLimits,
     Outcome,
     TurnStatus,
-    hears_refusal,
+    is_told_refusal,
     refusal,
     waited_ms,
 )
@@ -54,11 +54,11 @@ from sayso.workers.outbox import (
     MAX_DELIVERIES,
     MAX_WAITING,
     REPORTS,
-    Aside,
     DeliveryStatus,
-    End,
-    MemoryFates,
-    Why,
+    FinalState,
+    MemoryDeliveryStatuses,
+    PostponeReason,
+    UndeliveredState,
     new_id,
     repeatable,
     split_id,
@@ -345,7 +345,7 @@ class MemoryLanes:
         limits: InboxLimits | None = None,
         max_lanes: int = MAX_LANES,
     ) -> None:
-        self._fates = MemoryFates()
+        self._fates = MemoryDeliveryStatuses()
         self._channels: dict[str, _Channel] = {}
         self._pendings: Pendings = pendings or _NoPendings()
         self._pendings.fence = self
@@ -368,8 +368,8 @@ class MemoryLanes:
                 return Accepted("ignored", 0)
             refused = self._refused(lane, turn, tapped, now, is_new=is_new, paced=not waited)
             if refused:
-                if not waited_seconds and hears_refusal(turn):
-                    self.tell(turn, refusal(self._voice(turn), refused))
+                if not waited_seconds and is_told_refusal(turn):
+                    self.notify(turn, refusal(self._voice(turn), refused))
                 return Accepted(refused, 0)
             self._lanes[name] = lane
             self._lanes.move_to_end(name)
@@ -473,14 +473,14 @@ class MemoryLanes:
                 lane.begun = (0, 0, 0)
             return None
 
-    def settle(
+    def mark_delivered(
         self,
         lease: Lease,
         reply: QueuedReply,
         *,
         receipt: str = "",
         dead: str = "",
-        end: End = "dead",
+        end: FinalState = "dead",
         gap: float = 0.0,
         let_go: bool = False,
         written_at: float = 0.0,
@@ -524,10 +524,12 @@ class MemoryLanes:
                     self._pendings.note_shows(asked, copy.receipt if copy else "")
                     self._pendings.note_shows(asked, receipt)
                     if (known := self._fates.find(delivery_id)) and known.state == "failed":  # said before we were
-                        self._unasked(lane, number)
+                        self._reply_without_agent(lane, number)
             return self._next_work(lease, lane, let_go=let_go)
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
+    def postpone(
+        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
+    ) -> None:
         """Later: the lane is let go until then, or held until somebody writes. Raises LaneLost."""
         with self._lock:
             lane, later = self._held(lease), self._clock() + seconds
@@ -545,7 +547,7 @@ class MemoryLanes:
                 lane.token = PARKED
                 lane.until = lane.due = later
 
-    def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+    def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
         with self._lock:
             lane, channel = self._held(lease), self._channel(lease.conversation)
@@ -580,14 +582,14 @@ class MemoryLanes:
             kept = self._fates.report(fate, sending=sending)
             self._pendings.note_shows(lane.asks.get(str(number), "") if lane else "", message_id)
             if lane and kept == news == "failed":
-                self._unasked(lane, number)
+                self._reply_without_agent(lane, number)
             return kept
 
-    def _unasked(self, lane: _Lane, number: int) -> None:
+    def _reply_without_agent(self, lane: _Lane, number: int) -> None:
         """A reply failed after all: what it asked for ends, for nobody agrees to what was never shown."""
         self._pendings.bury(lane.asks.get(str(number), ""), shown=True)
 
-    def fates(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
+    def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
         with self._lock:
             lane = self._lanes.get(conversation)
@@ -606,7 +608,7 @@ class MemoryLanes:
             else:
                 lane.closed = (-1, "")
 
-    def aside(self, state: Aside, most: int = 1000) -> list[DeliveryStatus]:
+    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
         """What was put aside, newest first."""
         with self._lock:
             if state != "held":
@@ -672,17 +674,17 @@ class MemoryLanes:
     def _refused(
         self, lane: _Lane, turn: Turn, tapped: str, now: float, *, is_new: bool, paced: bool
     ) -> Outcome | None:
-        """Why the turn cannot be taken now, None when it can."""
+        """PostponeReason the turn cannot be taken now, None when it can."""
         user, asked = turn.scope.id, self._pendings.asked(tapped)
         is_own = asked in ("", user)
         urgent = _may_stop(lane, turn) or (is_own and (bool(asked) or self._waits_for(turn)))
         if lane.is_full(user, self._limits.waiting, urgent=urgent) or (is_new and not self._has_room()):
             return "full"
         if not lane.inbox and self._crowded(lane, now, shares=2 if urgent or stops(turn) else 0):
-            return "crowded"
+            return "overloaded"
         counted = f"{user}:quick" if is_quick(turn) and is_own else "" if urgent else user
         if paced and counted and lane.is_too_fast(counted, now, self._limits):
-            return "fast"
+            return "too_fast"
         return None
 
     def _crowded(self, lane: _Lane, now: float, *, shares: int) -> bool:
@@ -697,7 +699,7 @@ class MemoryLanes:
         live, _ = self._pendings.view(turn.conversation.id, turn.scope.id, "")
         return bool(live)
 
-    def tell(self, turn: Turn, reply: Reply) -> bool:
+    def notify(self, turn: Turn, reply: Reply) -> bool:
         """Say something to somebody who is not let in, once a minute and while there is room."""
         name, now = turn.conversation.id, self._clock()
         with self._lock:
@@ -712,13 +714,13 @@ class MemoryLanes:
             _say(lane, "", outbox_entry(turn.conversation, shown_to(turn, reply)))
             return True
 
-    def is_asked(self, turn: Turn) -> bool:
+    def is_question_open(self, turn: Turn) -> bool:
         """Whether a question waits for the answer of whoever wrote this, or it came in before."""
         with self._lock:
             lane = self._lanes.get(turn.conversation.id, _Lane())
             return lane.first_of(turn, self._clock()) > 0 or self._waits_for(turn)
 
-    def stage(self, turn: Turn) -> TurnStatus:
+    def turn_status(self, turn: Turn) -> TurnStatus:
         """How far a turn has come here."""
         with self._lock:
             lane = self._lanes.get(turn.conversation.id, _Lane())

@@ -154,7 +154,7 @@ class RedisSharedCache:
         self._client.set(self._prefix + key, value, ex=seconds)
 
 
-class MemoryNotebook:
+class MemorySharedCache:
     """Notes in this process."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

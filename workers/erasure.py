@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,27 +39,25 @@ class ErasedPerson:
 
 @dataclass(slots=True)
 class Erasure:
-    """Erases people from the Redis servers of one deployment. Lives as long as a command."""
+    """Erases people from the Redis of one deployment. Lives as long as a command."""
 
-    clients: Sequence[Redis]
+    client: Redis
     prefix: str
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
     def erase(self, person: ErasedPerson) -> int:
         """Remove what is kept of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
-        return sum(_Server(client, self.prefix, person, self._until).erase() for client in dict.fromkeys(self.clients))
+        return _Server(self.client, self.prefix, person, self._until).erase()
 
-    def rewrite_files(self) -> bool:
-        """Have each server write its append-only file anew; return whether all were done in time."""
-        return all(list(map(self._rewritten, dict.fromkeys(self.clients))))
-
-    def _rewritten(self, client: Redis) -> bool:
-        if not _persistence(client)["aof_enabled"]:
+    def rewrite_file(self) -> bool:
+        """Have Redis write its append-only file anew; return whether that was done in time."""
+        if not _persistence(self.client)["aof_enabled"]:
             return True
-        self._until(lambda: not _is_rewriting(client), REWRITE_SECONDS)  # one that began earlier holds what is gone now
-        client.bgrewriteaof()
-        return self._until(lambda: not _is_rewriting(client), REWRITE_SECONDS)
+        # A rewrite that began before the erasure still holds what is gone now.
+        self._until(lambda: not _is_rewriting(self.client), REWRITE_SECONDS)
+        self.client.bgrewriteaof()
+        return self._until(lambda: not _is_rewriting(self.client), REWRITE_SECONDS)
 
     def _until(self, is_true: Callable[[], bool], seconds: float) -> bool:
         deadline = self.clock() + seconds

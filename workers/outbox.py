@@ -1,4 +1,4 @@
-"""Outbox, delivery status, receipts on disk."""
+"""Outbox, status of deliveries, and receipts on disk."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
 from sayso.pending.turns.change import Lease, outbox_entry
 from sayso.pending.turns.queued import LeaseLost, NextItem, QueuedReply, pairs, read_work
 
-#: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
-#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: it waits for its person to
-#: write, and counts as not tried.
+#: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`: accepted by the
+#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to
+#: write, without an attempt.
 DeliveryState = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
 
 
-#: What an operator may want to look at.
-Aside = Literal["dead", "failed", "ambiguous", "held"]
+#: Replies that were not delivered as intended, for the operator.
+UndeliveredState = Literal["dead", "failed", "ambiguous", "held"]
 
 
-#: Of how many replies of a conversation it is kept what became of them.
+#: Replies of a conversation whose status is stored: the last ones.
 MAX_DELIVERIES = 50
 
 
-#: For how long whoever wrote knows better than what is said late of their address. Not to believe it costs a try.
+#: Seconds for which a message from the user outweighs a late report that the address takes none. Sending then costs one
+#: attempt.
 LATE_SECONDS = 3600.0
 
 
-#: The platforms' words for what they report. Others, such as a payment's, tell nothing of a delivery.
+#: The platforms' words for delivery states. Other words, such as those about payments, are not about deliveries.
 REPORTS: Mapping[str, DeliveryState] = {
     "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
     "failed": "failed", "undelivered": "failed", "canceled": "failed",
@@ -45,15 +46,15 @@ REPORTS: Mapping[str, DeliveryState] = {
 
 
 class NotRepeatable(Exception):
-    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, changed a message, or was sent."""
+    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, edited a message, or was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatus:
-    """What became of one delivery, in `tries` tries, at Unix seconds `at`.
+    """The status of one delivery, after `tries` attempts, at Unix seconds `at`.
 
-    `receipt` is the platform's message id, and of a retried one the number it has now. Only a dead one has its `entry`;
-    one that `asks` for a yes cannot be answered any more; a `doubtful` one may have arrived.
+    `receipt` is the platform's message id, and for a retried delivery its new number. Only a dead one has its `entry`.
+    One that `asks` for a yes cannot be answered any more; a `doubtful` one may have arrived.
     """
 
     id: str
@@ -68,30 +69,35 @@ class DeliveryStatus:
 
     @property
     def text(self) -> str:
-        """The words of a dead one."""
+        """Return the text of a dead delivery."""
         return str(json.loads(json.loads(self.entry)["reply"]).get("text", "")) if self.entry else ""
 
 
 class Deliveries(Protocol):
-    """Every delivery that is kept: the last of each conversation, and those put aside for the operator."""
+    """The deliveries that are stored: the last of each conversation, and the undelivered ones for the operator."""
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Note what a platform said, whenever it comes. Returns the state that is kept, "" for one nobody knows."""
-
-    def fates(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
-
-    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
-        """Its platform says, unasked, why its address takes nothing, "" that it does. What is not known stays so.
-
-        What comes `late` is about an earlier message: it is not believed of whoever wrote within LATE_SECONDS.
+        """Record what a platform reports, whenever it comes. Return the state that is stored, "" if the delivery is
+        unknown.
         """
 
-    def aside(self, state: Aside, most: int = 1000) -> list[DeliveryStatus]:
-        """What was put aside, newest first, at most so many of each shard."""
+    def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
+        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages ("": it
+        does).
+        """
+
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+        """Record why, according to its platform, an address takes no messages; "" that it does.
+
+        A `late` report is about an earlier message: it is ignored if the user wrote within LATE_SECONDS. An unknown
+        address stays unknown.
+        """
+
+    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
+        """Return the undelivered replies of a state, newest first, at most so many per shard."""
 
     def retry(self, delivery_id: str) -> str:
-        """Put a dead reply back at the end of its outbox, once. Returns its new id. Raises NotRepeatable."""
+        """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
 
 
 class RedisDeliveries:
@@ -102,15 +108,15 @@ class RedisDeliveries:
         self._wake_up = wake_up
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Note what a platform said. Raises redis.RedisError."""
+        """Record what a platform reports. Raises redis.RedisError."""
         news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
         if news is None:
             return ""
-        return str(self._scripts.run("report", conversation, number, message_id, news, reason))
+        return str(self._scripts.run("delivery_report", conversation, number, message_id, news, reason))
 
-    def fates(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
+    def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """The last deliveries of a conversation, and why its address takes none."""
-        found, closed, waits = self._scripts.run("fates", conversation)
+        found, closed, waits = self._scripts.run("delivery_status", conversation)
         noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
         fates = [_noted(f"{conversation}#{number}", words) for number, words in noted]
         if waits:
@@ -119,18 +125,18 @@ class RedisDeliveries:
         return fates, str(closed)
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
-        """Mark its address, or take the mark away. Raises redis.RedisError."""
+        """Record that an address takes no messages, or that it does. Raises redis.RedisError."""
         self._scripts.run("address", conversation, reason, round(LATE_SECONDS * 1000) if late else 0)
 
-    def aside(self, state: Aside, most: int = 1000) -> list[DeliveryStatus]:
-        """What was put aside in all shards."""
-        found = [entry for entries in self._scripts.on_every_shard("aside", state, most) for entry in entries]
+    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
+        """Return the undelivered replies of all shards."""
+        found = [entry for entries in self._scripts.on_every_shard("undelivered", state, most) for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda fate: -fate.at)
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back and wake a worker. Raises NotRepeatable."""
         conversation, number = split_id(delivery_id)
-        entries = self._scripts.on_shard("aside", shard_of(conversation), "dead", 1000)
+        entries = self._scripts.on_shard("undelivered", shard_of(conversation), "dead", 1000)
         entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
         reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
         # One that is not there may have been put back by this very call, its answer lost: the script knows.
@@ -140,7 +146,7 @@ class RedisDeliveries:
 
 
 def split_id(delivery_id: str) -> tuple[str, int]:
-    """Conversation and number of a delivery. Raises NotRepeatable for what is no id."""
+    """Return conversation and number of a delivery. Raises NotRepeatable for what is no delivery id."""
     conversation, _, number = delivery_id.rpartition("#")
     if not conversation or not number.isdecimal():
         raise NotRepeatable(f"{delivery_id!r} is no delivery: write it as listed, like wa:0123456789abcdef0123#7")
@@ -148,9 +154,9 @@ def split_id(delivery_id: str) -> tuple[str, int]:
 
 
 def repeatable(fate: DeliveryStatus) -> tuple[str, bool]:
-    """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
+    """Return the outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
 
-    What was to take another message's place comes as a message of its own: by now that one is far above.
+    A reply that was to edit a message is sent as a new one: by now that message is far above.
     """
     if fate.asks:
         raise NotRepeatable(f"{fate.id} asked for a yes that nobody can give any more: the person has to ask again")
@@ -164,7 +170,7 @@ def repeatable(fate: DeliveryStatus) -> tuple[str, bool]:
 
 
 def new_id(delivery_id: str, number: str) -> str:
-    """The id of a reply that was put back. Raises NotRepeatable when it was not."""
+    """Return the id of a reply that was put back. Raises NotRepeatable when it was not."""
     if number == "arrived":
         raise NotRepeatable(f"{delivery_id} was sent: its platform said so")
     if not number:
@@ -177,24 +183,26 @@ def _noted(delivery_id: str, words: str) -> DeliveryStatus:
     return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
 
 
-def _put_aside(state: Aside, entry: str) -> DeliveryStatus:
+def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
     fields: dict[str, Any] = json.loads(entry)
     more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
     return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
 
 
-#: How far each state is, for reports that come in any order.
+#: The order of states, for reports that come in any order.
 _RANKS: Mapping[DeliveryState, int] = {
     "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
 }  # fmt: skip
 
 
 @dataclass(slots=True)
-class MemoryFates:
-    """The deliveries of one process, bounded: what the scripts note, in Python. `MemoryLanes` keeps the rest."""
+class MemoryDeliveryStatuses:
+    """The statuses of deliveries of one process, bounded: what the scripts record, in Python. `MemoryLanes` keeps the
+    rest.
+    """
 
     noted: dict[str, OrderedDict[int, DeliveryStatus]] = field(default_factory=dict)
-    put_aside: dict[Aside, deque[DeliveryStatus]] = field(
+    put_aside: dict[UndeliveredState, deque[DeliveryStatus]] = field(
         default_factory=lambda: {
             "dead": deque(maxlen=1000),
             "failed": deque(maxlen=1000),
@@ -203,7 +211,7 @@ class MemoryFates:
     )
 
     def note(self, fate: DeliveryStatus, *, over: bool = False) -> bool:
-        """Keep what became of a reply. A status that the platform reported before us stays, unless it is `over`."""
+        """Record the status of a delivery. A status that the platform reported earlier stays, unless `over` is set."""
         conversation, number = split_id(fate.id)
         noted = self.noted.setdefault(conversation, OrderedDict())
         if number in noted and not over:
@@ -214,30 +222,30 @@ class MemoryFates:
         return True
 
     def find(self, delivery_id: str) -> DeliveryStatus | None:
-        """What is noted of a delivery."""
+        """Return the status of a delivery."""
         conversation, number = split_id(delivery_id)
         noted = self.noted.get(conversation)
         return noted.get(number) if noted else None
 
     def of(self, conversation: str) -> list[DeliveryStatus]:
-        """What is noted of a conversation, oldest first."""
+        """Return the statuses of a conversation, oldest first."""
         noted = self.noted.get(conversation)
         return [noted[number] for number in sorted(noted)] if noted else []
 
     def arrived(self, delivery_id: str) -> str:
-        """The receipt of a delivery whose platform took it, else ""."""
+        """Return the receipt of a delivery that its platform accepted, else ""."""
         known = self.find(delivery_id)
         return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
 
     def end(self, fate: DeliveryStatus) -> None:
-        """A reply was settled. The failure of an earlier copy is none of this one."""
+        """Record the end of a reply. A failure of an earlier copy does not count for it."""
         known = self.find(fate.id)
         new = self.note(fate, over=bool(known and known.state == "failed" and fate.receipt not in ("", known.receipt)))
         if fate.state == "dead" or (fate.state == "ambiguous" and new):
             self.put_aside[fate.state].appendleft(fate)
 
     def report(self, news: DeliveryStatus, *, sending: bool) -> str:
-        """A platform said something of a reply; `sending` says that it is the one at the head of its outbox."""
+        """Record a report of the platform; `sending` says that the reply is the first in its outbox."""
         known = self.find(news.id)
         if known is None and not sending:
             return ""
@@ -261,37 +269,37 @@ log = logging.getLogger(__name__)
 FOLDER = "receipts"
 
 
-#: Bytes of one file, after which the next one is begun and the one before it is the last that is kept: 3,000 receipts.
+#: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
 MAX_BYTES = 256 * 1024
 
 
-#: Seconds for which a receipt is looked for: longer than any lane waits for its next holder while Redis is there.
+#: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
 KEEP_SECONDS = 3600
 
 
 class Receipts(Protocol):
-    """Where it is noted what a platform took."""
+    """Remembers what a platform accepted."""
 
     def note(self, delivery: Delivery, message_id: str) -> None:
-        """The platform took it, as this message. Failing is no error."""
+        """Remember the platform's message id of a delivery. A failure is no error."""
 
     def find(self, delivery: Delivery) -> str | None:
-        """The platform's message id, "" where it gave none; None: nobody knows."""
+        """Return the platform's message id, "" if it gave none; None if the delivery is unknown."""
 
 
 class NoReceipts:
-    """Nothing is noted."""
+    """Remembers nothing."""
 
     def note(self, delivery: Delivery, message_id: str) -> None:
-        """Not at all."""
+        """Do nothing."""
 
     def find(self, delivery: Delivery) -> str | None:
-        """Nobody knows."""
+        """Return None."""
         return None
 
 
 class ReceiptFiles:
-    """A file for each process in one folder, appended to and never synced: it has to outlive its process, no machine.
+    """One file per process in a common folder, appended to and never synced: it survives its process, not its machine.
 
     `name` is the process's own.
     """
@@ -302,7 +310,7 @@ class ReceiptFiles:
         self._size = 0
 
     def note(self, delivery: Delivery, message_id: str) -> None:
-        """One line in this process's file: a write to the machine's cache, shorter than a thread would take."""
+        """Write one line to this process's file: a write to the page cache, faster than handing it to a thread."""
         line = f"{_key(delivery)} {''.join(message_id.split())}\n".encode()
         try:
             if self._file < 0 or self._size > MAX_BYTES:
@@ -312,7 +320,7 @@ class ReceiptFiles:
             log.warning("receipt.not_noted", extra={"reason": type(exc).__name__})
 
     def find(self, delivery: Delivery) -> str | None:
-        """Look in all files of the last hour. Reads the disk."""
+        """Search all files of the last hour. Reads the disk."""
         wanted = f"{_key(delivery)} ".encode()
         for path in self._path.parent.glob("*"):
             try:
@@ -335,7 +343,7 @@ class ReceiptFiles:
         self._size = 0
 
     def _sweep(self) -> None:
-        """Dead processes leave their files behind."""
+        """Remove the files of dead processes."""
         for path in self._path.parent.glob("*"):
             with contextlib.suppress(OSError):  # somebody else's sweep was faster
                 if time.time() - path.stat().st_mtime > KEEP_SECONDS:
@@ -343,64 +351,71 @@ class ReceiptFiles:
 
 
 def _key(delivery: Delivery) -> str:
-    """The delivery's id, and its content: a Redis that was emptied gives out its ids once more."""
+    """Return the delivery's id and a digest of its content: a Redis that was emptied gives out the same ids again."""
     return f"{delivery.id} {hashlib.sha256(repr(delivery.reply).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-#: Replies that may wait in a conversation to which others forward theirs. The scripts know it too.
+#: Replies that may wait in a conversation to which others forward theirs. The scripts have the same limit.
 MAX_WAITING = 100
 
 
-#: Seconds for which a reply waits for its person to write. The scripts know it too.
+#: Seconds for which a reply waits for the user to write. The scripts have the same limit.
 KEEP_HELD_SECONDS = 7 * 24 * 3600.0
 
 
-#: How a reply ended that is given up: its last try may have arrived, nothing arrives there, or its platform asks all to
-#: wait.
-End = Literal["dead", "doubtful", "closed", "limited"]
+#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
+#: messages, `limited` the platform asks the whole channel to wait.
+FinalState = Literal["dead", "doubtful", "closed", "limited"]
 
 
-#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or does not know its channel
-#: any more, it was not its turn yet, or somebody must write first.
-Why = Literal["tried", "suspect", "limited", "down", "paced", "held"]
+#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
+#: accept the channel, its slot is later, or the user must write first.
+PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 
 
 class Outbox(Protocol):
-    """The replies of each lane, first in first out."""
+    """The replies of each conversation, first in first out."""
 
-    def settle(
+    def mark_delivered(
         self,
         lease: Lease,
         reply: QueuedReply,
         *,
         receipt: str = "",
         dead: str = "",
-        end: End = "dead",
+        end: FinalState = "dead",
         gap: float = 0.0,
         let_go: bool = False,
         written_at: float = 0.0,
     ) -> NextItem:
-        """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now.
+        """Record that the reply was sent, or is given up for the reason `dead`. A question that was sent may be
+        answered now.
 
-        `written_at` is when the platform says that it shows the reply, 0.0 where the platform does not say.
-        `gap`: seconds by which it brings its chat ahead of its pace; or, at a `limited` end, for which its channel is
-        silent. With `let_go`, None means that nothing is left and the lane is let go. Raises LaneLost.
+        `written_at`: when the platform shows the reply, in Unix seconds, 0.0 if it does not say. `gap`: seconds by
+        which the reply brings its chat ahead of its rate limit; at a `limited` end, seconds for which its channel is
+        silent. With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
         """
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
-        """Later: the lane is let go until then. With `limited` the whole channel waits so long. Raises LaneLost.
+    def postpone(
+        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
+    ) -> None:
+        """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
 
-        With `down` it does too, and nothing counts as tried. With `held`, for the reason given, it waits until a turn
-        comes in, for KEEP_HELD_SECONDS at most; where one is there already, it counts as tried.
+        With `limited` the whole channel waits so long, and with `down` too, without counting an attempt. With `held`
+        the reply waits, for this reason, until the user writes, for KEEP_HELD_SECONDS at most; if a turn waits already,
+        it counts as an attempt.
         """
 
-    def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
-        """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
+    def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Store how fast the reply's channel may send, and book a slot for the reply. Return the seconds until then.
+
+        Raises LeaseLost.
+        """
 
     def forward(self, delivery: Delivery) -> str:
-        """Append it to the outbox of the conversation it is addressed to, once for its id, and wake a worker there.
+        """Append a reply to the outbox of the conversation it is addressed to, once per id, and wake a worker there.
 
-        Needs no lease. Returns its id there, or "" when too many replies wait there already.
+        Needs no lease. Return its id there, or "" when too many replies wait there already.
         """
 
 
@@ -411,44 +426,46 @@ class RedisOutbox:
         self._scripts = scripts
         self._wake_up = wake_up
 
-    def settle(
+    def mark_delivered(
         self,
         lease: Lease,
         reply: QueuedReply,
         *,
         receipt: str = "",
         dead: str = "",
-        end: End = "dead",
+        end: FinalState = "dead",
         gap: float = 0.0,
         let_go: bool = False,
         written_at: float = 0.0,
     ) -> NextItem:
-        """Drop the reply from the outbox and note what became of it. Raises LaneLost."""
+        """Remove the reply from the outbox and record its status. Raises LeaseLost."""
         outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
         when, cause = round(written_at * 1_000_000), "" if dead else reply.cause
         told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", when, cause)
-        answer = self._scripts.run("settle", *place, *told)
+        answer = self._scripts.run("delivered", *place, *told)
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
         return read_work(answer[1])
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
-        """Park the lane. Raises LaneLost."""
+    def postpone(
+        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
+    ) -> None:
+        """Postpone the reply and release the lease. Raises LeaseLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
         if self._scripts.run("postpone", *place, round(seconds * 1000), why, reason) == "lost":
             raise LeaseLost(lease.conversation)
 
-    def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
-        """Note the channel's pace and book the reply's slot. Raises LaneLost."""
+    def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Store the channel's rate and book the reply's slot. Raises LeaseLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        wait_ms = int(self._scripts.run("pace", *place, 1000 / per_second))
+        wait_ms = int(self._scripts.run("rate_limit", *place, 1000 / per_second))
         if wait_ms == -2:
             raise LeaseLost(lease.conversation)
         return wait_ms / 1000
 
     def forward(self, delivery: Delivery) -> str:
-        """Say it in another lane, once."""
+        """Append the reply to another conversation's outbox, once."""
         to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
         said = self._scripts.run("forward", to, delivery.id, entry, *self._wake_up(to))
         return f"{to}#{said}" if said else ""

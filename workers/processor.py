@@ -1,4 +1,4 @@
-"""Drain: one worker's pass through one conversation: take the lane, send replies, answer turns, let go."""
+"""ConversationProcessor: take the lease of a conversation, send its replies, answer its turns, release it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sayso.channels.base import Channel, FetchError, QuoteSource, RateLimit
 from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, offload, reach, watch_strays
-from sayso.pending.redis.scripts import Halted, ShardMoved
+from sayso.pending.redis.scripts import Halted
 from sayso.pending.turns.change import Lease, NewAction, TurnChange
 from sayso.pending.turns.queued import (
     ABOUT,
@@ -34,7 +34,7 @@ from sayso.pending.turns.queued import (
     TurnHandler,
     stops,
 )
-from sayso.workers.alerts import MemoryNotebook
+from sayso.workers.alerts import MemorySharedCache
 from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LEASE_MS, Mailbox, new_token
 from sayso.workers.progress import DraftMessage, DraftNotes, DraftRateLimiter, ProgressIndicator
@@ -47,41 +47,41 @@ log = logging.getLogger(__name__)
 MAX_TURNS = 5
 
 
-#: Seconds after which it does.
+#: Seconds after which a busy conversation lets others go first.
 MAX_SECONDS = 20.0
 
 
-#: Seconds a turn may take before it is ended with an honest word.
+#: Seconds that a turn may take; then it ends and the user is told.
 TURN_TIMEOUT = 120.0
 
 
-#: Times a turn is begun: one that kills its worker must not do so for ever.
+#: How often a turn is begun: a turn that kills its worker must not do so forever.
 MAX_ATTEMPTS = 10
 
 
-#: Seconds after which a part of an album is worked on without those that have not come in.
+#: Seconds after which an album is answered without the parts that have not arrived.
 ALBUM_SECONDS = 1.0
 
 
-#: Seconds after which a turn is answered without the words that it quotes.
+#: Seconds after which a turn is answered without the text that it quotes.
 QUOTE_SECONDS = 5.0
 
 
-#: Seconds after which a turn is answered without an inbound file that is not there yet, from when it began to arrive
-#: and from when it was first wanted.
+#: Seconds after which a turn is answered without an inbound file: since its download began, and since it was first
+#: wanted.
 FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
 
 
-#: Inbound files of one turn that are fetched at a time.
+#: Inbound files of one turn that are downloaded at a time.
 MAX_FETCHES = 4
 
 
-#: Inbound files of all turns of a process that arrive at a time. Their bytes go to disk
-#: as they come: with 4 of them a worker stays within 64 MB over idle, however large they are.
+#: Inbound files that a process downloads at a time. Their bytes go to disk as they come: with 4 of them a worker stays
+#: within 64 MB over idle, however large they are.
 MAX_ARRIVING = 4
 
 
-#: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
+#: Seconds within which a conversation that is cut off must release its lease; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
 
 
@@ -90,40 +90,40 @@ LET_GO_SECONDS = 2.0
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
 
 
-#: Seconds after which somebody is told that their turn takes longer.
+#: Seconds after which a user is told that their turn takes longer.
 STILL_AFTER = 30.0
 
 
-#: What stands in place of a draft whose answer has no words: a file alone, or nothing after a stop.
+#: Replaces a draft whose answer has no text: only a file, or nothing after a stop.
 NO_WORDS = "…"
 
 
-#: Characters of replies that are cut into pieces at once: about 50 ms of them, where they are hardest to read.
+#: Characters of replies that are split on the event loop at once: about 50 ms in the worst case.
 LONG_CHARS = 5_000
 
 
 class InboundMediaStore(Protocol):
-    """Where inbound files are kept: the media store."""
+    """Stores inbound files: the media store."""
 
     def receiving(self, owner: str, size: int = 0) -> AbstractContextManager[BinaryIO]:
-        """Open a file for bytes that arrive bit by bit."""
+        """Open a file for bytes that arrive in pieces."""
 
     def keep(self, file: BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
-        """Keep what was written to such a file, typed by what it is."""
+        """Store what was written to such a file, typed by its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationProcessor:
-    """Works through conversations. One instance serves a worker's whole event loop.
+    """Works through conversations. One instance serves all of a worker's event loop.
 
-    Without `media` the agent sees inbound files as the platform's handles. With `joins`, a burst of plain messages is
-    answered as one. What `worker` holds is known by that name. After `still_after` seconds, 0 for never, people are
-    told that their turn takes longer; on channels of `streams` answers are shown while they come, and `notes` say by
-    which message.
+    Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain messages in a row are
+    answered as one. `worker` is the name in the tokens of its leases. After `still_after` seconds (0: never) users are
+    told that their turn takes longer. On channels in `streams` an answer is shown while it is generated; `notes`
+    remember in which message.
     """
 
     mailbox: Mailbox
-    postman: ReplySender
+    sender: ReplySender
     channels: Mapping[str, Channel]
     agents: Mapping[str, TurnHandler]
     voice: TextsForTurn
@@ -133,40 +133,40 @@ class ConversationProcessor:
     worker: str = ""
     still_after: float = STILL_AFTER
     streams: Collection[str] = frozenset()
-    notes: DraftNotes = field(default_factory=MemoryNotebook)
+    notes: DraftNotes = field(default_factory=MemorySharedCache)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    #: By channel, where its drafts take turns.
-    _easels: dict[str, DraftRateLimiter] = field(default_factory=dict)
-    #: Taken by each inbound file while it arrives, whatever turn it belongs to.
+    #: The rate limiter of drafts, by channel.
+    _draft_limiters: dict[str, DraftRateLimiter] = field(default_factory=dict)
+    #: Held by each inbound file while it is downloaded.
     _arriving: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, MAX_ARRIVING))
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, HeldLease] = field(default_factory=dict)
-    #: Conversations that were cut off and whose lanes were not let go.
+    #: Conversations that were cut off and whose leases were not released.
     _cut_off: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no conversation is held."""
+        """Return whether no conversation is held."""
         return not (self._at_work or self._cut_off)
 
     def hand_over(self) -> None:
-        """From now on each conversation is handed over after the turn it is at: this worker is told to stop."""
+        """Hand over each conversation after its current turn: this worker is stopping."""
         self._leaving.set()
 
-    def look_up(self, conversation: str) -> None:
-        """Somebody said stop there: whoever works on it looks now, not when the lease is renewed."""
+    def renew_now(self, conversation: str) -> None:
+        """Renew the lease of a conversation at once, to learn that its user said stop."""
         if conversation in self._at_work:
-            self._keep_on(self._at_work[conversation])
+            self._renew_now(self._at_work[conversation])
 
     async def run(self, conversation: str) -> None:
-        """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
+        """Empty a conversation's outbox and mailbox, in order, unless another worker holds its lease."""
         if not self._knows(conversation) and await self._defer(conversation):
             return
         token, asked, strays = new_token(self.worker), self.clock(), watch_strays()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
-        except (ShardMoved, Halted) as exc:  # it is woken where it arrives, or when its server goes on
+        except Halted as exc:  # it is woken when Redis is resumed
             _log_left(conversation, exc)
             return
         if taken is None:
@@ -175,12 +175,12 @@ class ConversationProcessor:
         try:
             async with self._keeping(held):
                 await self._work(held, taken[1])
-        except (LeaseLost, ConversationParked, StaleTurn, ShardMoved, Halted) as exc:
-            # A lane that is still held is worked on again when its lease ends.
+        except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
+            # Its conversation is worked on again when the lease ends.
             _log_left(conversation, exc)
         except asyncio.CancelledError:
             self._cut_off.add(conversation)
-            await self._let_go(held.lease, strays)
+            await self._release_midway(held.lease, strays)
             raise
         finally:
             if self._at_work.get(conversation) is held:
@@ -194,7 +194,7 @@ class ConversationProcessor:
         """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
         try:
             waited = await reach(self.mailbox.defer, conversation)
-        except (ShardMoved, Halted) as exc:
+        except Halted as exc:
             _log_left(conversation, exc)
             return True
         if waited == 0:
@@ -203,8 +203,8 @@ class ConversationProcessor:
 
     @asynccontextmanager
     async def _keeping(self, held: HeldLease) -> AsyncIterator[None]:
-        """Keep the lane meanwhile; most are let go before their lease is due. Raises LaneLost when it is lost."""
-        due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self._keep_on, held)
+        """Keep the lease inside the block. Most leases are released before a renewal is due. Raises LeaseLost."""
+        due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self._renew_now, held)
         try:
             async with held.limit:
                 yield
@@ -217,14 +217,14 @@ class ConversationProcessor:
             if held.keeping:
                 await _end(held.keeping)
 
-    def _keep_on(self, held: HeldLease) -> None:
+    def _renew_now(self, held: HeldLease) -> None:
         """Renew the lease now, and then whenever it is due."""
         held.nudge.set()
         if held.keeping is None:
             held.keeping = asyncio.create_task(self._keep(held))
 
     async def _keep(self, held: HeldLease) -> None:
-        """Renew the lease at each nudge and when it is due; end the work when it is certainly or possibly lost."""
+        """Renew the lease at each nudge and when it is due; end the work when the lease may be lost."""
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -246,23 +246,23 @@ class ConversationProcessor:
         except Halted:
             raise
         except RedisError as exc:
-            log.warning("lane.not_renewed", extra={"reason": type(exc).__name__})
+            log.warning("lease.not_renewed", extra={"reason": type(exc).__name__})
             return
         held.renewed_at = asked
-        if at == held.at:  # else it may be about the turn before
+        if at == held.at:  # otherwise the answer may be about the turn before
             held.stop(stop)
 
-    async def _let_go(self, lease: Lease, strays: AbandonedCalls) -> None:
-        """Let go of a lane in the middle of its work: the next worker goes on at once where the journal ends.
+    async def _release_midway(self, lease: Lease, strays: AbandonedCalls) -> None:
+        """Release a lease in the middle of its work: the next worker continues where the journal ends.
 
-        What had begun without a result is as unknown to it as after a kill. But a tool that cannot be stopped may still
-        act; what the next worker does, then or in later turns, must not overtake it. So that lane stays held until this
-        process has ended, or is, as ever, slower than its lease.
+        For the next worker, a tool call without a result is as uncertain as after a kill. But a tool that cannot be
+        stopped may still act, and the next worker must not overtake it. So that lease stays until this process has
+        ended, or has not renewed it in time.
         """
         if strays.are_running:
-            log.info("lane.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
+            log.info("conversation.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
             return
-        with contextlib.suppress(TimeoutError, RedisError, ShardMoved):
+        with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
                 await reach(self.mailbox.release, lease, hand_over=True, begun=True)
                 self._cut_off.discard(lease.conversation)
@@ -274,14 +274,14 @@ class ConversationProcessor:
         while work is not None:
             match work:
                 case QueuedReply():
-                    work = await self.postman.carry(held.lease, work, lambda: held.is_fresh(self.clock()))
+                    work = await self.sender.send(held.lease, work, lambda: held.is_fresh(self.clock()))
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
                     await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
                 case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
                     waited_for = work.seq
-                    await self.sleep(ALBUM_SECONDS - max(0.0, work.age))  # another server's clock may have been ahead
-                    work = await reach(self.mailbox.release, held.lease)  # it stays, with what came in meanwhile
+                    await self.sleep(ALBUM_SECONDS - max(0.0, work.age))  # that clock may have been ahead
+                    work = await reach(self.mailbox.release, held.lease)  # the turn stays, and may have grown
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held, self._joined(work))
@@ -290,40 +290,42 @@ class ConversationProcessor:
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None or queued.is_stopped:
             return queued
-        if queued.journal:  # what was worked on together stays together
+        if queued.journal:  # turns that were answered together stay together
             return queued.rejoined()
         if queued.turn.group:
             return queued.gathered()
-        alone = queued.attempt > 1  # what kills its worker does so alone
+        alone = queued.attempt > 1  # a turn that kills its worker must do so alone
         return queued.joined(agent.is_answer) if self.joins and not alone else queued
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
         draft = self._draft(queued, channel)
         held.begin(queued)
-        change = _shown_to(queued, await self._in_company(held, queued, channel, draft))
+        change = _shown_to(queued, await self._with_progress(held, queued, channel, draft))
         shown = draft.shown if draft else ""
         try:
-            pieces = await _cut(_in_place_of(shown, change), channel)
+            pieces = await _split(_replace_draft(shown, change), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
         except StaleTurn as exc:
-            log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
+            log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
             broken = _shown_to(queued, await self._give_up(lease, queued, self.voice(queued.turn).broken()))
-            pieces = await _cut(_in_place_of(shown, broken), channel)
+            pieces = await _split(_replace_draft(shown, broken), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
-        """Where the channel shows drafts: of the answer, or only of the word that it takes longer."""
+        """Return the draft message of a turn, if the channel can show drafts: of the answer, or only of the "still
+        working" notice.
+        """
         pace = channel.pace(queued.turn.conversation) if channel else RateLimit()
-        if channel is None or pace.draft_gap <= 0 or _never_began(queued) or queued.turn.ephemeral:
+        if channel is None or pace.draft_gap <= 0 or _stopped_before_start(queued) or queued.turn.ephemeral:
             return None
-        easel = self._easels.setdefault(channel.name, DraftRateLimiter.of(pace))
-        return DraftMessage(channel, queued, self.notes, gap=pace.draft_gap, easel=easel)
+        rate_limiter = self._draft_limiters.setdefault(channel.name, DraftRateLimiter.of(pace))
+        return DraftMessage(channel, queued, self.notes, gap=pace.draft_gap, rate_limiter=rate_limiter)
 
-    async def _in_company(
+    async def _with_progress(
         self, held: HeldLease, queued: QueuedTurn, channel: Channel | None, draft: DraftMessage | None
     ) -> TurnChange:
-        if channel is None or _never_began(queued):
+        if channel is None or _stopped_before_start(queued):
             return await self._answer(held, queued)
         words = partial(self.voice, queued.turn)
         async with ProgressIndicator(channel, queued, words, draft=draft, still_after=self.still_after):
@@ -334,29 +336,31 @@ class ConversationProcessor:
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return TurnChange(replies=((Reply(words().channel_gone()), ""),))
-        given_up = _unasked(queued, words)
+        given_up = _reply_without_agent(queued, words)
         if given_up is not None:
             return await self._give_up(lease, queued, given_up)
         try:
             async with held.working_on(queued, self.turn_timeout, may_be_stopped=not agent.may_settle(queued)):
-                if not agent.may_settle(queued):  # what a yes quotes, its id tells
+                if not agent.may_settle(queued):  # for a yes the id of the quoted message is enough
                     queued = await self._with_quote(queued)
                 return await agent.answer(await self._with_files(queued), lease, hear)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
             return await self._give_up(lease, queued, "" if held.stopped > queued.seq else words().too_long())
-        except JournalUnreadable as exc:  # no traceback: it may quote what was said
+        except JournalUnreadable as exc:  # no traceback: it may quote the user
             log.error("turn.unreadable", extra={"conversation": lease.conversation, "reason": str(exc)})
             return await self._give_up(lease, queued, words().interrupted_before())
         except (LeaseLost, StaleTurn, RedisError):
-            raise  # nothing may be said about a turn whose state is not known: the next holder works on it again
+            raise  # the state of the turn is not known, so nothing is said: the next worker tries it again
         except Exception:
-            # The rim of a turn: whatever a tool or a model broke, the person hears a word and the next turn goes on.
+            # Whatever a tool or a model broke, the user gets a reply and the next turn goes on.
             log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
             return await self._give_up(lease, queued, words().broken())
 
     async def _give_up(self, lease: Lease, queued: QueuedTurn, words: str) -> TurnChange:
-        """The world may have changed since this turn was looked at: the agent looks again at what it decided."""
+        """Return the change that ends a turn with these words. The agent first checks again what the turn decided: its
+        effect may have happened.
+        """
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return TurnChange(replies=((Reply(words), ""),))
@@ -369,7 +373,7 @@ class ConversationProcessor:
             return TurnChange(replies=((Reply(words), ""),))
 
     async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
-        """Return the turn with the words that it quotes, where its platform names only the message and has them."""
+        """Return the turn with the text that it quotes, if its platform only names the message but can return it."""
         turn, channel = queued.turn, self.channels.get(queued.turn.conversation.channel)
         if turn.quoted or not turn.replied_to or not isinstance(channel, QuoteSource):
             return queued
@@ -381,21 +385,23 @@ class ConversationProcessor:
             return queued
 
     async def _with_files(self, queued: QueuedTurn) -> QueuedTurn:
-        """The turn with its files in the media store, as far as they can be had."""
+        """Return the turn with its files in the media store, as far as they could be fetched."""
         turn = queued.turn
         channel = self.channels.get(turn.conversation.channel)
         if not turn.media or channel is None or self.media is None:
             return queued
         slots = asyncio.Semaphore(MAX_FETCHES)
         owner = owner_of(turn.conversation.channel, turn.user_id)
-        fetching = (self._kept(media, channel, self.media, slots, owner) for media in turn.media)
+        fetching = (self._fetched(media, channel, self.media, slots, owner) for media in turn.media)
         files = await asyncio.gather(*fetching)
         return replace(queued, turn=replace(turn, media=tuple(files)))
 
-    async def _kept(
+    async def _fetched(
         self, media: Media, channel: Channel, sink: InboundMediaStore, slots: asyncio.Semaphore, owner: str
     ) -> Media:
-        """The file in the store; one that cannot be had stays as it is, without the size that was only claimed."""
+        """Return the stored file. A file that cannot be fetched is returned as it is, without the size that was only
+        claimed.
+        """
         if media.stored:
             return media
         try:
@@ -405,38 +411,38 @@ class ConversationProcessor:
                     await channel.fetch(media, file)
                     kinds = {"mime_type": media.mime_type, "filename": media.filename}
                     return named(await offload(sink.keep, file, owner=owner, **kinds))
-        except Exception as exc:  # noqa: BLE001  # the person is answered all the same
-            # No traceback and no words of others: they may hold a link or a file name.
+        except Exception as exc:  # noqa: BLE001  # the user is answered all the same
+            # No traceback and no foreign message: they may hold a link or a file name.
             reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__
             log.warning("media.not_fetched", extra={"channel": channel.name, "reason": reason})
             return replace(media, size=0)
 
 
 def _log_left(conversation: str, reason: Exception) -> None:
-    log.info("lane.left", extra={"conversation": conversation, "reason": type(reason).__name__})
+    log.info("conversation.left", extra={"conversation": conversation, "reason": type(reason).__name__})
 
 
-def _never_began(queued: QueuedTurn) -> bool:
-    """Whether it is stopped before anybody worked on it: no draft of it is shown."""
+def _stopped_before_start(queued: QueuedTurn) -> bool:
+    """Return whether the turn was stopped before any work on it, so that no draft of it is shown."""
     return queued.is_stopped and queued.attempt == 1
 
 
-def _unasked(queued: QueuedTurn, words: Callable[[], SpokenTexts]) -> str | None:
-    """What is said to a turn that no agent is asked about, None for one that it answers."""
-    if queued.is_stopped:  # the turn that said so tells it
+def _reply_without_agent(queued: QueuedTurn, words: Callable[[], SpokenTexts]) -> str | None:
+    """Return the reply to a turn that needs no agent; None for a turn that the agent answers."""
+    if queued.is_stopped:  # the turn that said stop replies
         return ""
     if stops(queued.turn):
         if queued.stop == queued.seq:
             return words().stopped()
         return words().nothing_of_yours() if queued.turn.in_group else words().nothing_to_stop()
     if queued.attempt > MAX_ATTEMPTS:
-        log.error("turn.kills", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
+        log.error("turn.killed_workers", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
         return words().interrupted_before()
     return None
 
 
-def _in_place_of(shown: str, change: TurnChange) -> TurnChange:
-    """The first words of a change take the place of the draft that they grew from; where it has none, a sign does."""
+def _replace_draft(shown: str, change: TurnChange) -> TurnChange:
+    """Let the first text of a change replace the draft message; if there is no text, a sign replaces it."""
     if not shown:
         return change
     replies = list(change.replies)
@@ -450,30 +456,30 @@ def _in_place_of(shown: str, change: TurnChange) -> TurnChange:
 
 
 def _shown_to(queued: QueuedTurn, change: TurnChange) -> TurnChange:
-    """Return the change, whose replies nobody sees but the person of an ephemeral turn."""
+    """Return the change with replies that only the sender of an ephemeral turn sees."""
     if not queued.turn.ephemeral:
         return change
     return replace(change, replies=tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies))
 
 
-async def _cut(change: TurnChange, channel: Channel | None) -> TurnChange:
-    """The change in pieces: a long reply, which takes as long as a whole turn, is cut without holding up the others."""
+async def _split(change: TurnChange, channel: Channel | None) -> TurnChange:
+    """Split the replies into platform messages. A long reply is split in a thread: it takes as long as a whole turn."""
     if sum(len(reply.text) for reply, _ in change.replies) > LONG_CHARS:
-        return await offload(_in_pieces, change, channel)
-    return _in_pieces(change, channel)
+        return await offload(_split_now, change, channel)
+    return _split_now(change, channel)
 
 
-def _in_pieces(change: TurnChange, channel: Channel | None) -> TurnChange:
-    """Each reply as the platform messages it takes; what a reply previews is shown with its last piece, if all came."""
+def _split_now(change: TurnChange, channel: Channel | None) -> TurnChange:
+    """Split each reply into the platform messages it needs. A question counts as shown with its last piece."""
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
         if not (reply.text or reply.media):
             continue
         found = _pieces(reply, channel) if channel else [reply]
-        if not found and not pid:  # what only changes a message, where its platform changes none
+        if not found and not pid:  # an edit, on a platform that edits no messages
             continue
         *firsts, last = found or [reply]
-        if reply.collapse and not firsts:  # of several messages, none may take another's place
+        if reply.collapse and not firsts:  # a reply of several messages replaces no other
             last = replace(last, collapse=reply.collapse)
         part = pid if pid.startswith(ABOUT) or not pid else f"{PART}{pid}"
         pieces += [
@@ -484,14 +490,14 @@ def _in_pieces(change: TurnChange, channel: Channel | None) -> TurnChange:
 
 
 def _as_shown(arms: Sequence[NewAction], channel: Channel | None) -> Iterator[NewAction]:
-    """What is asked; no later edit of the question is kept for a platform that changes no message."""
+    """Yield the new actions; without the text that edits a question later, where the platform edits no message."""
     edits = channel is not None and bool(_pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel))
     for arm in arms:
         yield arm if edits else replace(arm, ending="")
 
 
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
-    """An adapter that cannot split a reply must not have the whole turn worked on again and again."""
+    """Return the pieces of a reply. An adapter that cannot split it must not make the turn fail again and again."""
     try:
         return channel.pieces(reply)
     except Exception:

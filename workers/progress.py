@@ -122,14 +122,14 @@ class DraftMessage:
         notes: DraftNotes,
         *,
         gap: float,
-        easel: DraftRateLimiter | None = None,
+        rate_limiter: DraftRateLimiter | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
         self._queued = queued
         self._notes = notes
         self._gap = gap
-        self._easel = easel or DraftRateLimiter()
+        self._rate_limiter = rate_limiter or DraftRateLimiter()
         self._sleep = sleep
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
         self._resting = f"rest:{channel.name}"
@@ -173,7 +173,7 @@ class DraftMessage:
         while pause is not None and not self._beside.is_over:
             await self._sleep(pause)
             await self._changed.wait()
-            await self._easel.turn(self._sleep)
+            await self._rate_limiter.turn(self._sleep)
             self._changed.clear()
             with self._beside.calling():
                 pause = await self._draw()
@@ -208,7 +208,7 @@ class DraftMessage:
 
     async def _rest(self, seconds: float) -> float:
         """No draft of the channel is shown for so long, in any process; then the newest is."""
-        self._easel.rest(seconds)
+        self._rate_limiter.rest(seconds)
         self._changed.set()
         if seconds > 0:
             with suppress(RedisError):

@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 
 from sayso.pending.concurrency import offload
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, ShardMoved, WakeUp
-from sayso.workers.mailbox import mark
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
+from sayso.workers.mailbox import token_prefix
 
 #: The folder of them in the data folder.
 ALIVE = "alive"
@@ -36,15 +36,15 @@ KEEP_SECONDS = 7 * 24 * 3600
 
 
 class WorkerLock:
-    """One worker's file in a folder of all, from `hold` to the end of its process. `group` is what it works for.
+    """One worker's file in a folder of all, from `hold` to the end of its process.
 
     `name` is new for each process, of letters, digits, - and _.
     """
 
-    def __init__(self, folder: Path, group: str = "") -> None:
+    def __init__(self, folder: Path) -> None:
         self.name = secrets.token_urlsafe(8)
         self._folder = folder
-        self._ours = f"{_this_run()}.{group}."
+        self._ours = f"{_this_run()}.."
         self._file = -1
 
     def hold(self) -> None:
@@ -62,7 +62,7 @@ class WorkerLock:
         self._path(self.name).unlink(missing_ok=True)
 
     def bury(self, settle: Callable[[str], object]) -> list[str]:
-        """Call `settle` with the name of each worker of this machine and group that died, and forget it.
+        """Call `settle` with the name of each worker of this machine that died, and forget it.
 
         Raises what `settle` raises: its dead stay known. Returns the names.
         """
@@ -203,7 +203,11 @@ class Reaper:
         return self._lifeline.bury(self._free)
 
     def _free(self, worker: str) -> None:
-        held = [name for names in self._scripts.on_every_shard("bury", mark(worker)) for name in names]
+        held = [
+            name
+            for names in self._scripts.on_every_shard("release_dead_worker", token_prefix(worker))
+            for name in names
+        ]
         log.warning("worker.died", extra={"worker": worker, "conversations": len(held)})
         for conversation in held:
             self._wake(conversation)
@@ -225,11 +229,9 @@ class Reaper:
 
     def _unanswered(self, shard: int) -> Sequence[str]:
         """Conversations whose time has come although nobody came, but those that are in the queue."""
-        overdue: Sequence[str] = ()
-        with contextlib.suppress(ShardMoved):
-            overdue = self._scripts.on_shard("overdue", shard, BATCH)
-            if overdue and self._queue:
-                overdue = self._scripts.on_shard("put_off", shard, *self._queue, *overdue)
+        overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, BATCH)
+        if overdue and self._queue:
+            overdue = self._scripts.on_shard("put_off", shard, *self._queue, *overdue)
         return overdue
 
     def _wake(self, conversation: str) -> bool:

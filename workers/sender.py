@@ -1,15 +1,10 @@
-"""Turnstile: lets one coroutine through in each round of its event loop, in the order they came.
-
-What many begin in the same round is all under way at once, and its answers have to wait for each other. One a round,
-and the answer to the first is dealt with before the last has begun; where answers are slower than that, nobody waits.
-"""
+"""ReplySender: send the replies of a conversation, with rate limits, retries and an end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -33,74 +28,43 @@ from sayso.pending.concurrency import offload, reach
 from sayso.pending.turns.change import Lease
 from sayso.pending.turns.queued import ConversationParked, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import Alerts, MemoryAlerts
-from sayso.workers.outbox import KEEP_HELD_SECONDS, End, NoReceipts, Outbox, Receipts, Why
+from sayso.workers.outbox import KEEP_HELD_SECONDS, FinalState, NoReceipts, Outbox, PostponeReason, Receipts
 
 log = logging.getLogger(__name__)
 
 
-class Turnstile:
-    """One instance serves one loop at a time."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def step(self) -> None:
-        """Wait for one's turn. Where there is no loop (`sayso.pending.concurrency.run_here`), there is nobody else."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        if self._loop is not loop:  # nobody is under way; or their loop has ended, and they with it
-            self._loop, self._waiting = loop, deque()
-            loop.call_soon(self._turn)
-            return
-        mine = loop.create_future()
-        self._waiting.append(mine)
-        await mine
-
-    def _turn(self) -> None:
-        while self._waiting:
-            first = self._waiting.popleft()
-            if not first.done():  # who gave up takes nobody's turn
-                first.set_result(None)
-                first.get_loop().call_soon(self._turn)
-                return
-        self._loop = None
-
-
-#: A reply is given up after this many tries.
+#: Attempts after which a reply is given up.
 MAX_ATTEMPTS = 10
 
 
-#: The longest pause between two tries, in seconds, unless the platform asks for more.
+#: The longest pause between two attempts, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
 
 
-#: The longest pause that a platform is granted: whatever it says, it is asked again after a day.
+#: The longest wait that a platform can ask for, in seconds: after a day it is tried again.
 MAX_ASKED_SECONDS = 86400.0
 
 
-#: Seconds for which nobody tries a channel that its platform does not know any more.
+#: Seconds during which nothing is sent on a channel that its platform does not accept.
 DOWN_SECONDS = 60.0
 
 
-#: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
-#: is left of a lease that was fresh a moment ago.
+#: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
+#: Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
 
 
 class ReplySender:
-    """Carries one reply at a time to its channel and records what became of it.
+    """Sends one reply at a time to its channel and records the result.
 
-    `paces` say how fast each channel may send; one that is not named sends as fast as it goes.
+    `paces` say how fast each channel may send; a channel without an entry has no limit.
     """
 
     def __init__(
         self,
         outbox: Outbox,
         channels: Mapping[str, Channel],
-        speak: TextsForLanguage,
+        texts_for: TextsForLanguage,
         *,
         paces: Mapping[str, Callable[[Conversation], RateLimit]] | None = None,
         receipts: Receipts | None = None,
@@ -110,40 +74,43 @@ class ReplySender:
     ) -> None:
         self._outbox = outbox
         self._channels = channels
-        self._speak = speak
+        self._texts_for = texts_for
         self._paces = paces or {}
         self._receipts = receipts or NoReceipts()
         self._alerts = alerts or MemoryAlerts()
         self._chance = chance
         self._sleep = sleep
-        #: Channels whose pace this process has said: one that was changed since the last start becomes known.
+        #: Channels whose rate this process has stored: a rate that changed since the last start becomes known.
         self._paced: set[str] = set()
-        #: The fewer are under way at once, the fewer it is unknown of whether they arrived when this process is killed.
-        self._turnstile = Turnstile()
+        #: One reply starts per round of the event loop, in order: the answer to the first send is handled before the
+        #: last send has begun, so fewer deliveries are uncertain when this process is killed.
+        self._start_in_turn = asyncio.Lock()
 
-    async def carry(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
-        """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
+    async def send(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
+        """Send the reply and return what the conversation holds next; None when nothing is left and its lease is
+        released.
 
-        Sending is not fenced: `is_held` is asked last of all before it, for after a long pause of this process the lane
-        may be somebody else's. Raises LaneParked when it has to wait, LaneLost.
+        Sending is not fenced: `is_held` is asked right before it, because after a long pause of this process another
+        worker may have the lease. Raises ConversationParked when the reply has to wait, LeaseLost.
         """
         delivery = reply.delivery(lease)
         if reply.is_forwarded:
             return await self._forward(lease, reply, delivery)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
-            return await self._bury(lease, reply, "the channel is no longer configured")
-        arrived = await self._arrived(reply, delivery)
-        if arrived is not None:
-            log.info("reply.had_arrived", extra={"delivery": delivery.id})
-            return await reach(self._outbox.settle, lease, reply, receipt=arrived, let_go=True)
+            return await self._give_up(lease, reply, "the channel is no longer configured")
+        earlier_receipt = await self._earlier_receipt(reply, delivery)
+        if earlier_receipt is not None:
+            log.info("reply.already_sent", extra={"delivery": delivery.id})
+            return await reach(self._outbox.mark_delivered, lease, reply, receipt=earlier_receipt, let_go=True)
         if reply.closed:
-            return await self._bury(lease, reply, reply.closed, "closed")
+            return await self._give_up(lease, reply, reply.closed, "closed")
         if reply.held is not None:
             return await self._hold(lease, reply)
         pace = self._pace(delivery.conversation)
-        await self._wait(lease, reply, delivery.conversation.channel, pace)
-        await self._turnstile.step()
+        await self._wait_for_slot(lease, reply, delivery.conversation.channel, pace)
+        async with self._start_in_turn:
+            await asyncio.sleep(0)
         if not is_held():
             raise LeaseLost(lease.conversation)
         try:
@@ -154,43 +121,45 @@ class ReplySender:
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await offload(self._alerts.clear, channel.name, "sending")
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        settle = partial(self._outbox.settle, receipt=receipt.message_id, written_at=receipt.written_at)
+        settle = partial(self._outbox.mark_delivered, receipt=receipt.message_id, written_at=receipt.written_at)
         return await reach(settle, lease, reply, gap=pace.chat_gap, let_go=True)
 
     async def _hold(self, lease: Lease, reply: QueuedReply) -> NextItem:
-        """Nobody wrote since it was held: the platform is not asked again."""
+        """Keep a held reply waiting: the user has not written since, so the platform is not asked again."""
         if reply.held is not None and reply.held >= KEEP_HELD_SECONDS:
-            return await self._bury(lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days")
+            return await self._give_up(
+                lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days"
+            )
         await reach(self._outbox.postpone, lease, reply, 0.0, "held")
         raise ConversationParked(lease.conversation)
 
-    async def _arrived(self, reply: QueuedReply, delivery: Delivery) -> str | None:
-        """The platform's id of a reply that an earlier holder sent, as far as anybody knows. None: it is to be sent."""
+    async def _earlier_receipt(self, reply: QueuedReply, delivery: Delivery) -> str | None:
+        """Return the platform's message id of a reply that an earlier worker sent; None if it is to be sent."""
         if reply.receipt or not reply.suspect:
             return reply.receipt or None
         return await offload(self._receipts.find, delivery)
 
     async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> NextItem:
-        """Have another conversation say it: whatever is wrong with its platform holds nobody up in this one."""
+        """Append the reply to the outbox of another conversation: a problem with that platform delays nothing here."""
         there = await reach(self._outbox.forward, delivery)
         if not there:
-            return await self._bury(lease, reply, "too many replies wait in the conversation that it is for")
+            return await self._give_up(lease, reply, "too many replies wait in the conversation that it is for")
         log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
-        return await reach(self._outbox.settle, lease, reply, receipt=there, let_go=True)
+        return await reach(self._outbox.mark_delivered, lease, reply, receipt=there, let_go=True)
 
     def _pace(self, conversation: Conversation) -> RateLimit:
         pace = self._paces.get(conversation.channel)
         return pace(conversation) if pace else RateLimit()
 
-    async def _wait(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
-        """Until it is this reply's turn. Raises LaneParked when that takes long."""
+    async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
+        """Wait for the reply's slot. Raises ConversationParked when that takes long."""
         wait = reply.wait
         if pace.per_second and (wait is None or channel not in self._paced):
-            wait = await reach(self._outbox.pace, lease, reply, pace.per_second)
+            wait = await reach(self._outbox.book_slot, lease, reply, pace.per_second)
             self._paced.add(channel)
         wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
         if wait > MAX_HOLD_SECONDS:
-            log.info("reply.waits", extra={"conversation": lease.conversation, "seconds": wait})
+            log.info("reply.rate_limited", extra={"conversation": lease.conversation, "seconds": wait})
             await reach(self._outbox.postpone, lease, reply, wait, "paced")
             raise ConversationParked(lease.conversation)
         if wait > 0:
@@ -198,56 +167,58 @@ class ReplySender:
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
         if isinstance(error, ChannelDown):
-            return await self._wait_for_the_operator(lease, reply, error)
+            return await self._alert_operator(lease, reply, error)
         waits = isinstance(error, RateLimited | Unreachable | DeliveryUncertain | WindowClosed)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
-            return await self._give_up(lease, reply, error)
-        wait, why = max(self._backoff(reply.attempt), _asked(error)), _why(error)
+            reason = f"{type(error).__name__}: {error}"
+            return await self._give_up(lease, reply, reason, _end(error), _asked_seconds(error))
+        wait, why = max(self._backoff(reply.attempt), _asked_seconds(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
         await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
         raise ConversationParked(lease.conversation)
 
-    async def _wait_for_the_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> NextItem:
-        """No reply of the channel can arrive, and none is to blame: all are kept, and the operator hears why."""
+    async def _alert_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> NextItem:
+        """Postpone the reply and alert the operator: the platform does not accept the channel, and no reply is at
+        fault.
+        """
         channel = lease.conversation.partition(":")[0]
         log.error("channel.down", extra={"channel": channel, "reason": str(error)})
         await offload(self._alerts.note, channel, str(error))
         await reach(self._outbox.postpone, lease, reply, DOWN_SECONDS, "down")
         raise ConversationParked(lease.conversation)
 
-    async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
-        return await self._bury(lease, reply, f"{type(error).__name__}: {error}", _end(error), _asked(error))
-
-    async def _bury(
-        self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0
+    async def _give_up(
+        self, lease: Lease, reply: QueuedReply, reason: str, end: FinalState = "dead", gap: float = 0.0
     ) -> NextItem:
+        """Record that the reply will not be sent, and return what is next."""
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
+        return await reach(self._outbox.mark_delivered, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
-        """Send. An adapter's own crash is tried again like a platform's: it cannot hold a conversation for ever."""
+        """Send. A crash of the adapter counts as a failed attempt: it cannot block a conversation forever."""
         try:
-            return await channel.send(self._repeated(channel, delivery) if suspect else delivery)
+            return await channel.send(self._marked_as_repeated(channel, delivery) if suspect else delivery)
         except (SendError, RedisError):
             raise
         except Exception as exc:
             log.exception("reply.crashed", extra={"delivery": delivery.id})
             raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
 
-    def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
-        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice.
+    def _marked_as_repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
+        """Return the delivery for a reply that may have arrived before: text is marked as repeated, a file is only
+        asked about.
 
-        What changes a message that is there already can be said twice.
+        An edit of an existing message can be sent twice as it is.
         """
         reply = delivery.reply
         if reply.edits:
             return delivery
-        words = self._speak(reply.language)
+        texts = self._texts_for(reply.language)
         if reply.media is not None:
-            return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))
-        marked = replace(reply, text=words.repeated(reply.text))
-        # A message that is full already goes out as it was: the mark must not get it refused.
+            return replace(delivery, reply=Reply(texts.maybe_missing(reply.media.filename), language=reply.language))
+        marked = replace(reply, text=texts.repeated(reply.text))
+        # A message of the maximum length is sent without the mark: the platform would refuse it.
         return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
 
     def _backoff(self, attempt: int) -> float:
@@ -255,7 +226,7 @@ class ReplySender:
         return ceiling * (0.5 + self._chance() / 2)
 
 
-def _why(error: SendError) -> Why:
+def _why(error: SendError) -> PostponeReason:
     if isinstance(error, RateLimited):
         return "limited"
     if isinstance(error, WindowClosed):
@@ -263,12 +234,12 @@ def _why(error: SendError) -> Why:
     return "suspect" if isinstance(error, DeliveryUncertain) else "tried"
 
 
-def _asked(error: SendError) -> float:
-    """Seconds for which the platform asks to wait, as far as that is believed."""
+def _asked_seconds(error: SendError) -> float:
+    """Return the seconds that the platform asks to wait, capped."""
     return min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
 
 
-def _end(error: SendError) -> End:
+def _end(error: SendError) -> FinalState:
     if isinstance(error, AddressClosed):
         return "closed"
     if isinstance(error, RateLimited):

@@ -163,7 +163,7 @@ class RedisJournals:
 
     def entries(self, lease: Lease) -> Sequence[str]:
         """The journal of the turn at the head, as it is now. Raises LaneLost."""
-        answer = self._scripts.run("journalled", lease.conversation, lease.epoch, lease.token)
+        answer = self._scripts.run("read_journal", lease.conversation, lease.epoch, lease.token)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return tuple(answer)

@@ -136,7 +136,7 @@ def _add_console(app: Flask, services: Services) -> None:
             *consoles,
             public_url=services.public_url,
             admit=_doorkeeper(services),
-            stage=services.gate.stage,
+            stage=services.gate.turn_status,
             why_waiting=partial(health.why_waiting, services),
         )
         app.register_blueprint(pages)

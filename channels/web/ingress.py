@@ -29,7 +29,7 @@ class Ingress:
 
     def open(self) -> None:
         """What goes on beside it, from its process's fork on: it watches its Redis and empties the spool."""
-        for tide in self._services.tides:
+        if tide := self._services.tide:
             tide.watch()
         if self._services.spool:
             self._services.spool.watch()

@@ -216,7 +216,7 @@ class MediaDeletion:
 
     def _needed(self, message: Listed) -> str:
         """Whether its turn waits, or `sayso webhook recover` may still take it; "" where nobody needs its files."""
-        stage = self._gate.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
+        stage = self._gate.turn_status(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
         if stage == "unknown" and self._clock() - message.sent_at <= SEEN_MS / 1000:
             return "missed"
         return "waits" if stage == "waits" else ""
@@ -300,7 +300,7 @@ class MissedMessages:
         there = Conversation(self._channel, message.sender)
         found = FoundMessage(message.sid, message.sent_at, there.id, "before")
         bare = Turn(message.sid, there, self._names.of(there) or message.sender, aliases=(message.sender,))
-        if self._gate.stage(bare) != "unknown":
+        if self._gate.turn_status(bare) != "unknown":
             paces.count(message)
             return found
         if why := self._why_not(bare) or paces.why_not(message):

@@ -35,13 +35,11 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_door
-from sayso.config.wiring.redis import find_redis, open_primaries, risks_of
+from sayso.config.wiring.redis import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.data_loss import halt_of
 from sayso.workers.rq.jobs import is_suspended
-from sayso.workers.sharding.founding import check_alone
-from sayso.workers.sharding.shards import Primary
 
 #: Signed with this, a webhook is a forgery. No channel's secret is so short.
 FORGED = "forged"
@@ -182,67 +180,56 @@ class Doctor:
 
     def _redis(self) -> Iterator[CheckResult]:
         try:
-            url = find_redis(self._settings, self._data)
-            primaries = open_primaries(self._settings, url, connect(url))
+            client = connect(find_redis(self._settings, self._data))
         except (ConfigError, ValueError) as exc:
             says = str(exc) if isinstance(exc, ConfigError) else "redis_url is no URL of a Redis"
             yield CheckResult("redis", "fail", says, "set REDIS_URL, or give --data of a running `sayso up`")
             return
-        for primary in primaries:
-            try:
-                yield from self._server(primary)
-            except RedisError as exc:
-                yield _unreachable(primary, exc)
+        try:
+            yield from self._server(client)
+        except RedisError as exc:
+            yield _unreachable(client, exc)
 
-    def _server(self, primary: Primary) -> Iterator[CheckResult]:
-        client, place = primary.client, _place(primary.client)
+    def _server(self, client: Redis) -> Iterator[CheckResult]:
+        place = _place(client)
         wrong = _wrong_server(client)
         if wrong:
-            yield CheckResult(_named("redis", primary), "fail", f"{place} {wrong[0]}", wrong[1])
+            yield CheckResult("redis", "fail", f"{place} {wrong[0]}", wrong[1])
             return
         try:
             check_writable(client, prefix=self._settings.key_prefix)
         except ResponseError as exc:
             says = f"{place} refuses to write: {exc}"
-            yield CheckResult(
-                _named("redis", primary), "fail", says, "give it memory and disk, or the user its commands"
-            )
+            yield CheckResult("redis", "fail", says, "give it memory and disk, or the user its commands")
         try:
             risks = risks_of(client)
-            if not primary.name:
-                check_alone(client, prefix=self._settings.key_prefix)
         except RedisUnfit as exc:
-            yield CheckResult(_named("redis", primary), "fail", f"{place} is not fit", str(exc))
+            yield CheckResult("redis", "fail", f"{place} is not fit", str(exc))
             risks = []
         else:
             if not risks:
-                yield CheckResult(_named("redis", primary), "ok", f"{place} answers, and keeps what it acknowledged")
+                yield CheckResult("redis", "ok", f"{place} answers, and keeps what it acknowledged")
         for risk in risks:
             says, _, cure = risk.partition(": ")
-            yield CheckResult(_named("redis", primary), "warn", f"{place}: {says}", cure or risk)
+            yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk)
         if halt_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has forgotten something, and is halted"
-            yield CheckResult(
-                _named("halt", primary), "fail", says, "read docs/how-to/outages.md, then run `sayso redis resume`"
-            )
-        yield self._clock(primary)
-        yield _workers(primary, self._settings.key_prefix)
+            yield CheckResult("halt", "fail", says, "read docs/how-to/outages.md, then run `sayso redis resume`")
+        yield self._clock(client)
+        yield _workers(client, self._settings.key_prefix)
         if is_suspended(client):
             says = "the queue is suspended: messages are kept, and no worker takes them"
-            yield CheckResult(_named("queue", primary), "fail", says, "run `rq resume` on this Redis")
+            yield CheckResult("queue", "fail", says, "run `rq resume` on this Redis")
 
-    def _clock(self, primary: Primary) -> CheckResult:
+    def _clock(self, client: Redis) -> CheckResult:
         before = self._own()
-        seconds, microseconds = primary.client.time()
+        seconds, microseconds = client.time()
         ahead = seconds + microseconds / 1e6 - (before + self._own()) / 2
-        check, says = (
-            _named("clock", primary),
-            f"Redis is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} us",
-        )
+        says = f"Redis is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} us"
         if abs(ahead) <= CLOCK_SECONDS:
-            return CheckResult(check, "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
+            return CheckResult("clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
         cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
-        return CheckResult(check, "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
+        return CheckResult("clock", "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
 
     async def _address(self) -> AsyncIterator[CheckResult]:
         given = shown(self._url)
@@ -342,12 +329,12 @@ def _says_ok(answer: httpx.Response) -> bool:
         return False
 
 
-def _workers(primary: Primary, prefix: str) -> CheckResult:
-    count = Heartbeat(primary.client, prefix=prefix).count()
+def _workers(client: Redis, prefix: str) -> CheckResult:
+    count = Heartbeat(client, prefix=prefix).count()
     if count:
-        return CheckResult(_named("workers", primary), "ok", f"{count} alive")
-    cure = f"start one with `sayso worker{f' --shard {primary.name}' if primary.name else ''}`"
-    return CheckResult(_named("workers", primary), "fail", "none is alive: messages are kept, and nobody answers", cure)
+        return CheckResult("workers", "ok", f"{count} alive")
+    says = "none is alive: messages are kept, and nobody answers"
+    return CheckResult("workers", "fail", says, "start one with `sayso worker`")
 
 
 def _disk(settings: Settings, data: Path) -> CheckResult:
@@ -372,21 +359,20 @@ def _wrong_server(client: Redis) -> tuple[str, str] | None:
     return None
 
 
-def _unreachable(primary: Primary, exc: RedisError) -> CheckResult:
-    check, place = _named("redis", primary), _place(primary.client)
+def _unreachable(client: Redis, exc: RedisError) -> CheckResult:
+    place = _place(client)
     failed: BaseException | None = exc
     while failed and not isinstance(failed, ssl.SSLError):
         failed = failed.__cause__ or failed.__context__
     if isinstance(failed, ssl.SSLCertVerificationError):
         cure = "add ?ssl_ca_certs=FILE with its authority to REDIS_URL, and use the name in its certificate"
-        return CheckResult(
-            check, "fail", f"{place} has a certificate that fails the check: {failed.verify_message}", cure
-        )
+        says = f"{place} has a certificate that fails the check: {failed.verify_message}"
+        return CheckResult("redis", "fail", says, cure)
     if isinstance(failed, ssl.SSLError):
         says = f"{place} does not speak TLS as REDIS_URL asks for ({failed.reason})"
-        return CheckResult(check, "fail", says, "use redis:// for a port without TLS, or the port that has it")
+        return CheckResult("redis", "fail", says, "use redis:// for a port without TLS, or the port that has it")
     says = f"{place} does not answer ({type(exc).__name__})"
-    return CheckResult(check, "fail", says, "start it, and check REDIS_URL and its password")
+    return CheckResult("redis", "fail", says, "start it, and check REDIS_URL and its password")
 
 
 def _missed(name: str, found: Sequence[FoundMessage]) -> CheckResult:
@@ -397,10 +383,6 @@ def _missed(name: str, found: Sequence[FoundMessage]) -> CheckResult:
     return CheckResult(
         "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name
     )
-
-
-def _named(check: str, primary: Primary) -> str:
-    return f"{check} {primary.name}".strip()
 
 
 def _place(client: Redis) -> str:

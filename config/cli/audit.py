@@ -18,7 +18,7 @@ from sayso.config.cli.output import clear_errors, fail, load
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from sayso.config.settings.schema import Settings
     from sayso.pending.audit.chain import ChainReport
-    from sayso.pending.audit.collector import Tails, UncollectedEntries
+    from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.audit.entry import AuditEntry, Body
     from sayso.pending.audit.ledger import AuditLedger
 
@@ -153,7 +153,7 @@ def _keys(data: Path) -> list[str]:
     return keys or fail(f"no secret key: set {VARIABLE}, or name the data folder of the workers with --data")
 
 
-def _tail(config: Path | None, data: Path) -> tuple[UncollectedEntries | Tails | None, list[str]]:
+def _tail(config: Path | None, data: Path) -> tuple[UncollectedEntries | None, list[str]]:
     """What is still in Redis, or the note that nobody can tell."""
     from redis.exceptions import RedisError
 
@@ -168,18 +168,13 @@ def _tail(config: Path | None, data: Path) -> tuple[UncollectedEntries | Tails |
         return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]
 
 
-def _tail_of(settings: Settings, url: str) -> UncollectedEntries | Tails:
-    from sayso.pending.audit.collector import Tails, UncollectedEntries
+def _tail_of(settings: Settings, url: str) -> UncollectedEntries:
+    from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.redis.client import connect
-    from sayso.workers.sharding.shards import ShardMap
 
     client = connect(url)
     client.ping()
-    prefix = settings.key_prefix
-    tails = {name: UncollectedEntries(connect(each), prefix=prefix) for name, each in settings.shards.items()}
-    if not tails:
-        return UncollectedEntries(client, prefix=prefix)
-    return Tails([tails[home] for home in ShardMap(client, prefix=prefix).refresh()])
+    return UncollectedEntries(client, prefix=settings.key_prefix)
 
 
 def _tell(report: ChainReport, notes: list[str]) -> None:

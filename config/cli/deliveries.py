@@ -14,7 +14,7 @@ from sayso.config.cli.output import clear_errors, fail, load, plain
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from sayso.workers.alerts import Alert
-    from sayso.workers.outbox import Aside, Deliveries, DeliveryStatus
+    from sayso.workers.outbox import Deliveries, DeliveryStatus, UndeliveredState
 
 #: Characters of a reason and of a reply's words that `list` has room for.
 WIDTH = 60
@@ -46,8 +46,8 @@ def list_(config: Path | None, data: Path, state: str | None, channel: str, last
     before their person writes (held).
     """
     with _opened(config, data) as (kept, alerts):
-        states = cast("Sequence[Aside]", [state] if state else ["dead", "failed"])
-        every = [fate for each in states for fate in kept.aside(each)]
+        states = cast("Sequence[UndeliveredState]", [state] if state else ["dead", "failed"])
+        every = [fate for each in states for fate in kept.undelivered(each)]
         heard = alerts()
     for alert in heard:
         click.echo(f"{_time(alert.at)}  channel {alert.channel}: {plain(alert.words, 500)}")
@@ -66,8 +66,8 @@ def show(delivery: str, config: Path | None, data: Path) -> None:
     """Show what became of DELIVERY (or of a conversation's last ones), and the words of a dead one."""
     conversation, _, number = delivery.partition("#")
     with _opened(config, data) as (kept, _):
-        fates, closed = kept.fates(conversation)
-        dead = {fate.id: fate for fate in kept.aside("dead")}
+        fates, closed = kept.statuses(conversation)
+        dead = {fate.id: fate for fate in kept.undelivered("dead")}
     dead = {name: fate for name, fate in dead.items() if name.startswith(f"{conversation}#")}
     found = {**{fate.id: fate for fate in fates}, **dead}
     rows = [fate for name, fate in found.items() if not number or name == delivery]

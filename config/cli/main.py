@@ -1,5 +1,5 @@
 """The `sayso` command: demo, up, web, worker, poll, chat, check, doctor, webhook, slack, explain, audit, deliveries,
-people, redis, shards, simulate.
+people, redis, simulate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from sayso.config.cli.deliveries import deliveries
 from sayso.config.cli.output import clear_errors, fail, load
 from sayso.config.cli.people import people
 from sayso.config.cli.redis import redis
-from sayso.config.cli.shards import shards
 from sayso.config.cli.slack import slack
 from sayso.config.cli.webhook import webhook
 from sayso.testing.simulation.cli import simulate
@@ -59,7 +58,6 @@ main.add_command(audit)
 main.add_command(doctor)
 main.add_command(explain)
 main.add_command(redis)
-main.add_command(shards)
 main.add_command(deliveries)
 main.add_command(people)
 main.add_command(simulate)
@@ -158,18 +156,16 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int, pro
 @main.command()
 @_config
 @_data
-@click.option("--shard", envvar="SAYSO_SHARD", default="", help="The primary to work for, where there are several.")
 @click.option(
     "--processes", type=click.IntRange(1, 64), help="Fork so many, and another where one dies.  [default: be one]"
 )
 @_reload
-def worker(
-    config: Path | None, data: Path, shard: str = "", processes: int | None = None, *, reload: bool = False
-) -> None:
+def worker(config: Path | None, data: Path, processes: int | None = None, *, reload: bool = False) -> None:
     """Run a worker process: it answers turns and sends replies."""
     from sayso.config.server.processes import prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
     from sayso.config.wiring.observability import set_up_logs
+    from sayso.config.wiring.rq_entry import install, worker_services
     from sayso.workers.rq.worker import run_worker
 
     set_up_logs()
@@ -179,9 +175,9 @@ def worker(
     if processes:
         prefork(processes)
     with clear_errors():
-        services = bootstrap(settings, data=data, patient=True, shard=shard, reload=reload)
+        services = bootstrap(settings, data=data, patient=True, reload=reload)
         check_redis(services)
-    run_worker(services)
+    run_worker(worker_services(services), install(services).loop)
 
 
 @main.command()

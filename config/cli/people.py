@@ -21,7 +21,7 @@ from sayso.config.settings.channels import WhatsAppSettings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_in
-from sayso.config.wiring.redis import find_redis, open_primaries
+from sayso.config.wiring.redis import find_redis
 from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
@@ -259,8 +259,7 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     """Erase a person. Raises ErasureBusy, LedgerUnusable and redis.RedisError; exits where a disk refuses."""
     url = find_redis(settings, data)
     client = connect(url)
-    primaries = open_primaries(settings, url, client)
-    erasure = Erasure([client, *(primary.client for primary in primaries)], settings.key_prefix)
+    erasure = Erasure(client, settings.key_prefix)
     names = _names_of(settings, channel, user, RedisSharedCache(client, prefix=settings.key_prefix))
     scopes = frozenset(_scope_of(name) for name in names)
     in_redis = erasure.erase(ErasedPerson(channel, scopes, frozenset(Conversation(channel, name).id for name in names)))
@@ -271,7 +270,7 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     with _disk(data):
         files = sum(media.erase(owner_of(channel, name)) for name in names)
     texts, memories = erase_texts(data, names), erase_memories(data, names, channel)
-    return Erased(in_redis, audited, texts, memories, files, erasure.rewrite_files())
+    return Erased(in_redis, audited, texts, memories, files, erasure.rewrite_file())
 
 
 def erase_texts(data: Path, users: Iterable[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -11,9 +10,7 @@ from redis.exceptions import RedisError, ResponseError
 from sayso.config.wiring.bootstrap import Services
 from sayso.pending.redis.client import check_writable
 from sayso.workers.recovery import Heartbeat
-from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.rq.jobs import is_suspended
-from sayso.workers.sharding.shards import Primary
 from sayso.workers.spool import SpoolUnusable
 
 #: Characters of what a Redis says when it refuses to write.
@@ -25,11 +22,11 @@ HealthReport = tuple[dict[str, Any], bool]
 def readiness(services: Services) -> HealthReport:
     """Return whether a webhook that comes now can be kept, and why not. Workers do not matter for that.
 
-    A single node of several that is away stops only its own conversations. With a spool no Redis is needed.
+    With a spool no Redis is needed.
     """
-    troubles = _redis_troubles(services)
-    said: dict[str, Any] = {"redis": _joined(troubles)}
-    accepts = not all(troubles.values())
+    trouble = _redis_trouble(services)
+    said: dict[str, Any] = {"redis": trouble or "ok"}
+    accepts = not trouble
     try:
         if services.spool:
             said["spooled"] = services.spool.count()
@@ -44,11 +41,17 @@ def readiness(services: Services) -> HealthReport:
 def full(services: Services) -> HealthReport:
     """Return how the whole bot is, and whether all is well."""
     said, accepts = readiness(services)
-    found = {**said, **_workers(services), "queue": _queue(services), **_alerts(services), "disk": _disk(services)}
-    well = (
+    found = {
+        **said,
+        "workers": _workers(services),
+        "queue": _queue(services),
+        **_alerts(services),
+        "disk": _disk(services),
+    }
+    well = bool(
         accepts
         and (found["redis"], found["queue"], found["disk"]) == ("ok", "ok", "ok")
-        and all(found.get("shards", {"": found["workers"]}).values())
+        and found["workers"]
         and not found["alerts"]
     )
     return {**found, "status": "ok" if well else "degraded"}, well
@@ -56,26 +59,20 @@ def full(services: Services) -> HealthReport:
 
 def why_waiting(services: Services) -> str:
     """Return why messages that were kept are not answered now, in words for anybody; "" where nothing is known."""
-    if any(_redis_troubles(services).values()):
+    if _redis_trouble(services):
         return "Its storage is away."
-    workers = _workers(services)
-    if not all(workers.get("shards", {"": workers["workers"]}).values()):
+    if not _workers(services):
         return "No worker is running."
     return "" if _queue(services) == "ok" else "Its queue is suspended."
 
 
-def _redis_troubles(services: Services) -> dict[str, str]:
-    """Return why each primary takes no webhook, "" for one that does."""
-    tides = services.tides or (None,) * len(services.primaries)
-    pairs = zip(services.primaries, tides, strict=True)
-    return {primary.name: _trouble(primary, tide, services.settings.key_prefix) for primary, tide in pairs}
-
-
-def _trouble(primary: Primary, tide: DataLossGuard | None, prefix: str) -> str:
+def _redis_trouble(services: Services) -> str:
+    """Return why Redis takes no webhook, "" when it does."""
+    tide = services.tide
     try:
         if tide:
             tide.look()
-        check_writable(primary.client, prefix=prefix)
+        check_writable(services.redis, prefix=services.settings.key_prefix)
     except ResponseError as exc:
         return f"{type(exc).__name__}: {exc}"[:MAX_CHARS]
     except RedisError as exc:  # the words of a broken connection may hold its address
@@ -83,28 +80,18 @@ def _trouble(primary: Primary, tide: DataLossGuard | None, prefix: str) -> str:
     return tide.trouble if tide else ""
 
 
-def _joined(troubles: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {trouble}" if name else trouble for name, trouble in troubles.items() if trouble) or "ok"
-
-
-def _workers(services: Services) -> dict[str, Any]:
-    counts = {primary.name: _count(primary, services.settings.key_prefix) for primary in services.primaries}
-    return {"workers": sum(counts.values())} | ({} if "" in counts else {"shards": counts})
-
-
-def _count(primary: Primary, prefix: str) -> int:
+def _workers(services: Services) -> int:
     try:
-        return Heartbeat(primary.client, prefix=prefix).count()
+        return Heartbeat(services.redis, prefix=services.settings.key_prefix).count()
     except RedisError:
         return 0
 
 
 def _queue(services: Services) -> str:
     try:
-        suspended = any(is_suspended(primary.client) for primary in services.primaries)
+        return "suspended: run `rq resume`" if is_suspended(services.redis) else "ok"
     except RedisError as exc:
         return type(exc).__name__
-    return "suspended: run `rq resume`" if suspended else "ok"
 
 
 def _alerts(services: Services) -> dict[str, dict[str, str]]:

@@ -187,21 +187,13 @@ class Up:
         sayso = [sys.executable, "-P", "-m", "sayso"]
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
-        self._children = [Child("web", web, environ)]
-        processes = ["--processes", str(self.workers)]
-        self._children += [
-            Child(f"workers {name}".strip(), [*sayso, "worker", *common, *shard, *processes], environ)
-            for name, shard in self._shards()
-        ]
+        worker = [*sayso, "worker", *common, "--processes", str(self.workers)]
+        self._children = [Child("web", web, environ), Child("workers", worker, environ)]
         if any(map(polls, self.settings.channels.values())):
             self._children.append(Child("poll", [*sayso, "poll", *common], environ))
         for child in self._children:
             child.start()
             self._kept.append(KeptProcess(child.name, child.is_alive, child.start, time.monotonic()))
-
-    def _shards(self) -> list[tuple[str, list[str]]]:
-        """What the workers of each primary are started with."""
-        return [(name, ["--shard", name]) for name in self.settings.shards] or [("", [])]
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -251,12 +243,12 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _is_at_work(url: str) -> bool:
-    """Return whether the web there takes webhooks and each Redis has workers. Other troubles do not hold up a start."""
+    """Return whether the web there takes webhooks and a worker is alive. Other troubles do not hold up a start."""
     try:
         said = json.loads(_read(f"{url}/healthz?full"))
     except (OSError, ValueError):
         return False
-    return said.get("redis") == "ok" and all(said.get("shards", {"": said.get("workers", 0)}).values())
+    return bool(said.get("redis") == "ok" and said.get("workers"))
 
 
 def _read(url: str) -> bytes:

@@ -20,6 +20,11 @@ from sayso.config.settings.schema import Origin, Settings, is_secret_place, keys
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
 #: What pydantic's kinds of error mean to somebody who writes YAML.
+#: Keys that earlier versions had, and what to do about each.
+_REMOVED: dict[Path_, str] = {
+    ("shards",): "conversations live on one Redis since this version. With the version before, name the server of "
+    "redis_url under `shards`, empty the others with `sayso shards rebalance --without NAME`, and remove this key",
+}
 _WORDS = {
     "dict_type": "must be a section: indented `key: value` lines",
     "model_type": "must be a section: indented `key: value` lines",
@@ -337,6 +342,8 @@ class _Reader:
 
     def _message(self, error: dict[str, Any], path: Path_) -> str:
         kind, key = error["type"], _last(path)
+        if kind == "extra_forbidden" and path in _REMOVED:
+            return _REMOVED[path]
         if kind == "extra_forbidden":
             close = nearest(key, keys_beside(error["loc"]))
             return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
@@ -369,7 +376,7 @@ class _Reader:
 
 def _is_redis(path: Path_) -> bool:
     """Whether a value is the URL of a Redis, which may hold a password."""
-    return path[:1] == ("shards",) or _last(path) == "redis_url"
+    return _last(path) == "redis_url"
 
 
 def _last(path: Path_) -> str:

@@ -27,7 +27,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from sayso.channels.media import MediaLimits
 from sayso.config.settings.agent import AgentSettings, ModelSettings
-from sayso.config.settings.base import NotBoolean, Path_, RedisUrl, Section, redis_address, web_address
+from sayso.config.settings.base import NotBoolean, Path_, Section, redis_address, web_address
 from sayso.config.settings.channels import (
     CONSOLE_PATHS,
     AnyChannel,
@@ -123,7 +123,6 @@ class Settings(Section):
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
     allow_open_redis: bool = False
-    shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
     spool: bool = False
     link_hosts: list[LinkHost] = []
     agent: AgentSettings = AgentSettings()
@@ -188,19 +187,6 @@ class Settings(Section):
     @classmethod
     def _a_redis(cls, url: str) -> str:
         return redis_address(url) if url else ""
-
-    @field_validator("shards", mode="before")
-    @classmethod
-    def _left_out(cls, urls: object) -> object:
-        """`shards:` with nothing below it says as much as no line at all."""
-        return {} if urls is None else urls
-
-    @field_validator("shards")
-    @classmethod
-    def _different_servers(cls, urls: dict[str, str]) -> dict[str, str]:
-        if len(set(urls.values())) < len(urls):
-            raise ValueError("two names have the same URL: each primary is a server of its own")
-        return urls
 
     @field_validator("channels")
     @classmethod

@@ -41,13 +41,10 @@ from sayso.config.wiring.agents import (
 )
 from sayso.config.wiring.platforms import AdapterDeps, load_sdks, open_channel, paces_of, relayed
 from sayso.config.wiring.redis import (
-    _connect,
-    _hurry,
-    _open_redis,
-    _scripts,
+    connect_or_refuse,
     find_redis,
-    open_primaries,
-    open_tides,
+    guard_against_loss,
+    open_redis,
     risks_of,
 )
 from sayso.config.wiring.tools import OpenTools
@@ -55,7 +52,7 @@ from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
-from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect
+from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, hurry
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.access.gate import AccessControl
@@ -70,8 +67,6 @@ from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.deployment import Deployment
 from sayso.workers.rq.jobs import WakeUps
 from sayso.workers.sender import ReplySender
-from sayso.workers.sharding.founding import check_alone, found
-from sayso.workers.sharding.shards import Primary
 from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile
 
@@ -94,7 +89,6 @@ class Services:
     public_url: str
     redis_url: str
     redis: Redis
-    primaries: tuple[Primary, ...]
     mailbox: Mailbox
     gate: AccessControl
     channels: Mapping[str, Channel]
@@ -108,7 +102,7 @@ class Services:
     deliveries: Deliveries
     alerts: Alerts
     spool: Spool | None = None
-    tides: tuple[DataLossGuard, ...] = ()
+    tide: DataLossGuard | None = None
     tools: OpenTools = field(default_factory=OpenTools)
     outfit: AgentDeps | None = None
     deployment: Deployment | None = None
@@ -123,33 +117,27 @@ def bootstrap(
     redis_url: str = "",
     public_url: str = "",
     patient: bool = False,
-    shard: str = "",
     provider: Provider | None = None,
     reload: bool = False,
 ) -> Services:
     """Wire a process. `patient` is for workers, which ride out a restart of Redis; the web refuses fast instead.
 
-    `shard` names the primary that a worker works for; `provider` answers in place of the configured model; with
-    `reload` tools follow the edits of their files. Raises ConfigError and RedisUnfit, each naming the cure.
+    `provider` answers in place of the configured model; with `reload` tools follow the edits of their files. Raises
+    ConfigError and RedisUnfit, each naming the cure.
     """
-    if patient:
-        _check_shard(settings, shard)
     keys = open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
     redis_url = redis_url or find_redis(settings, data)
     public_url = find_public_url(settings, public_url)
     check_consoles(settings, public_url)
     trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
-    client = _open_redis(redis_url, patient=patient)
-    primaries = open_primaries(settings, redis_url, client, patient=patient)
+    client = open_redis(redis_url, patient=patient)
     if not patient:
-        _hurry([client, *(primary.client for primary in primaries)])
+        hurry(client)
     _check_disks(settings, data, is_worker=patient)
-    own = next((primary for primary in primaries if primary.name == shard), primaries[0])
-    gated = bool(settings.shards)
     prefix, state = settings.key_prefix, settings.state_folder(data)
     wake_up = WakeUps(client, settings.queue)
-    scripts, pending_scripts = (_scripts(settings, client, primaries, folder) for folder in (LUA, PENDING_LUA))
+    scripts, pending_scripts = (LuaScripts(client, folder, prefix=prefix) for folder in (LUA, PENDING_LUA))
     clock = SharedClock(client)
     media = LocalMediaStore(
         data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=media_limits(settings)
@@ -171,15 +159,15 @@ def bootstrap(
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
     gate = AccessControl(mailbox, voice, guard_of(settings, client, redis_url))
-    lifeline = WorkerLock(state / ALIVE, own.name)
-    paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(state / RECEIPTS, lifeline.name)
+    lifeline = WorkerLock(state / ALIVE)
+    paces, receipts = paces_of(settings, channels), ReceiptFiles(state / RECEIPTS, lifeline.name)
     alerts = RedisAlerts(client, prefix=prefix)
     outbox = RedisOutbox(scripts, wake_up)
-    postman = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
+    sender = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
     answers = relayed(agents, channels, mailbox)
     drain = ConversationProcessor(
         mailbox,
-        postman,
+        sender,
         channels,
         answers,
         voice,
@@ -191,9 +179,8 @@ def bootstrap(
     return Services(
         settings=settings,
         public_url=public_url,
-        redis_url=own.url,
+        redis_url=redis_url,
         redis=client,
-        primaries=primaries,
         mailbox=mailbox,
         gate=gate,
         channels=channels,
@@ -202,19 +189,12 @@ def bootstrap(
         texts=texts,
         lifeline=lifeline,
         drain=drain,
-        reaper=Reaper(
-            own.client,
-            LuaScripts(own.client, LUA, prefix=prefix, gated=gated),
-            wake_up,
-            lifeline,
-            queue=wake_up.queue,
-            prefix=prefix,
-        ),
-        auditor=AuditCollector(own.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix, gated=gated),
+        reaper=Reaper(client, scripts, wake_up, lifeline, queue=wake_up.queue, prefix=prefix),
+        auditor=AuditCollector(client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up),
         alerts=alerts,
         spool=Spool(SpoolFile(state / SPOOL), gate) if settings.spool else None,
-        tides=open_tides(settings, primaries, data),
+        tide=guard_against_loss(settings, redis_url, client, data),
         tools=opened,
         outfit=outfit,
         deployment=_deployment(settings, keys),
@@ -298,27 +278,19 @@ def media_limits(settings: Settings) -> MediaLimits:
     return MediaLimits(given.per_person_bytes, given.total_bytes, given.reserve_bytes, given.reserve_percent)
 
 
-def _check_shard(settings: Settings, shard: str) -> None:
-    names = ", ".join(settings.shards)
-    if settings.shards and shard not in settings.shards:
-        raise ConfigError([f"a worker works for one primary: give --shard (or SAYSO_SHARD), one of {names}"])
-    if shard and not settings.shards:
-        raise ConfigError([f"--shard {shard}: the configuration has no `shards`: leave it out"])
-
-
 def open_deliveries(settings: Settings, data: Path) -> Deliveries:
     """The deliveries alone, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
-    client = _connect(url, patient=False)
-    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
+    client = connect_or_refuse(url, patient=False)
+    scripts = LuaScripts(client, LUA, prefix=settings.key_prefix)
     return RedisDeliveries(scripts, WakeUps(client, settings.queue))
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
     """Who is approved, blocked or waiting, and where they are told, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
-    client = _connect(url, patient=False)
-    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
+    client = connect_or_refuse(url, patient=False)
+    scripts = LuaScripts(client, LUA, prefix=settings.key_prefix)
     people = RedisPeople(client, prefix=settings.key_prefix)
     return people, RedisOutbox(scripts, WakeUps(client, settings.queue))
 
@@ -326,8 +298,8 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
 def open_door(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
     """Where turns go in, and what adapters noted, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
-    client = _connect(url, patient=False)
-    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
+    client = connect_or_refuse(url, patient=False)
+    scripts = LuaScripts(client, LUA, prefix=settings.key_prefix)
     wake_up = WakeUps(client, settings.queue)
     voice = _voice({})
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
@@ -338,25 +310,20 @@ def open_door(settings: Settings, data: Path) -> tuple[AccessControl, RedisShare
 
 def open_alerts(settings: Settings, data: Path) -> Alerts:
     """The alerts alone, for the command line. Raises ConfigError."""
-    return RedisAlerts(_connect(find_redis(settings, data), patient=False), prefix=settings.key_prefix)
+    return RedisAlerts(connect_or_refuse(find_redis(settings, data), patient=False), prefix=settings.key_prefix)
 
 
 def check_redis(services: Services) -> None:
     """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
     services.clock()  # before there is a loop, which would not wait for it
-    for client in dict.fromkeys([services.redis, *(primary.client for primary in services.primaries)]):
-        if not services.settings.allow_open_redis:
-            check_guarded(client)
-        for warning in risks_of(client):
-            log.warning("redis.risk", extra={"advice": warning})
+    if not services.settings.allow_open_redis:
+        check_guarded(services.redis)
+    for warning in risks_of(services.redis):
+        log.warning("redis.risk", extra={"advice": warning})
     cache = services.settings.agent.cache
     if cache and cache.redis_url and not services.settings.allow_open_redis:
         with connect(cache.redis_url) as client:
             check_guarded(client)
-    if services.settings.shards:
-        found(services.redis, services.primaries, prefix=services.settings.key_prefix)
-    else:
-        check_alone(services.redis, prefix=services.settings.key_prefix)
     if services.deployment is not None:
         _claim_name(services, services.deployment)
 

@@ -136,37 +136,26 @@ def _console(name: str, settings: ConsoleSettings, shelf: AdapterDeps) -> Consol
     )
 
 
-def relayed(
-    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], entrance: Inbox
-) -> dict[str, TurnHandler]:
+def relayed(agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], inbox: Inbox) -> dict[str, TurnHandler]:
     """The agents as workers ask them: where a conversation has two names, whoever writes under one is answered under
     the other.
     """
     answering: dict[str, TurnHandler] = {
-        name: AliasForwarder(agent, channel, entrance) if isinstance(channel := channels[name], HasAliases) else agent
+        name: AliasForwarder(agent, channel, inbox) if isinstance(channel := channels[name], HasAliases) else agent
         for name, agent in agents.items()
     }
     return answering
 
 
-def paces_of(
-    settings: Settings, channels: Mapping[str, Channel], shares: int = 1
-) -> dict[str, Callable[[Conversation], RateLimit]]:
-    """How fast each channel may send to a conversation, if so many primaries share its account."""
-    return {
-        name: _pace(channel, settings.channels[name].messages_per_second, shares) for name, channel in channels.items()
-    }
+def paces_of(settings: Settings, channels: Mapping[str, Channel]) -> dict[str, Callable[[Conversation], RateLimit]]:
+    """Return how fast each channel may send to a conversation."""
+    return {name: _pace(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()}
 
 
-def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[Conversation], RateLimit]:
-    """The platform's own pace, unless the configuration knows this account's; each primary keeps to its share of it."""
+def _pace(channel: Channel, per_second: float | None) -> Callable[[Conversation], RateLimit]:
+    """Return the platform's own limit, with the account's rate in place of the platform's where one is configured."""
     if per_second == 0:
         return lambda _: RateLimit()
-    if per_second is None and shares == 1:
+    if per_second is None:
         return channel.pace
-
-    def pace(conversation: Conversation) -> RateLimit:
-        own = channel.pace(conversation)
-        return replace(own, per_second=(own.per_second if per_second is None else per_second) / shares)
-
-    return pace
+    return lambda conversation: replace(channel.pace(conversation), per_second=per_second)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from redis import Redis
@@ -12,52 +11,32 @@ from redis.exceptions import ResponseError
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect, hurry
-from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect
 from sayso.pending.redis.wire import Wire
 from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.data_loss import FILE as TIDE
-from sayso.workers.redis.data_loss import TideFile
-from sayso.workers.sharding.shards import Primary, RoutedScripts, ShardMap
+from sayso.workers.redis.data_loss import WatermarkFile
 
 #: The first version of Redis that has all commands we use.
 OLDEST_REDIS = (6, 2)
 
 
-def open_primaries(settings: Settings, redis_url: str, client: Redis, *, patient: bool = False) -> tuple[Primary, ...]:
-    """All servers that hold conversations; the one of `redis_url` where no others are named. Raises ConfigError."""
-    named = settings.shards.items()
-    found = [Primary(name, url, _open_redis(url, patient=patient)) for name, url in named]
-    return tuple(found or [Primary("", redis_url, client)])
+def guard_against_loss(settings: Settings, url: str, client: Redis, data: Path) -> DataLossGuard:
+    """Return the guard of the Redis at a URL. Every connection that `client` makes from now on asks it first."""
+    tide = DataLossGuard(connect(url), WatermarkFile(settings.state_folder(data) / TIDE), prefix=settings.key_prefix)
+    tide.guard(client)
+    return tide
 
 
-def open_tides(settings: Settings, primaries: Sequence[Primary], data: Path) -> tuple[DataLossGuard, ...]:
-    """The tides of all servers that hold conversations, which each new connection to them looks at from here on."""
-    notes, prefix = TideFile(settings.state_folder(data) / TIDE), settings.key_prefix
-    tides = tuple(DataLossGuard(connect(primary.url), notes, name=primary.name, prefix=prefix) for primary in primaries)
-    for tide, primary in zip(tides, primaries, strict=True):
-        tide.guard(primary.client)
-    return tides
+def open_redis(url: str, *, patient: bool) -> Redis:
+    """Return a client of a Redis. A `patient` one rides out restarts and shares one connection on its event loop.
 
-
-def _hurry(clients: Sequence[Redis]) -> None:
-    for client in dict.fromkeys(clients):
-        hurry(client)
-
-
-def _open_redis(url: str, *, patient: bool) -> Redis:
-    client = _connect(url, patient=patient)
+    Raises ConfigError for what is no URL of a Redis.
+    """
+    client = connect_or_refuse(url, patient=patient)
     if patient:
         Connections.of(client).wire = Wire(url)
     return client
-
-
-def _scripts(settings: Settings, client: Redis, primaries: Sequence[Primary], folder: Path) -> LuaScripts:
-    prefix = settings.key_prefix
-    if not primaries[0].name:
-        return LuaScripts(client, folder, prefix=prefix)
-    by_name = {primary.name: primary.client for primary in primaries}
-    return RoutedScripts(ShardMap(client, prefix=prefix), by_name, folder, prefix=prefix)
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -68,7 +47,8 @@ def find_redis(settings: Settings, data: Path) -> str:
     return url
 
 
-def _connect(url: str, *, patient: bool) -> Redis:
+def connect_or_refuse(url: str, *, patient: bool) -> Redis:
+    """Return a client of a Redis. Raises ConfigError for what is no URL of a Redis."""
     try:
         return connect(url, patient=patient)
     except ValueError as exc:  # its message may repeat a password

@@ -1,4 +1,4 @@
-"""Jobs: the one function RQ runs for us. Its argument is a conversation's id."""
+"""The function that RQ runs in a worker, and the services of the worker process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from sayso.config.settings.loader import default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.pending.concurrency import LoopThread
+from sayso.workers.rq.worker import Capacity, WorkerServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,34 @@ def install(services: Services) -> Process:
 
 
 def drain(conversation: str) -> None:
-    """Send the replies and answer the turns of one conversation."""
+    """Send the replies and answer the turns of one conversation.
+
+    Under a plain `rq worker` no process was installed: the environment says what to load (SAYSO_CONFIG, SAYSO_DATA).
+    """
     process = _processes.get(os.getpid()) or install(_from_environment())
     process.loop.run(process.services.drain.run(conversation))
 
 
 def _from_environment() -> Services:
-    """Under a plain `rq worker` nobody installed anything: the environment says what to load (SAYSO_CONFIG, ...)."""
     settings = load_settings(default_config())
-    data, shard = Path(os.environ.get("SAYSO_DATA", ".sayso")), os.environ.get("SAYSO_SHARD", "")
-    return bootstrap(settings, data=data, patient=True, shard=shard)
+    return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), patient=True)
+
+
+def worker_services(services: Services) -> WorkerServices:
+    """Return the parts of a process that `run_worker` needs."""
+    limits = services.settings.workers
+    return WorkerServices(
+        queue=services.settings.queue,
+        key_prefix=services.settings.key_prefix,
+        redis_url=services.redis_url,
+        capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),
+        tool_threads=limits.tool_threads,
+        processor=services.drain,
+        reaper=services.reaper,
+        audit_collector=services.auditor,
+        lock=services.lifeline,
+        sweeps={"media": services.media, "texts": services.texts},
+        close_tools=services.tools.close,
+        close_models=services.outfit.aclose if services.outfit else None,
+        data_loss_guard=services.tide,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import secrets
@@ -24,7 +23,7 @@ from sayso.pending.audit.export import read_export
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.concurrency import offload
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, ShardMoved
+from sayso.pending.redis.scripts import SHARDS, LuaScripts
 from sayso.pending.signing import ActionSigner
 
 #: Entries of one shard that are read at once; the rest is there in the next round. -1 for all.
@@ -84,23 +83,6 @@ class UncollectedEntries:
         return f"{self._prefix}{{{shard}}}"
 
 
-class Tails:
-    """The lists of shards that are on several servers. Every method raises redis.RedisError."""
-
-    def __init__(self, homes: Sequence[UncollectedEntries]) -> None:
-        self._homes = homes
-
-    def kept(self) -> list[RecordedEntry]:
-        """Everything that waits, each shard's where it is at home."""
-        found = {tail: tail.kept() for tail in dict.fromkeys(self._homes)}
-        return [one for tail, kept in found.items() for one in kept if self._homes[one.shard] is tail]
-
-    def tips(self) -> dict[int, Tip]:
-        """The last entry of each shard, as the scripts at its home remember it."""
-        found = {tail: tail.tips() for tail in dict.fromkeys(self._homes)}
-        return {shard: found[tail][shard] for shard, tail in enumerate(self._homes)}
-
-
 def _answers(pipe: Pipeline) -> list[Any]:
     """What was asked for; None for a key of another type: one that somebody put in a shard must not hide the others."""
     found = pipe.execute(raise_on_error=False)
@@ -156,13 +138,12 @@ class AuditCollector:
         *,
         clock: Callable[[], float] = time.time,
         prefix: str = PREFIX,
-        gated: bool = False,
     ) -> None:
         self._client = client
         self._ledger = ledger
         self._clock = clock
         self._tail = UncollectedEntries(client, prefix=prefix)
-        self._scripts = LuaScripts(client, _LUA, prefix=prefix, gated=gated)
+        self._scripts = LuaScripts(client, _LUA, prefix=prefix)
         self._lock = f"{prefix}auditor"
         self._token = secrets.token_urlsafe(8)
 
@@ -187,14 +168,11 @@ class AuditCollector:
 
     def drain(self) -> int:
         """Move what waits, whoever else is at it: two do no harm. Raises RedisError, LedgerUnusable."""
-        here = self._scripts.at_home()
-        lists = [texts if shard in here else [] for shard, texts in enumerate(self._tail.read())]
+        lists = self._tail.read()
         if not any(lists):
             return 0
         found = [waiting(shard, texts) for shard, texts in enumerate(lists)]
         bodies = self._bodies(found)
-        if not here <= self._scripts.at_home():  # one is leaving: who knows how much of it was read
-            return 0
         self._report_gaps(found)
         stored = self._ledger.store([one for kept in found for one in kept], bodies)
         for rival in stored.rivals:
@@ -226,15 +204,14 @@ class AuditCollector:
             return
         numbers = [one.n for one in kept if AuditEntry.parse(one.text)] or [0]
         strange = [text for one, text in zip(kept, texts, strict=True) if not AuditEntry.parse(one.text)]
-        with contextlib.suppress(ShardMoved):  # its next home drops them: they are stored once, however often they come
-            self._scripts.on_shard("drained", kept[0].shard, min(numbers), max(numbers), *strange)
+        self._scripts.on_shard("drained", kept[0].shard, min(numbers), max(numbers), *strange)
 
 
 _SQLITE = b"SQLite format 3\0"
 
 
 def verify(
-    files: Sequence[Path], keys: Sequence[str], *, tail: UncollectedEntries | Tails | None = None, whole: bool = False
+    files: Sequence[Path], keys: Sequence[str], *, tail: UncollectedEntries | None = None, whole: bool = False
 ) -> ChainReport:
     """Check ledgers and exports together, with what Redis holds if there is a `tail`.
 

@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from sayso.pending.redis.client import PREFIX, Connections
 
-#: Conversations are spread over this many shards, so that a shard can later move to a Redis of its own.
+#: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`. The number is part of the key layout.
 SHARDS = 64
 
 
@@ -37,26 +37,8 @@ _COMMENT = re.compile(r"--.*")
 _PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
 
 
-#: What our scripts' refusals begin with when their shard is not to be touched on this server.
-_MOVED = "SHARDMOVED"
-
-
-#: What each script begins with where there are several primaries. One that is closing still takes turns in, and lets
-#: whoever holds a lane finish.
-_GATE = """do
-  local home = redis.call('GET', KEYS[1] .. ':home') or 'nowhere'
-  local here = home == 'open' or (string.sub(home, 1, 7) == 'closing' and not %s)
-  if not here then return redis.error_reply('SHARDMOVED ' .. home) end
-end
-"""
-
-
-#: The script that begins work on a lane.
-LEASE = "lease"
-
-
 #: Scripts that only look: they leave the tide (`sayso.workers.redis.client`) as it is.
-LOOKS = frozenset({"aside", "asked", "fates", "look", "overdue", "read", "stage"})
+LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
 
 
 #: What the names of scripts begin with that prepare a halted server for going on.
@@ -96,10 +78,6 @@ class Halted(RedisError):
         super().__init__(CURE)
 
 
-class ShardMoved(ResponseError):
-    """Raised when a shard is on its way, or at home on another primary: nothing was done."""
-
-
 def shard_of(conversation: str) -> int:
     """Which of the SHARDS a conversation lives in, for ever."""
     return crc32(conversation.encode()) % SHARDS
@@ -122,19 +100,17 @@ class LuaScripts:
     """Lua scripts of one folder, each run in one round trip and loaded by itself where it is not known.
 
     Every script gives the same answer when it is sent again, because we resend when a reply was lost. Raises ValueError
-    for a client that does not decode its answers. A server that is halted refuses them: they raise Halted. `gated`
-    scripts touch no shard whose home is another server: they raise ShardMoved.
+    for a client that does not decode its answers. A server that is halted refuses them: they raise Halted.
     """
 
-    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX, gated: bool = False) -> None:
+    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
         if not client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ValueError("this Redis client answers in bytes: make it with decode_responses=True")
         prelude = _definitions(_PRELUDE.read_text())
         self._prefix = prefix
-        self._gated = gated
         self._connections = Connections.of(client)
         self._scripts = {
-            path.stem: LuaScript.of(_gate(path.stem, prefix, gated) + _with_definitions(path.read_text(), prelude))
+            path.stem: LuaScript.of(_halt_check(path.stem, prefix) + _with_definitions(path.read_text(), prelude))
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
@@ -150,20 +126,8 @@ class LuaScripts:
         return self.evaluate(name, shard, "-", *args)
 
     def on_every_shard(self, name: str, *args: Any) -> list[Any]:
-        """Run a script once per shard that can be touched here, in order of the shards. Raises redis.RedisError."""
-        answers = []
-        for shard in range(SHARDS):
-            with contextlib.suppress(ShardMoved):
-                answers.append(self.on_shard(name, shard, *args))
-        return answers
-
-    def at_home(self) -> frozenset[int]:
-        """The shards whose home this server is: all of them where there is one server. Raises redis.RedisError."""
-        if not self._gated:
-            return frozenset(range(SHARDS))
-        keys = [f"{self._prefix}{{{shard}}}:home" for shard in range(SHARDS)]
-        words = enumerate(self._connections.ask("MGET", *keys))
-        return frozenset(shard for shard, word in words if str(word).startswith(("open", "closing")))
+        """Run a script once per shard, in order, and return all answers. Raises redis.RedisError."""
+        return [self.on_shard(name, shard, *args) for shard in range(SHARDS)]
 
     def evaluate(self, name: str, shard: int, *args: Any) -> Any:
         """Run a script with all its arguments, the conversation or "-" first. Raises redis.RedisError."""
@@ -171,8 +135,6 @@ class LuaScripts:
         try:
             return self._evaluated(script, key, *args)
         except ResponseError as exc:
-            if str(exc).startswith(_MOVED):
-                raise ShardMoved(str(exc)) from exc
             if str(exc).startswith(_HALTED):
                 raise Halted from exc
             raise
@@ -199,11 +161,10 @@ class LuaScripts:
         return ask()
 
 
-def _gate(name: str, prefix: str, gated: bool) -> str:
+def _halt_check(name: str, prefix: str) -> str:
     if name.startswith(RESUME):
         return _ONLY_HALTED % prefix
-    home = _GATE % ("true" if name == LEASE else "false") if gated else ""
-    return _HALT % prefix + home + ("" if name in LOOKS else _RISE % prefix)
+    return _HALT % prefix + ("" if name in LOOKS else _RISE % prefix)
 
 
 def _definitions(prelude: str) -> list[tuple[set[str], str]]:

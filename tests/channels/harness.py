@@ -101,7 +101,7 @@ def fetch_bytes(channel: Channel, media: Media) -> bytes:
     return file.getvalue()
 
 
-class MemoryNotebook:
+class MemorySharedCache:
     """A notebook of one process."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
         "account_sid": fakes.TWILIO_ACCOUNT_SID,
         "auth_token": fakes.TWILIO_AUTH_TOKEN,
         "from_": "whatsapp:+14155238886",
-        "notebook": MemoryNotebook(),
+        "notebook": MemorySharedCache(),
     }
     return WhatsAppChannel("wa", media=media, api_url=api_url, **{**settings, **extra})
 
@@ -184,7 +184,7 @@ def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramC
     settings: dict[str, Any] = {
         "token": fakes.TELEGRAM_TOKEN,
         "secret_token": fakes.TELEGRAM_SECRET,
-        "notebook": MemoryNotebook(),
+        "notebook": MemorySharedCache(),
     }
     return TelegramChannel("tg", media=media, api_url=api_url, **{**settings, **extra})
 

@@ -71,8 +71,8 @@ def test_pairing_makes_everybody_a_stranger_first():
 
 def test_one_without_an_id_is_nobody():
     """Neither let in nor told: an empty entry of a list is nobody either."""
-    assert rules(allow=[""]).judge(turn("")) == Ignored("stranger")
-    assert rules(allow=["whatsapp:"], phones=True).judge(turn("", chat="whatsapp:")) == Ignored("stranger")
+    assert rules(allow=[""]).judge(turn("")) == Ignored("unknown_sender")
+    assert rules(allow=["whatsapp:"], phones=True).judge(turn("", chat="whatsapp:")) == Ignored("unknown_sender")
 
 
 @pytest.mark.parametrize("entry", ["ana", "+4915", "B12"])
@@ -125,8 +125,8 @@ def test_strangers_who_talk_to_others_are_not_told():
     """What is said in a group and not to the bot, or edited, asks for no answer."""
     for groups in ("mention", "always"):
         asked = rules(allow=[], groups=groups)
-        assert asked.judge(turn(in_group=True, addressed=False)) == Ignored("stranger")
-    assert rules(allow=[]).judge(turn(kind="edit")) == Ignored("stranger")
+        assert asked.judge(turn(in_group=True, addressed=False)) == Ignored("unknown_sender")
+    assert rules(allow=[]).judge(turn(kind="edit")) == Ignored("unknown_sender")
 
 
 @pytest.mark.parametrize(

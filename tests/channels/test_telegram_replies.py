@@ -15,7 +15,7 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import MOVED
 from sayso.testing.platforms.telegram import _told as told
-from tests.channels.harness import FILES, IMAGE, MemoryMedia, MemoryNotebook, telegram, telegram_hook
+from tests.channels.harness import FILES, IMAGE, MemoryMedia, MemorySharedCache, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
 GROUP = Conversation("tg", "-1002000000001")
@@ -256,7 +256,7 @@ def test_a_file_for_a_topic_that_is_gone_is_refused(channel, platforms: FakePlat
 
 def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 2.4: migrate_to_chat_id, resent once; every process goes straight there from then on."""
-    notebook = MemoryNotebook()
+    notebook = MemorySharedCache()
     platforms.ledger.kept[MOVED] = {BASIC: SUPER}
     send(telegram(media, platforms.telegram_url, notebook=notebook), Reply("hello"), Conversation("tg", BASIC))
     assert notebook.notes == {f"telegram:moved:7000000001:{BASIC}": SUPER}

@@ -6,12 +6,12 @@ import asyncio
 
 from sayso.channels.types import Conversation, Turn
 from sayso.channels.whatsapp.client import SenderNames
-from sayso.workers.alerts import MemoryNotebook
+from sayso.workers.alerts import MemorySharedCache
 
 ANA = Conversation("wa", "whatsapp:+4915100000042")
 
 
-class Counted(MemoryNotebook):
+class Counted(MemorySharedCache):
     """A notebook that keeps what was put."""
 
     def __init__(self) -> None:

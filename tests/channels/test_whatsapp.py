@@ -20,7 +20,7 @@ from tests.channels.harness import (
     PDF,
     WHATSAPP_URL,
     MemoryMedia,
-    MemoryNotebook,
+    MemorySharedCache,
     hook,
     whatsapp,
     whatsapp_hook,
@@ -155,7 +155,7 @@ def test_answer_is_empty_twiml(media: MemoryMedia):
 
 def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: Contents are permanent: the second question reuses the first one's, also in another process."""
-    notebook = MemoryNotebook()
+    notebook = MemorySharedCache()
     for text in ("Delete a?", "Delete *b*\nand c?"):
         send(whatsapp(media, platforms.twilio_url, notebook=notebook), Reply(text, YES_NO))
     assert [call["method"] for call in platforms.calls] == ["content"]

@@ -23,7 +23,7 @@ from sayso.channels.whatsapp.outgoing import (
     words_of,
 )
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from tests.channels.harness import IMAGE, PDF, MemoryMedia, MemoryNotebook, whatsapp
+from tests.channels.harness import IMAGE, PDF, MemoryMedia, MemorySharedCache, whatsapp
 from tests.channels.test_markup import MARKDOWN, WORDS
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
@@ -53,7 +53,7 @@ def test_four_to_ten_choices_are_a_list(media: MemoryMedia, platforms: FakePlatf
 
 def test_one_content_serves_every_list_of_its_length(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: a Content is permanent, so titles, descriptions and ids are variables."""
-    notebook = MemoryNotebook()
+    notebook = MemorySharedCache()
     for label in ("Choice {}", "Other {}", "{} is more than 24 letters long", "{} has more than 24 as well"):
         send(media, platforms, Reply("Which?", choices(4, label)), notebook=notebook)
     assert [call["method"] for call in platforms.calls] == ["content", "content"]
@@ -200,7 +200,7 @@ def test_refused_choices_are_numbered_and_a_question_is_not(media: MemoryMedia, 
 
 def test_refused_values_make_no_further_content(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: a Content is permanent. What was wrong with a message is no reason for another of its shape."""
-    notebook = MemoryNotebook()
+    notebook = MemorySharedCache()
     for _ in range(3):
         platforms.script("twilio", "63013")
         send(media, platforms, Reply("Which?", choices(2)), notebook=notebook)

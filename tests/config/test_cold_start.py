@@ -19,9 +19,11 @@ from pathlib import Path
 from sayso.channels.base import SendError
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.cli import main as cli
+from sayso.config.wiring import rq_entry
 from sayso.workers.rq import worker
 
-def send(services):
+def send(_, __):
+    services = next(iter(rq_entry._processes.values())).services
     ready = set(sys.modules)
     with contextlib.suppress(SendError):
         asyncio.run(services.channels["bot"].send(Delivery("d", Conversation("bot", "1"), Reply("hello"))))

@@ -22,16 +22,18 @@ WORKER = """
 import asyncio, json, sys
 from pathlib import Path
 from sayso.config.cli import main as cli
+from sayso.config.wiring import rq_entry
 from sayso.workers.rq import worker
 from sayso.pending.concurrency import LoopThread
 
-def ask(services):
+def ask(parts, _):
     ready, loop = set(sys.modules), LoopThread()
+    services = next(iter(rq_entry._processes.values())).services
     agent = services.drain.agents["web"].agent
     said = loop.run(agent.arun("hello", scope="ana")).content
     added = sorted(set(sys.modules) - ready)
     open_before = len(agent.provider._clients)
-    worker._hang_up(services, loop)
+    worker._close_models(parts, loop)
     print(json.dumps([said, added, open_before, len(agent.provider._clients)]))
 
 worker.run_worker = ask

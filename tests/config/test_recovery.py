@@ -53,7 +53,7 @@ class Bench:
 
     def waiting(self, chat: str = ANA) -> list[Turn]:
         """The turns that wait in a conversation, in order."""
-        mailbox: Any = self.gate._porch
+        mailbox: Any = self.gate._inbox
         assert isinstance(mailbox, RedisMailbox)
         leased = mailbox.lease(Conversation("wa", chat).id, "w1")
         if leased is None or not isinstance(leased[1], QueuedTurn):

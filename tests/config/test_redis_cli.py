@@ -11,8 +11,7 @@ from redis import Redis
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.workers.redis.client import DataLossGuard, keys_of
-from sayso.workers.redis.data_loss import FILE, TideFile
-from sayso.workers.sharding.shards import rendezvous
+from sayso.workers.redis.data_loss import FILE, WatermarkFile
 from tests.config.processes import sayso, short_folder
 
 #: What the keys of a bot begin with whose file is bot.yaml.
@@ -42,15 +41,15 @@ def used(client: Redis, data: Path) -> None:
     """A process has used this server, and noted so in the data folder."""
     state = data / "bots" / "bot"
     state.mkdir(parents=True, exist_ok=True)
-    tide = DataLossGuard(client, TideFile(state / FILE), prefix=PREFIX)
+    tide = DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX)
     tide.look()
     client.incrby(TIDE, 7)
-    DataLossGuard(client, TideFile(state / FILE), prefix=PREFIX).look()
+    DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX).look()
 
 
 def test_redis_emptied_on_purpose_goes_on_with_one_command(tmp_path: Path, clients: dict[str, Redis]):
     """No process runs and nobody halted it: the folder remembers. Run again it finds nothing to do."""
-    common = ("--config", _config(tmp_path, shards=False), "--data", tmp_path)
+    common = ("--config", _config(tmp_path), "--data", tmp_path)
     used(clients["a"], tmp_path)
     clients["a"].flushall()
     code, output, _ = sayso("redis", "status", *common, **environ(clients))
@@ -64,39 +63,11 @@ def test_redis_emptied_on_purpose_goes_on_with_one_command(tmp_path: Path, clien
 def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dict[str, Redis]):
     """Every command that needs it says what is wrong, and no traceback."""
     clients["a"].set(HALTED, "{}")
-    code, _, errors = sayso(
-        "deliveries", "list", "--config", _config(tmp_path, shards=False), "--data", tmp_path, **environ(clients)
-    )
+    code, _, errors = sayso("deliveries", "list", "--config", _config(tmp_path), "--data", tmp_path, **environ(clients))
     assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (1, True, False)
 
 
-def test_emptied_primary_of_several_gets_its_name_and_shards_back(tmp_path: Path, clients: dict[str, Redis]):
-    """The others were never halted, and go on meanwhile."""
-    common = ("--config", _config(tmp_path), "--data", tmp_path)
-    sayso("shards", "status", *common, **environ(clients))
-    assert sayso("redis", "status", *common, **environ(clients))[:2] == (0, "a: whole\nb: whole\n")
-    used(clients["b"], tmp_path)
-    clients["b"].flushall()
-    code, output, _ = sayso("redis", "resume", *common, **environ(clients))
-    assert (code, output.splitlines()[0]) == (0, "a: not halted")
-    shard = next(number for number in range(64) if rendezvous(number, "ab") == "b")
-    assert clients["b"].mget(f"{PREFIX}primary", f"{PREFIX}{{{shard}}}:home") == ["b", "open"]
-    assert int(clients["b"].get(f"{PREFIX}{{{shard}}}:floor") or 0) > 7
-
-
-def test_move_that_was_forgotten_is_left_to_an_operator(tmp_path: Path, clients: dict[str, Redis]):
-    """Two servers hold a shard: nobody but a person knows which copy counts, and nothing goes on."""
-    common = ("--config", _config(tmp_path), "--data", tmp_path)
-    sayso("shards", "status", *common, **environ(clients))
-    shard = next(number for number in range(64) if rendezvous(number, "ab") == "b")
-    clients["a"].mset({f"{PREFIX}{{{shard}}}:home": "open", HALTED: "{}"})
-    code, _, errors = sayso("redis", "resume", *common, **environ(clients))
-    assert (code, f"shard {shard}: the map says 'b'" in errors) == (1, True)
-    assert clients["a"].exists(HALTED)
-
-
-def _config(folder: Path, *, shards: bool = True) -> Path:
+def _config(folder: Path) -> Path:
     path = folder / "bot.yaml"
-    named = "shards: {a: ${REDIS_A}, b: ${REDIS_B}}\n" if shards else ""
-    path.write_text(f"{named}channels: {{web: {{platform: console}}}}\n")
+    path.write_text("channels: {web: {platform: console}}\n")
     return path

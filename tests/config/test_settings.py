@@ -109,8 +109,7 @@ MISTAKES = {
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', shared_key: abc}\n",
         ":2:68: shared_key: a secret in clear: put it in the environment",
     ),
-    "primary": ("shards: {a/b: 'redis://host'}\n", ":1:10: shards.a/b: a name has 1 to 64 letters"),
-    "one primary twice": ("shards: {a: redis://x, b: redis://x}\n", ":1:1: shards: two names have the same URL: each"),
+    "several primaries": ("shards: {a: redis://x}\n", ":1:1: shards: conversations live on one Redis since this"),
     "module": ("tools:\n  - no.such\nchannels: {a: {platform: console}}\n", ":2:5: tools: cannot load tools from"),
     "pattern": (
         "tools: [good.py]\nchannels:\n  a: {platform: console, tools: [zap_*]}\n",
@@ -185,8 +184,6 @@ def test_secret_in_clear_is_refused_and_not_repeated(file: Path, line: str):
         "agent: {model: 'openai:${SECRET}', base_url: '${SECRET}', fallback: ['${SECRET}']}\n",
         "redis_url: http://${SECRET}@host\n",
         "shards: {a: 'redis://:s3cr3t-value@host'}\n",
-        "shards: {a: 'http://${SECRET}@host'}\n",
-        "shards: {a: 'redis://${SECRET}@host', b: 'redis://${SECRET}@host'}\n",
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '${SECRET}'}\n",
     ],
 )
@@ -205,12 +202,10 @@ def test_secrets_are_not_in_the_repr(file: Path):
     """Settings may be printed."""
     file.write_text(
         "redis_url: redis://:${SECRET}@host\n"
-        "shards: {a: 'redis://:${SECRET}@a', b: 'redis://:${SECRET}@b'}\n"
         "channels:\n  a: {platform: telegram, token: '${SECRET}', secret_token: '${SECRET}'}\n"
     )
     settings = load_settings(file, {"SECRET": SECRET})
     assert SECRET in settings.redis_url
-    assert SECRET in settings.shards["b"]
     assert SECRET not in repr(settings) + str(settings)
 
 
@@ -404,7 +399,7 @@ def test_pace_of_a_channel_is_the_platforms_or_the_accounts(tmp_path: Path, give
     file = tmp_path / "sayso.yaml"
     file.write_text(f"channels:\n  a: {{{telegram}}}\n")
     services = bootstrap(load_settings(file, {"SECRET": SECRET}), data=tmp_path, redis_url="redis://127.0.0.1:1")
-    found = services.drain.postman._pace(Conversation("a", "1"))
+    found = services.drain.sender._pace(Conversation("a", "1"))
     assert (found.per_second, found.chat_gap) == pace
 
 

@@ -26,14 +26,12 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
 
 @pytest.mark.parametrize(("patient", "seconds"), [(False, HURRY_SECONDS), (True, 5)])
 def test_only_the_web_is_in_a_hurry_with_redis(tmp_path: Path, redis_url: str, patient: bool, seconds: float):
-    """Of each primary; a worker has nobody who waits for its answer."""
+    """A worker has nobody who waits for its answer."""
     file = tmp_path / "sayso.yaml"
-    file.write_text(f"channels:\n  web:\n    platform: console\nshards: {{a: '{redis_url}', b: '{redis_url}?db=1'}}\n")
-    given = {"patient": patient, "shard": "a" if patient else ""}
-    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, **given)
-    clients = [services.redis, *(primary.client for primary in services.primaries)]
-    assert {client.connection_pool.connection_kwargs["socket_timeout"] for client in clients} == {seconds}
-    assert {Connections.of(client).breather is None for client in clients} == {patient}
+    file.write_text("channels:\n  web:\n    platform: console\n")
+    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, patient=patient)
+    assert services.redis.connection_pool.connection_kwargs["socket_timeout"] == seconds
+    assert (Connections.of(services.redis).breather is None) == patient
 
 
 def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):
@@ -48,7 +46,7 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     to = Conversation("ops", "C1", "T")
     assert services.drain.agents["web"]._questions._escalation == Escalation(300, to, "de")
     assert services.drain.agents["ops"]._questions._escalation is None
-    services.drain.postman._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
+    services.drain.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 

@@ -71,7 +71,7 @@ class MemoryRig(Rig):
 
     def dead(self) -> int:
         """How many replies were given up."""
-        return len(self.mailbox.aside("dead"))
+        return len(self.mailbox.undelivered("dead"))
 
     def stops(self) -> list[str]:
         """Of whom a stop is kept."""

@@ -42,13 +42,13 @@ def texts(rig, held, reply) -> list[str]:
     sent = []
     while reply:
         sent.append(reply.delivery(held).reply.text)
-        reply = rig.outbox.settle(held, reply, receipt="m")
+        reply = rig.outbox.mark_delivered(held, reply, receipt="m")
     return sent
 
 
 def states(rig) -> list[str]:
     """What became of the room's deliveries."""
-    return [fate.state for fate in rig.deliveries.fates(CHAT.id)[0]]
+    return [fate.state for fate in rig.deliveries.statuses(CHAT.id)[0]]
 
 
 def bury(rig, *, end="dead", doubtful=False) -> str:
@@ -58,7 +58,7 @@ def bury(rig, *, end="dead", doubtful=False) -> str:
         rig.outbox.postpone(held, reply, 1, "suspect")
         rig.pass_time(2)
         held, reply = lease(rig, "w2")
-    rig.outbox.settle(held, reply, dead="Refused: blocked", end=end)
+    rig.outbox.mark_delivered(held, reply, dead="Refused: blocked", end=end)
     rig.mailbox.release(held)
     return f"{CHAT.id}#{reply.number}"
 
@@ -71,14 +71,14 @@ def test_dead_reply_is_put_back_once(rig):
     assert (rig.overdue(), rig.dead(), states(rig)) == ([CHAT.id], 0, ["retried"])
     held, again = lease(rig, "w3")
     assert (again.delivery(held).reply.text, again.attempt, again.suspect) == ("hi", 1, False)
-    assert rig.outbox.settle(held, again, receipt="m") is None
+    assert rig.outbox.mark_delivered(held, again, receipt="m") is None
 
 
 @pytest.mark.parametrize("doubtful", [{"doubtful": True}, {"end": "doubtful"}])
 def test_dead_reply_that_may_have_arrived_is_put_back_marked(rig, doubtful):
     """Whether an earlier try fell silent or the last one."""
     dead = bury(rig, **doubtful)
-    assert rig.deliveries.aside("dead")[0].doubtful
+    assert rig.deliveries.undelivered("dead")[0].doubtful
     rig.deliveries.retry(dead)
     assert lease(rig, "w3")[1].suspect
 
@@ -87,7 +87,7 @@ def test_question_is_not_put_back(rig):
     """Its action ended with it: nobody could answer it any more."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
     with pytest.raises(NotRepeatable, match="asked for a yes"):
         rig.deliveries.retry(f"{CHAT.id}#1")
     assert rig.dead() == 1
@@ -105,7 +105,7 @@ def test_reply_that_arrived_after_all_is_not_put_back(rig):
 def test_dead_edit_is_put_back_as_a_message_of_its_own(rig):
     """What it was to change is far above by now."""
     held, reply = said(rig, Reply("done", edits="m7"))
-    rig.outbox.settle(held, reply, dead="Refused: gone")
+    rig.outbox.mark_delivered(held, reply, dead="Refused: gone")
     rig.deliveries.retry(f"{CHAT.id}#1")
     assert rig.mailbox.release(held).delivery(held).reply == Reply("done")
 
@@ -113,7 +113,7 @@ def test_dead_edit_is_put_back_as_a_message_of_its_own(rig):
 def test_dead_edit_that_nobody_misses_is_not_put_back(rig):
     """It took buttons from a message that is there already."""
     held, reply = said(rig, Reply("Delete it?", edits="m7", optional=True))
-    rig.outbox.settle(held, reply, dead="Refused: gone")
+    rig.outbox.mark_delivered(held, reply, dead="Refused: gone")
     with pytest.raises(NotRepeatable, match="nothing is missing"):
         rig.deliveries.retry(f"{CHAT.id}#1")
 
@@ -128,7 +128,7 @@ def test_what_is_not_dead_is_not_put_back(rig, name):
 def test_old_progress_that_is_put_back_replaces_nothing(rig):
     """It comes after the newer one."""
     held, reply = said(rig, Reply("10 %", collapse="p"))
-    rig.outbox.settle(held, reply, dead="Refused: blocked")
+    rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
     rig.accept(turn())
     reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(Reply("x"), Reply("20 %", collapse="p")))
     rig.deliveries.retry(f"{CHAT.id}#1")
@@ -138,8 +138,8 @@ def test_old_progress_that_is_put_back_replaces_nothing(rig):
 def test_dead_reply_keeps_what_an_operator_needs(rig):
     """Why, when, after how many tries, and its words."""
     held, reply = said(rig, Reply("hi", (Button("Yes", "y"),)))
-    rig.outbox.settle(held, reply, dead="Refused: blocked")
-    (fate,) = rig.deliveries.aside("dead")
+    rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
+    (fate,) = rig.deliveries.undelivered("dead")
     assert (fate.id, fate.reason, fate.tries, fate.text) == (f"{CHAT.id}#1", "Refused: blocked", 1, "hi")
     assert fate.at > 1_700_000_000
 
@@ -147,9 +147,9 @@ def test_dead_reply_keeps_what_an_operator_needs(rig):
 def test_closed_address_is_marked_until_its_person_writes(rig):
     """Blocked, and then heard of again: the mark is gone."""
     bury(rig, end="closed")
-    assert rig.deliveries.fates(CHAT.id)[1] == "Refused: blocked"
+    assert rig.deliveries.statuses(CHAT.id)[1] == "Refused: blocked"
     rig.accept(turn())
-    assert rig.deliveries.fates(CHAT.id)[1] == ""
+    assert rig.deliveries.statuses(CHAT.id)[1] == ""
 
 
 def test_closed_address_is_told_to_whoever_would_send_there(rig):
@@ -166,7 +166,7 @@ def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
     """Nobody ever wrote there: nobody could reopen it by writing."""
     rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
     held, reply = lease(rig)
-    rig.outbox.settle(held, reply, dead="AddressClosed: no member", end="closed")
+    rig.outbox.mark_delivered(held, reply, dead="AddressClosed: no member", end="closed")
     rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
     assert rig.mailbox.release(held).closed == ""
 
@@ -175,10 +175,10 @@ def test_platform_says_that_an_address_closed_and_opened(rig):
     """platforms.md 2.4: the bot was blocked, and let in again: nobody has to try."""
     rig.deliveries.close(CHAT.id, "blocked")
     held, reply = said(rig)
-    assert (reply.closed, rig.deliveries.fates(CHAT.id)[1]) == ("", "")  # somebody wrote since
+    assert (reply.closed, rig.deliveries.statuses(CHAT.id)[1]) == ("", "")  # somebody wrote since
     for reason in ("blocked", ""):
         rig.deliveries.close(CHAT.id, reason)
-        assert (rig.mailbox.release(held).closed, rig.deliveries.fates(CHAT.id)[1]) == (reason, reason)
+        assert (rig.mailbox.release(held).closed, rig.deliveries.statuses(CHAT.id)[1]) == (reason, reason)
 
 
 def test_what_is_said_late_of_an_address_is_not_believed_of_whoever_just_wrote(rig):
@@ -186,10 +186,10 @@ def test_what_is_said_late_of_an_address_is_not_believed_of_whoever_just_wrote(r
     held, reply = said(rig)
     rig.deliveries.close(CHAT.id, "gone", late=True)
     assert rig.mailbox.release(held).closed == ""
-    rig.outbox.settle(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, receipt="m1")
     rig.pass_time(LATE_SECONDS + 1)
     rig.deliveries.close(CHAT.id, "gone", late=True)
-    assert rig.deliveries.fates(CHAT.id)[1] == "gone"
+    assert rig.deliveries.statuses(CHAT.id)[1] == "gone"
 
 
 def test_what_is_said_late_of_an_address_is_not_believed_while_a_turn_waits(rig):
@@ -197,12 +197,12 @@ def test_what_is_said_late_of_an_address_is_not_believed_while_a_turn_waits(rig)
     rig.accept(turn())
     rig.pass_time(LATE_SECONDS + 1)
     rig.deliveries.close(CHAT.id, "gone", late=True)
-    assert rig.deliveries.fates(CHAT.id)[1] == ""
+    assert rig.deliveries.statuses(CHAT.id)[1] == ""
 
 
 def test_whoever_was_not_let_in_has_written_all_the_same(rig):
     """What is said to a stranger, or to one who is refused, answers them within the 24 hours."""
-    assert rig.mailbox.tell(replace(turn(), ephemeral=True), Reply("your code is 1234"))
+    assert rig.mailbox.notify(replace(turn(), ephemeral=True), Reply("your code is 1234"))
     _, reply = lease(rig)
     assert reply.silence == pytest.approx(0, abs=2)
     assert Reply.from_json(json.loads(reply.text)["reply"]).only_for == "ana", "as what they wrote was"
@@ -213,19 +213,19 @@ def test_held_reply_is_tried_again_once_somebody_wrote_who_was_refused(rig):
     on_hold(rig)
     rig.pass_time(2 * 24 * 3600)
     rig.deliveries.close(CHAT.id, "blocked")
-    assert rig.mailbox.tell(turn(), Reply("too fast"))
+    assert rig.mailbox.notify(turn(), Reply("too fast"))
     rig.pass_time(6)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
     assert (reply.held, reply.closed, reply.silence) == (None, "", pytest.approx(6, abs=2))
-    assert (texts(rig, held, reply), rig.deliveries.aside("held")) == (["hi", "too fast"], [])
+    assert (texts(rig, held, reply), rig.deliveries.undelivered("held")) == (["hi", "too fast"], [])
 
 
 def test_address_closes_to_nobody_whose_turn_waits(rig):
     """They wrote while the reply was on its way, or while its platform told: the answer to that is tried."""
     held, reply = said(rig)
     rig.accept(turn("back"))
-    work = rig.outbox.settle(held, reply, dead="AddressClosed: blocked", end="closed")
+    work = rig.outbox.mark_delivered(held, reply, dead="AddressClosed: blocked", end="closed")
     rig.deliveries.close(CHAT.id, "blocked")
     assert rig.mailbox.commit(held, work, saying()).closed == ""
 
@@ -282,7 +282,7 @@ def test_held_reply_wakes_nobody_until_somebody_writes(rig):
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
     assert (reply.held, reply.attempt, reply.suspect) == (None, 1, False)
-    assert rig.outbox.settle(held, reply, receipt="m").turn.text == "back"
+    assert rig.outbox.mark_delivered(held, reply, receipt="m").turn.text == "back"
 
 
 def test_held_reply_is_due_when_nobody_wrote_for_a_week(rig):
@@ -292,8 +292,8 @@ def test_held_reply_is_due_when_nobody_wrote_for_a_week(rig):
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
     assert reply.held >= KEEP_HELD_SECONDS
-    assert rig.outbox.settle(held, reply, dead="WindowClosed", let_go=True) is None
-    assert (rig.deliveries.aside("held"), rig.dead()) == ([], 1)
+    assert rig.outbox.mark_delivered(held, reply, dead="WindowClosed", let_go=True) is None
+    assert (rig.deliveries.undelivered("held"), rig.dead()) == ([], 1)
 
 
 def test_reply_held_again_waits_no_longer_for_it(rig):
@@ -318,18 +318,18 @@ def test_reply_is_not_held_where_a_turn_waits(rig):
     rig.outbox.postpone(held, reply, 2, "held", "WindowClosed: 24 hours")
     assert rig.mailbox.lease(CHAT.id, "early") is None
     rig.pass_time(3)
-    assert (rig.overdue(), rig.deliveries.aside("held")) == ([CHAT.id], [])
+    assert (rig.overdue(), rig.deliveries.undelivered("held")) == ([CHAT.id], [])
     assert lease(rig, "w2")[1].attempt == 2
 
 
 def test_held_reply_is_shown_to_the_operator_while_it_waits(rig):
     """In the list and with its conversation, with the reason; once somebody writes it does not wait any more."""
     reply = on_hold(rig)
-    (fate,), _ = rig.deliveries.fates(CHAT.id)
+    (fate,), _ = rig.deliveries.statuses(CHAT.id)
     assert (fate.id, fate.state, fate.reason) == (f"{CHAT.id}#{reply.number}", "held", "WindowClosed: 24 hours")
-    assert rig.deliveries.aside("held") == [fate]
+    assert rig.deliveries.undelivered("held") == [fate]
     rig.accept(turn())
-    assert (rig.deliveries.fates(CHAT.id)[0], rig.deliveries.aside("held")) == ([], [])
+    assert (rig.deliveries.statuses(CHAT.id)[0], rig.deliveries.undelivered("held")) == ([], [])
 
 
 def test_timer_rings_beside_a_held_reply(rig):
@@ -358,7 +358,7 @@ def test_held_question_stays_open_to_be_shown(rig):
     assert look(rig).state == "armed"
     rig.accept(turn())
     held, reply = lease(rig, "w2")
-    rig.outbox.settle(held, reply, receipt="m")
+    rig.outbox.mark_delivered(held, reply, receipt="m")
     assert look(rig).state == "shown"
 
 
@@ -411,32 +411,32 @@ def test_held_question_outlives_its_record(redis_client):
 def test_receipt_is_kept_with_the_delivery(rig):
     """Under its number, with the tries it took."""
     held, reply = said(rig)
-    rig.outbox.settle(held, reply, receipt="m1")
-    (fate,), _ = rig.deliveries.fates(CHAT.id)
+    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    (fate,), _ = rig.deliveries.statuses(CHAT.id)
     assert (fate.id, fate.state, fate.receipt, fate.tries) == (f"{CHAT.id}#1", "sent", "m1", 1)
 
 
 def test_only_the_last_deliveries_are_kept(rig):
     """Fifty of a conversation."""
     texts(rig, *said(rig, *(Reply(str(number)) for number in range(60))))
-    fates, _ = rig.deliveries.fates(CHAT.id)
+    fates, _ = rig.deliveries.statuses(CHAT.id)
     assert [fate.id.rpartition("#")[2] for fate in fates] == [str(number) for number in range(11, 61)]
 
 
 def test_later_failure_turns_sent_into_failed(rig):
     """Twilio took it and could not deliver it: the operator sees that, once."""
     held, reply = said(rig)
-    rig.outbox.settle(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, receipt="m1")
     for _ in range(2):
         assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "undelivered", "error 63016") == "failed"
-    (fate,) = rig.deliveries.aside("failed")
+    (fate,) = rig.deliveries.undelivered("failed")
     assert (fate.id, fate.reason, states(rig)) == (f"{CHAT.id}#1", "error 63016", ["failed"])
 
 
 def test_reports_count_in_any_order(rig):
     """platforms.md 1.1: read before delivered before sent: read it is."""
     held, reply = said(rig)
-    rig.outbox.settle(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, receipt="m1")
     kept = [rig.deliveries.report(f"{CHAT.id}#1", "m1", status) for status in ("read", "delivered", "sent", "odd")]
     assert (kept, states(rig)) == (["read", "read", "read", ""], ["read"])
 
@@ -445,7 +445,7 @@ def test_reports_count_in_any_order(rig):
 def test_of_one_sent_twice_the_copy_that_arrived_counts(rig, first, second):
     """The other copy's failure takes nothing away."""
     held, reply = said(rig)
-    rig.outbox.settle(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, receipt="m1")
     copies = ("m1", "m2") if first == "failed" else ("m2", "m1")
     rig.deliveries.report(f"{CHAT.id}#1", copies[0], first)
     assert rig.deliveries.report(f"{CHAT.id}#1", copies[1], second) == "delivered"
@@ -455,7 +455,7 @@ def test_copy_that_is_sent_behind_the_failure_of_another_counts(rig):
     """A worker died after it had sent one, which failed; of the second its platform tells by itself."""
     held, reply = said(rig)
     rig.deliveries.report(f"{CHAT.id}#1", "m1", "failed")
-    rig.outbox.settle(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, receipt="m2")
     assert states(rig) == ["sent"]
     assert rig.deliveries.report(f"{CHAT.id}#1", "m2", "failed") == "failed"
 
@@ -464,7 +464,7 @@ def test_report_may_come_before_the_worker_says_sent(rig):
     """platforms.md 1.1: webhooks are fast: nothing that was reported is overwritten."""
     held, reply = said(rig)
     assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "delivered") == "delivered"
-    rig.outbox.settle(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, receipt="m1")
     assert states(rig) == ["delivered"]
 
 
@@ -472,7 +472,7 @@ def test_report_of_an_unknown_delivery_is_dropped(rig):
     """A number that was never said, or too long ago."""
     said(rig)
     assert [rig.deliveries.report(f"{CHAT.id}#{number}", "m", "failed") for number in (2, 99)] == ["", ""]
-    assert rig.deliveries.aside("failed") == []
+    assert rig.deliveries.undelivered("failed") == []
 
 
 def test_ambiguous_reply_that_the_platform_reported_has_arrived(rig):
@@ -483,8 +483,8 @@ def test_ambiguous_reply_that_the_platform_reported_has_arrived(rig):
     rig.pass_time(6)
     held, again = lease(rig, "w2")
     assert (again.suspect, again.receipt) == (True, "m1")
-    rig.outbox.settle(held, again, receipt=again.receipt)
-    assert (states(rig), rig.deliveries.aside("ambiguous")) == (["sent"], [])
+    rig.outbox.mark_delivered(held, again, receipt=again.receipt)
+    assert (states(rig), rig.deliveries.undelivered("ambiguous")) == (["sent"], [])
 
 
 def test_reply_sent_after_a_doubtful_try_is_ambiguous(rig):
@@ -493,8 +493,8 @@ def test_reply_sent_after_a_doubtful_try_is_ambiguous(rig):
     rig.outbox.postpone(held, reply, 1, "suspect")
     rig.pass_time(2)
     held, again = lease(rig, "w2")
-    rig.outbox.settle(held, again, receipt="m2")
-    (fate,) = rig.deliveries.aside("ambiguous")
+    rig.outbox.mark_delivered(held, again, receipt="m2")
+    (fate,) = rig.deliveries.undelivered("ambiguous")
     assert (fate.tries, again.receipt, states(rig)) == (2, "", ["ambiguous"])
 
 
@@ -510,7 +510,7 @@ def test_platform_that_asks_to_wait_silences_its_whole_channel(rig):
 def test_dead_reply_may_silence_its_channel_too(rig):
     """Its last try heard that the platform wants a pause: the next reply waits."""
     held, reply = said(rig, Reply("1"), Reply("2"))
-    following = rig.outbox.settle(held, reply, dead="RateLimited: 30 s", end="limited", gap=30)
+    following = rig.outbox.mark_delivered(held, reply, dead="RateLimited: 30 s", end="limited", gap=30)
     assert 29 < following.wait <= 30.1
 
 
@@ -526,19 +526,19 @@ def test_shorter_wait_does_not_cut_a_longer_one(rig):
 def test_channel_sends_at_its_pace(rig):
     """platforms.md 1.4: one in ten seconds: conversations get slots one after the other, each reply only one."""
     (room, first), (hall, second) = said(rig), said_in_hall(rig)
-    assert (first.wait, rig.outbox.pace(room, first, 0.1)) == (None, 0)
-    waits = [rig.outbox.pace(hall, second, 0.1) for _ in range(2)]
+    assert (first.wait, rig.outbox.book_slot(room, first, 0.1)) == (None, 0)
+    waits = [rig.outbox.book_slot(hall, second, 0.1) for _ in range(2)]
     assert all(8 < wait <= 10 for wait in waits)
     rig.accept(turn())
-    work = rig.outbox.settle(room, first, receipt="m")
+    work = rig.outbox.mark_delivered(room, first, receipt="m")
     assert 18 < rig.mailbox.commit(room, work, saying()).wait <= 20
 
 
 def test_waiting_for_its_turn_is_no_try(rig):
     """The lane is let go, and the slot is kept."""
     room, first = said(rig, Reply("1"), Reply("2"))
-    rig.outbox.pace(room, first, 0.1)
-    second = rig.outbox.settle(room, first, receipt="m")
+    rig.outbox.book_slot(room, first, 0.1)
+    second = rig.outbox.mark_delivered(room, first, receipt="m")
     rig.outbox.postpone(room, second, second.wait, "paced")
     assert rig.mailbox.lease(CHAT.id, "early") is None
     rig.pass_time(11)
@@ -552,14 +552,14 @@ def test_pace_is_fenced(rig):
     rig.end_lease()
     lease(rig, "w2")
     with pytest.raises(LeaseLost):
-        rig.outbox.pace(old, reply, 1)
+        rig.outbox.book_slot(old, reply, 1)
 
 
 def test_chat_is_ahead_of_its_pace_after_each_reply(rig):
     """platforms.md 2.4: by as many seconds as its replies brought, less those that passed."""
     room, first = said(rig, Reply("1"), Reply("2"), Reply("3"))
-    second = rig.outbox.settle(room, first, receipt="m", gap=20)
-    third = rig.outbox.settle(room, second, receipt="m", gap=20)
+    second = rig.outbox.mark_delivered(room, first, receipt="m", gap=20)
+    third = rig.outbox.mark_delivered(room, second, receipt="m", gap=20)
     assert first.ahead == 0
     assert 18 < second.ahead <= 20
     assert 38 < third.ahead <= 40
@@ -613,7 +613,7 @@ def test_which_reply_asked_is_forgotten_with_its_delivery(redis_client):
     rig.accept(turn("more"))
     reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(*(Reply(str(at)) for at in range(50))))
     while reply:
-        reply = rig.outbox.settle(held, reply, dead="Refused: blocked")
+        reply = rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
     assert not redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
 
 
@@ -623,8 +623,8 @@ def test_why_a_reply_is_no_answer_stays_with_its_delivery(rig, *, is_reported_fi
     held, reply = said(rig, Reply("The language model is too busy.", cause="kind=busy status=429"))
     if is_reported_first:
         rig.deliveries.report(f"{CHAT.id}#1", "m", "delivered")
-    rig.outbox.settle(held, reply, receipt="m")
+    rig.outbox.mark_delivered(held, reply, receipt="m")
     rig.deliveries.report(f"{CHAT.id}#1", "m", "delivered")
     rig.deliveries.report(f"{CHAT.id}#1", "m", "read")
-    (fate,) = rig.deliveries.fates(CHAT.id)[0]
+    (fate,) = rig.deliveries.statuses(CHAT.id)[0]
     assert (fate.state, fate.reason) == ("read", "kind=busy status=429")

@@ -25,10 +25,10 @@ def never(_: str) -> bool:
 def test_one_who_writes_too_fast_is_refused_and_told_once(make_rig):
     """The platform hears it each time, the person once a minute; what was taken is answered."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=3))
-    assert [rig.accept(turn(str(n))).outcome for n in range(5)] == ["new"] * 3 + ["fast"] * 2
+    assert [rig.accept(turn(str(n))).outcome for n in range(5)] == ["new"] * 3 + ["too_fast"] * 2
     held, reply = rig.mailbox.lease(CHAT.id, "w1")
     assert reply.delivery(held).reply.text == ENGLISH.too_fast()
-    assert rig.outbox.settle(held, reply, receipt="m1").turn.text == "0"
+    assert rig.outbox.mark_delivered(held, reply, receipt="m1").turn.text == "0"
 
 
 def test_a_refused_event_is_not_remembered(make_rig):
@@ -37,7 +37,7 @@ def test_a_refused_event_is_not_remembered(make_rig):
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e")).outcome == "full"
     held, reply = rig.mailbox.lease(CHAT.id, "w1")
-    work = rig.outbox.settle(held, reply, receipt="m1")
+    work = rig.outbox.mark_delivered(held, reply, receipt="m1")
     rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn("b", event="e")).outcome == "new"
 
@@ -46,14 +46,14 @@ def test_taps_and_stops_are_never_too_fast(make_rig):
     """Whoever decides is not kept out by what was said before."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=1))
     given = [turn("a"), turn("b"), turn(tap="1x"), turn("/stop")]
-    assert [rig.accept(each).outcome for each in given] == ["new", "fast", "new", "new"]
+    assert [rig.accept(each).outcome for each in given] == ["new", "too_fast", "new", "new"]
 
 
 def test_two_people_have_a_pace_each(make_rig):
     """One who floods a group silences nobody else."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=1))
     given = [turn("a"), turn("b"), turn("c", user="ben")]
-    assert [rig.accept(each).outcome for each in given] == ["new", "fast", "new"]
+    assert [rig.accept(each).outcome for each in given] == ["new", "too_fast", "new"]
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
@@ -62,11 +62,11 @@ def test_conversations_beyond_the_crowd_cannot_begin(make_rig, most):
     limits = Crowded(most)
     rig, late = make_rig(limits=limits), turn("late", event="e")
     assert [rig.accept(turn_in(room)).outcome for room in ROOMS[:most]] == ["new"] * most
-    assert [rig.accept(late).outcome for _ in range(3)] == ["crowded"] * 3
+    assert [rig.accept(late).outcome for _ in range(3)] == ["overloaded"] * 3
     held, told = rig.mailbox.lease(CHAT.id, "w1")
-    assert (told.delivery(held).reply.text, rig.accept(late).outcome) == (ENGLISH.crowded(), "crowded")
-    assert rig.outbox.settle(held, told, receipt="m1", let_go=True) is None
-    assert rig.accept(late).outcome == "crowded"
+    assert (told.delivery(held).reply.text, rig.accept(late).outcome) == (ENGLISH.crowded(), "overloaded")
+    assert rig.outbox.mark_delivered(held, told, receipt="m1", let_go=True) is None
+    assert rig.accept(late).outcome == "overloaded"
     finish(rig, ROOMS[0]) if most else limits.admit(1)
     assert (rig.accept(late).outcome, rig.accept(late).outcome) == ("new", "duplicate")
 
@@ -78,14 +78,14 @@ def test_word_that_waits_for_its_platform_lets_nobody_in(make_rig):
     rig.accept(turn())
     held, told = rig.mailbox.lease(CHAT.id, "w1")
     rig.outbox.postpone(held, told, 300)
-    assert rig.accept(turn()).outcome == "crowded"
+    assert rig.accept(turn()).outcome == "overloaded"
 
 
 def test_own_word_of_a_refusal_keeps_nobody_out(make_rig):
     """There is room again before it was sent: the conversation does not stand in its own way."""
     rig = make_rig(limits=Crowded(1))
     rig.accept(turn_in(ROOMS[0]))
-    assert rig.accept(turn(event="e")).outcome == "crowded"
+    assert rig.accept(turn(event="e")).outcome == "overloaded"
     finish(rig, ROOMS[0])
     assert rig.accept(turn(event="e")).outcome == "new"
 
@@ -93,9 +93,9 @@ def test_own_word_of_a_refusal_keeps_nobody_out(make_rig):
 def test_crowd_costs_no_more_than_a_few_words(make_rig):
     """Ten and a tenth of the limit are told; the others cost nothing, and are told when there is room for that."""
     rig = make_rig(limits=Crowded(0))
-    assert {rig.accept(turn_in(room)).outcome for room in ROOMS[:12]} == {"crowded"}
+    assert {rig.accept(turn_in(room)).outcome for room in ROOMS[:12]} == {"overloaded"}
     assert [is_told(rig, room) for room in ROOMS[:12]] == [True] * 10 + [False] * 2
-    assert rig.accept(turn_in(ROOMS[11])).outcome == "crowded"
+    assert rig.accept(turn_in(ROOMS[11])).outcome == "overloaded"
     assert is_told(rig, ROOMS[11])
 
 
@@ -116,14 +116,14 @@ def test_whoever_decides_or_stops_gets_into_a_crowd(make_rig, urgent):
     held, _ = shown(rig)
     rig.mailbox.release(held)
     limits.admit(0)
-    assert [rig.accept(each).outcome for each in (urgent, turn_in(ROOMS[0]))] == ["new", "crowded"]
+    assert [rig.accept(each).outcome for each in (urgent, turn_in(ROOMS[0]))] == ["new", "overloaded"]
 
 
 def test_who_is_urgent_in_a_crowd_is_bounded_too(make_rig):
     """Strangers who all say stop are no way around it."""
     rig = make_rig(limits=Crowded(0))
     outcomes = [rig.accept(replace(turn("/stop"), conversation=room)).outcome for room in ROOMS[:21]]
-    assert outcomes == ["new"] * 20 + ["crowded"]
+    assert outcomes == ["new"] * 20 + ["overloaded"]
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_taps_and_status_have_a_limit_of_their_own(make_rig):
     held, action = shown(rig)
     rig.mailbox.release(held)
     button = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
-    assert [rig.accept(turn(tap=button)).outcome for _ in range(4)] == ["new"] * 3 + ["fast"]
+    assert [rig.accept(turn(tap=button)).outcome for _ in range(4)] == ["new"] * 3 + ["too_fast"]
     assert rig.accept(turn("yes")).outcome == "new"
     mal = [turn("/status", user="mal") for _ in range(4)]
-    assert [rig.accept(each).outcome for each in mal] == ["new"] * 3 + ["fast"]
+    assert [rig.accept(each).outcome for each in mal] == ["new"] * 3 + ["too_fast"]
     foreign = [turn(tap=button, user="mal") for _ in range(3)]
-    assert [rig.accept(each).outcome for each in (turn("hi", user="mal"), *foreign)] == ["new"] * 3 + ["fast"]
+    assert [rig.accept(each).outcome for each in (turn("hi", user="mal"), *foreign)] == ["new"] * 3 + ["too_fast"]
 
 
 def test_refused_tap_in_a_group_is_answered_with_no_message(make_rig):
@@ -181,7 +181,7 @@ def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):
         rig.pass_time(61)
     held, told = rig.mailbox.lease(CHAT.id, "w1")
     assert told.delivery(held).reply.text == ENGLISH.busy()
-    assert rig.outbox.settle(held, told, receipt="m1").turn.text == "a"
+    assert rig.outbox.mark_delivered(held, told, receipt="m1").turn.text == "a"
 
 
 def test_word_that_may_have_arrived_is_followed_by_one_more_at_most(make_rig):
@@ -194,9 +194,9 @@ def test_word_that_may_have_arrived_is_followed_by_one_more_at_most(make_rig):
         rig.outbox.postpone(held, told, 60, "suspect")
         rig.pass_time(61)
     held, first = rig.mailbox.lease(CHAT.id, "w1")
-    second = rig.outbox.settle(held, first, receipt="m1")
+    second = rig.outbox.mark_delivered(held, first, receipt="m1")
     assert (first.number, second.number) == (1, 2)
-    assert rig.outbox.settle(held, second, receipt="m2").turn.text == "a"
+    assert rig.outbox.mark_delivered(held, second, receipt="m2").turn.text == "a"
 
 
 #: Other conversations of the same shard: a crowd is counted shard by shard.
@@ -238,7 +238,7 @@ def is_told(rig, room: Conversation) -> bool:
     """Whether a word of a refusal, and nothing else, waits in this room. It is sent."""
     held, told = rig.mailbox.lease(room.id, "w1") or (None, None)
     if held and told:
-        return rig.outbox.settle(held, told, receipt="m1", let_go=True) is None
+        return rig.outbox.mark_delivered(held, told, receipt="m1", let_go=True) is None
     return held is not None and rig.mailbox.release(held) is not None
 
 
@@ -272,7 +272,7 @@ def test_a_joined_commit_sent_twice_finishes_once(rig):
     first, second = rig.mailbox.commit(held, joined, said), rig.mailbox.commit(held, joined, said)
     assert isinstance(first, QueuedReply)
     assert first.number == second.number == 1
-    assert rig.outbox.settle(held, first, receipt="m1") is None
+    assert rig.outbox.mark_delivered(held, first, receipt="m1") is None
 
 
 def test_stop_is_heard_by_the_holder(rig):

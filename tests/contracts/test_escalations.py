@@ -33,7 +33,7 @@ def asked(rig, **options):
     """Such a question, delivered, and the lane let go."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.settle(held, rig.mailbox.commit(held, work, alarmed(rig, **options)), receipt="m1")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig, **options)), receipt="m1")
     assert rig.mailbox.release(held) is None
 
 
@@ -73,7 +73,7 @@ def test_alarm_rings_for_a_worker_that_holds_the_lane(rig):
     rig.mailbox.commit(held, work, TurnChange())
     reply = rig.mailbox.release(held)
     assert rig.mailbox.release(held) == reply
-    assert rig.outbox.settle(held, reply, receipt="ops#1") is None
+    assert rig.outbox.mark_delivered(held, reply, receipt="ops#1") is None
 
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
@@ -131,7 +131,7 @@ def test_next_question_takes_the_alarm_over(rig):
     rig.pass_time(20)
     drop = Transition(look(rig).pid, ("shown",), "cancelled")
     reply = rig.mailbox.commit(held, work, replace(alarmed(rig, alarm="Look at the second"), move=drop))
-    rig.outbox.settle(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, receipt="m2")
     rig.mailbox.release(held)
     assert (later(rig, 20), later(rig, 11)) == ([], ["Look at the second"])
 
@@ -140,7 +140,7 @@ def test_question_that_was_never_delivered_alarms_nobody(rig):
     """The person was not asked: what became of it is on the list of dead deliveries."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.settle(held, rig.mailbox.commit(held, work, alarmed(rig)), dead="blocked")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig)), dead="blocked")
     rig.mailbox.release(held)
     assert later(rig, HOUR) == []
 
@@ -154,9 +154,9 @@ def test_forwarded_reply_is_never_in_doubt(rig):
     rig.end_lease()
     held, reply = lease(rig, "w3")
     assert (reply.is_forwarded, reply.suspect) == (True, False)
-    rig.outbox.settle(held, reply, receipt="ops:1#1")
-    fates, _ = rig.deliveries.fates(CHAT.id)
-    assert (fates[-1].state, fates[-1].receipt, rig.deliveries.aside("ambiguous")) == ("sent", "ops:1#1", [])
+    rig.outbox.mark_delivered(held, reply, receipt="ops:1#1")
+    fates, _ = rig.deliveries.statuses(CHAT.id)
+    assert (fates[-1].state, fates[-1].receipt, rig.deliveries.undelivered("ambiguous")) == ("sent", "ops:1#1", [])
 
 
 def test_forwarded_reply_waits_for_no_pace_of_this_channel(rig):
@@ -165,8 +165,8 @@ def test_forwarded_reply_waits_for_no_pace_of_this_channel(rig):
     rig.accept(turn())
     held, work = lease(rig, "w2")
     reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("hi"), ""),)))
-    assert rig.outbox.pace(held, reply, 0.01) == 0  # the next slot is in 100 s
-    rig.outbox.settle(held, reply, receipt="m")
+    assert rig.outbox.book_slot(held, reply, 0.01) == 0  # the next slot is in 100 s
+    rig.outbox.mark_delivered(held, reply, receipt="m")
     rig.pass_time(AFTER + 1)
     forwarded = rig.mailbox.release(held)
     assert (forwarded.is_forwarded, forwarded.wait) == (True, None)
@@ -180,7 +180,7 @@ def test_forward_is_made_once(rig):
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig)
     assert reply.delivery(held) == Delivery(first, CHAT, Reply("Look there", language="de"), silence=inf)
-    assert (reply.is_forwarded, rig.outbox.settle(held, reply, receipt="m")) == (False, None)
+    assert (reply.is_forwarded, rig.outbox.mark_delivered(held, reply, receipt="m")) == (False, None)
     assert rig.outbox.forward(to_chat()) == first
     assert rig.mailbox.release(held) is None
 

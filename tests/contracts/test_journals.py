@@ -145,7 +145,7 @@ def test_turn_behind_a_reply_that_waits_was_not_begun(rig):
         rig.outbox.postpone(held, reply, 1)
         rig.pass_time(2)
         held, reply = rig.mailbox.lease(CHAT.id, f"w{number}")
-    assert rig.outbox.settle(held, reply, receipt="m").attempt == 1
+    assert rig.outbox.mark_delivered(held, reply, receipt="m").attempt == 1
 
 
 def test_threads_that_send_the_same_write_make_it_once(rig):

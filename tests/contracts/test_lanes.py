@@ -40,7 +40,7 @@ def shown(rig):
     held, work = lease(rig)
     change, action = propose(rig)
     reply = rig.mailbox.commit(held, work, change)
-    rig.outbox.settle(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, receipt="m1")
     return held, action
 
 
@@ -74,7 +74,7 @@ def test_every_call_of_a_lost_lease_is_refused(rig):
     new, _ = lease(rig, "w2")
     for call in (
         lambda: rig.mailbox.renew(old),
-        lambda: rig.outbox.settle(old, reply, receipt="m"),
+        lambda: rig.outbox.mark_delivered(old, reply, receipt="m"),
         lambda: rig.outbox.postpone(old, reply, 1),
     ):
         with pytest.raises(LeaseLost):
@@ -122,21 +122,21 @@ def test_event_is_a_duplicate_after_it_was_worked_on(rig):
 def test_how_far_a_turn_has_come_is_known(rig):
     """platforms.md 1.1: whoever reads the platform's list asks first. Other rooms are others."""
     first, second = turn("a", event="e1"), turn("b", event="e2")
-    assert rig.mailbox.stage(first) == "unknown"
+    assert rig.mailbox.turn_status(first) == "unknown"
     rig.accept(first)
     rig.accept(second)
     held, work = lease(rig)
-    assert (rig.mailbox.stage(first), rig.mailbox.stage(second)) == ("waits", "waits")
+    assert (rig.mailbox.turn_status(first), rig.mailbox.turn_status(second)) == ("waits", "waits")
     rig.mailbox.commit(held, work, TurnChange())
-    assert (rig.mailbox.stage(first), rig.mailbox.stage(second)) == ("done", "waits")
-    assert rig.mailbox.stage(replace(first, conversation=Conversation("chat", "other"))) == "unknown"
+    assert (rig.mailbox.turn_status(first), rig.mailbox.turn_status(second)) == ("done", "waits")
+    assert rig.mailbox.turn_status(replace(first, conversation=Conversation("chat", "other"))) == "unknown"
 
 
 def test_how_far_any_name_of_an_event_has_come_is_known(rig):
     """Whatever a platform calls it: quotes and letters from anywhere are spelled as they are kept."""
     odd = turn("a", event='e"1\\ü/😀')
     rig.accept(odd)
-    assert rig.mailbox.stage(odd) == "waits"
+    assert rig.mailbox.turn_status(odd) == "waits"
 
 
 def album(number: int, **fields) -> Turn:
@@ -186,7 +186,7 @@ def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e2")).outcome == "full"
     held, told = lease(rig)
-    work = rig.outbox.settle(held, told, receipt="m")
+    work = rig.outbox.mark_delivered(held, told, receipt="m")
     rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn("b", event="e2")).outcome == "new"
 
@@ -198,7 +198,7 @@ def test_one_who_writes_too_fast_is_told_once(make_rig):
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["full"] * 3
     held, told = lease(rig)
     assert told.delivery(held).reply.text == ENGLISH.busy()
-    assert rig.outbox.settle(held, told, receipt="m").turn.text == "a"
+    assert rig.outbox.mark_delivered(held, told, receipt="m").turn.text == "a"
 
 
 def test_chatter_counts_only_where_the_bot_is(rig):
@@ -225,7 +225,7 @@ def test_commit_can_be_repeated(rig):
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, SAID)
     assert rig.mailbox.commit(held, work, SAID) == first
-    assert rig.outbox.settle(held, first, receipt="m") is None
+    assert rig.outbox.mark_delivered(held, first, receipt="m") is None
 
 
 def test_replies_come_before_the_next_turn(rig):
@@ -237,7 +237,7 @@ def test_replies_come_before_the_next_turn(rig):
     texts = []
     while isinstance(work, QueuedReply):
         texts.append(work.delivery(held).reply.text)
-        work = rig.outbox.settle(held, work, receipt="m")
+        work = rig.outbox.mark_delivered(held, work, receipt="m")
     assert (texts, work.turn.text) == (["1", "2"], "b")
 
 
@@ -246,8 +246,8 @@ def test_settle_can_be_repeated(rig):
     rig.accept(turn())
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
-    second = rig.outbox.settle(held, first, receipt="m")
-    assert rig.outbox.settle(held, first, receipt="m") == second
+    second = rig.outbox.mark_delivered(held, first, receipt="m")
+    assert rig.outbox.mark_delivered(held, first, receipt="m") == second
 
 
 def test_release_returns_what_came_in_meanwhile(rig):
@@ -299,7 +299,7 @@ def test_tries_are_counted_for_each_reply(rig):
     )
     rig.pass_time(2)
     held, second_try = lease(rig, "w2")
-    assert (second_try.attempt, rig.outbox.settle(held, second_try, receipt="m").attempt) == (2, 1)
+    assert (second_try.attempt, rig.outbox.mark_delivered(held, second_try, receipt="m").attempt) == (2, 1)
 
 
 def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
@@ -314,7 +314,7 @@ def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
     rig.pass_time(2)
     held, later = lease(rig, "w3")
     assert later.suspect
-    assert not rig.outbox.settle(held, later, receipt="m").suspect
+    assert not rig.outbox.mark_delivered(held, later, receipt="m").suspect
 
 
 def test_reply_shown_twice_to_the_same_holder_is_not_suspect(rig):
@@ -352,7 +352,7 @@ def test_dead_reply_is_kept_and_the_next_goes_on(rig):
     rig.accept(turn())
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
-    second = rig.outbox.settle(held, first, dead="Refused: blocked")
+    second = rig.outbox.mark_delivered(held, first, dead="Refused: blocked")
     assert (second.delivery(held).reply.text, rig.dead()) == ("2", 1)
 
 
@@ -409,7 +409,7 @@ def test_window_opens_when_the_preview_is_delivered(rig):
     reply = rig.mailbox.commit(held, work, propose(rig)[0])
     assert (look(rig).state, look(rig).expires_at) == ("armed", 0.0)
     rig.pass_time(3600)
-    rig.outbox.settle(rig.mailbox.lease(CHAT.id, "w2")[0], reply, receipt="m1")
+    rig.outbox.mark_delivered(rig.mailbox.lease(CHAT.id, "w2")[0], reply, receipt="m1")
     assert look(rig).state == "shown"
     assert look(rig).expires_at > 0
 
@@ -418,7 +418,7 @@ def test_action_whose_preview_cannot_be_delivered_ends(rig):
     """Nobody can agree to words that were never seen."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
     assert look(rig).state == "expired"
 
 
@@ -432,7 +432,7 @@ def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
     firsts = ((Reply("First half"), f"{PART}{pid}"),) * (pieces - 1)
     work = rig.mailbox.commit(held, work, replace(change, replies=(*firsts, (question, pid))))
     for number in range(pieces):
-        work = rig.outbox.settle(held, work, receipt=f"m{number + 1}")
+        work = rig.outbox.mark_delivered(held, work, receipt=f"m{number + 1}")
     rig.accept(turn("yes"))
     assert rig.mailbox.release(held).live["prompt"] == look(rig).prompt == f"m{pieces}"
     assert rig.store.records.read(CHAT.id, (pid,))[0].prompt == f"m{pieces}"
@@ -442,7 +442,7 @@ def test_question_without_a_receipt_has_no_prompt(rig):
     """Its platform gives none, or it was buried: nothing can be changed later."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), receipt="")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), receipt="")
     assert (look(rig).state, look(rig).prompt) == ("shown", "")
 
 
@@ -459,18 +459,18 @@ def in_two_pieces(rig):
 def test_question_in_pieces_is_shown_with_the_last_of_them(rig):
     """Half a question opens no window."""
     held, first = in_two_pieces(rig)
-    last = rig.outbox.settle(held, first, receipt="m1")
+    last = rig.outbox.mark_delivered(held, first, receipt="m1")
     assert look(rig).state == "armed"
-    rig.outbox.settle(held, last, receipt="m2")
+    rig.outbox.mark_delivered(held, last, receipt="m2")
     assert look(rig).state == "shown"
 
 
 def test_question_of_which_a_piece_never_arrives_ends(rig):
     """Nobody can agree to half of one, though the half with the buttons arrives."""
     held, first = in_two_pieces(rig)
-    last = rig.outbox.settle(held, first, dead="Refused: malformed")
+    last = rig.outbox.mark_delivered(held, first, dead="Refused: malformed")
     assert look(rig).state == "expired"
-    rig.outbox.settle(held, last, receipt="m2")
+    rig.outbox.mark_delivered(held, last, receipt="m2")
     assert look(rig).state == "expired"
 
 
@@ -549,7 +549,7 @@ def test_words_said_before_the_preview_was_delivered_are_early(rig, kind, verdic
     rig.accept(yes)
     held, work = lease(rig)
     change, action = propose(rig)
-    work = rig.outbox.settle(held, rig.mailbox.commit(held, work, change), receipt="m")
+    work = rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, change), receipt="m")
     assert rig.store.records.claim(claim_of(yes, action, held, work.seq, kind), look(rig))[0] == verdict
 
 
@@ -609,7 +609,7 @@ def test_turns_that_waited_elsewhere_were_not_written_all_at_once(make_rig):
     """They are handed over in one go: nobody is too fast for that, then or for what comes next."""
     rig = make_rig(limits=InboxLimits(in_one_go=2))
     assert {rig.mailbox.accept(turn(), waited_seconds=1).outcome for _ in range(5)} == {"new"}
-    assert [rig.accept(turn()).outcome for _ in range(3)] == ["new", "new", "fast"]
+    assert [rig.accept(turn()).outcome for _ in range(3)] == ["new", "new", "too_fast"]
 
 
 def begun(rig):
@@ -637,7 +637,7 @@ def test_late_truth_is_told_as_a_correction(rig):
     """A worker that lost its lane may still record what happened: it goes out as one more reply."""
     held, work, claim, unknown = begun(rig)
     reply = rig.mailbox.commit(held, work, replace(SAID, move=unknown))
-    rig.outbox.settle(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, receipt="m2")
     finish_late(rig, claim)
     (stored,) = rig.store.records.read(CHAT.id, (claim.pending_action_id,))
     assert (stored.state, stored.told, stored.result) == ("done", "deleted", "deleted")
@@ -681,7 +681,7 @@ def test_holder_with_nothing_left_lets_go_in_the_same_step(rig):
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID, let_go=True)
-    assert rig.outbox.settle(held, reply, receipt="m1", let_go=True) is None
+    assert rig.outbox.mark_delivered(held, reply, receipt="m1", let_go=True) is None
     assert rig.mailbox.lease(CHAT.id, "w2")[0].epoch == held.epoch + 1
 
 
@@ -690,11 +690,11 @@ def test_answer_lost_while_letting_go_is_given_again(rig):
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID, let_go=True)
-    assert [rig.outbox.settle(held, reply, receipt="m1", let_go=True) for _ in range(2)] == [None, None]
+    assert [rig.outbox.mark_delivered(held, reply, receipt="m1", let_go=True) for _ in range(2)] == [None, None]
     assert rig.mailbox.commit(held, work, SAID, let_go=True) is None
     rig.mailbox.lease(CHAT.id, "w2")
     with pytest.raises(LeaseLost):
-        rig.outbox.settle(held, reply, receipt="m1", let_go=True)
+        rig.outbox.mark_delivered(held, reply, receipt="m1", let_go=True)
 
 
 def test_holder_with_something_left_keeps_the_lane(rig):
@@ -728,14 +728,14 @@ def test_conversation_that_a_worker_holds_is_not_deferred(rig):
 def test_every_message_that_shows_a_question_is_known(rig):
     """Whoever quotes a piece, a copy or a repetition of the question quotes the question."""
     held, work = in_two_pieces(rig)
-    work = rig.outbox.settle(held, work, receipt="m1")
-    rig.outbox.settle(held, work, receipt="m2", written_at=1795204700.000123)
+    work = rig.outbox.mark_delivered(held, work, receipt="m1")
+    rig.outbox.mark_delivered(held, work, receipt="m2", written_at=1795204700.000123)
     pid = look(rig).pid
     rig.accept(turn("what?"))
     again = TurnChange(replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid)))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
-    work = rig.outbox.settle(held, work, receipt="m3")
-    rig.outbox.settle(held, work, receipt="m4", written_at=1795204799.0)
+    work = rig.outbox.mark_delivered(held, work, receipt="m3")
+    rig.outbox.mark_delivered(held, work, receipt="m4", written_at=1795204799.0)
     rig.accept(turn("yes"))
     view = StoredAction.from_hash(rig.mailbox.release(held).live)
     read = rig.store.records.read(CHAT.id, (pid,))[0]
@@ -751,7 +751,7 @@ def test_copy_of_a_question_of_which_the_platform_tells_is_known(rig):
     reply = rig.mailbox.commit(held, work, propose(rig)[0])
     delivery = reply.delivery(held).id
     rig.deliveries.report(delivery, "m1", "sent")
-    rig.outbox.settle(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, receipt="m2")
     rig.deliveries.report(delivery, "m3", "delivered")
     assert look(rig).prompts == ("m1", "m2", "m3")
 
@@ -762,7 +762,7 @@ def test_repetition_that_never_arrives_ends_nothing(rig):
     rig.accept(turn("what?"))
     again = TurnChange(replies=((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
-    rig.outbox.settle(held, work, dead="Refused: no")
+    rig.outbox.mark_delivered(held, work, dead="Refused: no")
     assert look(rig).state == "shown"
 
 
@@ -773,5 +773,5 @@ def test_messages_that_show_one_question_are_bounded(rig):
     rig.accept(turn("what?"))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), TurnChange(replies=replies))
     for number in range(60):
-        work = rig.outbox.settle(held, work, receipt=f"r{number}")
+        work = rig.outbox.mark_delivered(held, work, receipt=f"r{number}")
     assert look(rig).prompts == tuple(f"r{number}" for number in range(10, 60))

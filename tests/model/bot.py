@@ -31,9 +31,9 @@ from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import ConversationError, LeaseLost, QueuedTurn
 from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LUA as LANE_LUA
-from sayso.workers.mailbox import InboxLimits, RedisMailbox, mark
+from sayso.workers.mailbox import InboxLimits, RedisMailbox, token_prefix
 from sayso.workers.outbox import RedisOutbox
-from sayso.workers.processor import ConversationProcessor, _in_pieces
+from sayso.workers.processor import ConversationProcessor, _split_now
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import voice
 from tests.model.judge import Judge
@@ -169,8 +169,8 @@ class Bot:
 
     def bury(self, worker: str) -> None:
         """Another worker knows that this one is dead."""
-        self.judge.buried.add(f"{mark(worker)}pass")
-        self.lanes.on_shard("bury", shard_of(ROOM.id), mark(worker))
+        self.judge.buried.add(f"{token_prefix(worker)}pass")
+        self.lanes.on_shard("release_dead_worker", shard_of(ROOM.id), token_prefix(worker))
 
     def busy(self) -> bool:
         """Whether there is anything left to be done, by the index of work."""
@@ -203,7 +203,7 @@ class ModelDrain(ConversationProcessor):
     async def pass_through(self, worker: Worker) -> None:
         """Work as `run` does."""
         asked = self.clock()
-        taken = await reach(self.mailbox.lease, worker.conversation, f"{mark(worker.name)}pass")
+        taken = await reach(self.mailbox.lease, worker.conversation, f"{token_prefix(worker.name)}pass")
         if taken is None:
             return
         worker.held = HeldLease(taken[0], asked)
@@ -217,7 +217,7 @@ class ModelDrain(ConversationProcessor):
         worker.answering = True
         try:
             change = await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
-            return _in_pieces(change, self.postman._channels["chat"])
+            return _split_now(change, self.sender._channels["chat"])
         except asyncio.CancelledError:  # what a turn's time limit does to it
             return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
         except (ConversationError, TypeError):  # the second is a mistake of ours

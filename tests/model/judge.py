@@ -20,7 +20,7 @@ from tests.model.world import Event, Proposal, World, result_of, shown
 #: How often an effect may be begun if it may be repeated.
 MOST_STARTS = 3
 #: What only the holder of a lane may do. (A lane that was lost is let go in silence.)
-_FENCED = ("renew", "commit", "settle", "postpone", "claim", "start")
+_FENCED = ("renew", "commit", "delivered", "postpone", "claim", "start")
 
 
 class Judge:

@@ -29,7 +29,7 @@ STOPS = st.sampled_from((
     ("lease", "after"), ("claim", "before"), ("claim", "before"), ("claim", "after"), ("start", "before"),
     ("start", "before"), ("start", "after"), ("start", "after"), ("start", "after"), ("finish", "before"),
     ("finish", "before"), ("finish", "before"), ("finish", "after"), ("commit", "before"), ("commit", "after"),
-    ("settle", "before"), ("settle", "after"), ("release", "before"), ("change", "before"), ("read", "after"),
+    ("delivered", "before"), ("delivered", "after"), ("release", "before"), ("change", "before"), ("read", "after"),
 ))  # fmt: skip
 
 

@@ -104,7 +104,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "settings": SimpleNamespace(limits=InboxLimits(), key_prefix=PREFIX),
         "channels": {},
         "spool": None,
-        "tides": (),
+        "tide": None,
         "alerts": MemoryAlerts(),
         **parts,
     }

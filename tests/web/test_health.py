@@ -15,7 +15,6 @@ from sayso.pending.redis.scripts import CURE
 from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.client import DataLossGuard, keys_of
-from sayso.workers.sharding.shards import Primary
 from sayso.workers.spool import SpoolFull
 from tests.web.services import FakeChannel, browser
 
@@ -24,7 +23,7 @@ AWAY = "redis://:s3cr3t@127.0.0.1:1"
 
 def health_of(client: Redis, **parts):
     """A browser in front of an app whose Redis this is."""
-    return browser(primaries=(Primary("", "", client),), **parts)
+    return browser(redis=client, **parts)
 
 
 def spool_of(count: int, trouble: Exception | None = None):
@@ -59,15 +58,6 @@ def test_readiness_changes_nothing_in_redis(redis_client: Redis):
     before = set(redis_client.keys())
     assert client.get("/readyz").status_code == 200
     assert set(redis_client.keys()) == before
-
-
-def test_node_that_is_away_stops_only_its_own_conversations(redis_client: Redis):
-    """Ready while another node takes webhooks; the whole bot is degraded."""
-    client = browser(primaries=(Primary("a", "", redis_client), Primary("b", "", connect(AWAY))))
-    Heartbeat(redis_client).beat()
-    ready, full = client.get("/readyz"), client.get("/healthz?full")
-    assert (ready.status_code, ready.json["redis"]) == (200, "b: ConnectionError")
-    assert (full.status_code, full.json["shards"]) == (503, {"a": 1, "b": 0})
 
 
 def test_redis_that_refuses_writes_is_not_ready(tmp_path: Path):
@@ -152,7 +142,7 @@ def test_whatever_else_is_wrong_is_told(redis_client: Redis, what: str):
 def test_halted_redis_is_not_ready(redis_client: Redis):
     """Whatever else is well; the cure is named, and nothing that only insiders know."""
     tide = DataLossGuard(redis_client)
-    client = health_of(redis_client, tides=(tide,))
+    client = health_of(redis_client, tide=tide)
     assert client.get("/readyz").status_code == 200
     redis_client.set(keys_of()[2], "{}")
     ready = client.get("/readyz")

@@ -68,7 +68,7 @@ def polled(bot: Bot, mailbox: FakeMailbox | None = None, alerts: MemoryAlerts | 
     """A poller of the bot, in front of a mailbox."""
     gate = AccessControl(mailbox or FakeMailbox(), voice)
     return Poller(
-        bot, Ingress(SimpleNamespace(gate=gate, spool=None, tides=(), alerts=alerts or MemoryAlerts())), Held()
+        bot, Ingress(SimpleNamespace(gate=gate, spool=None, tide=None, alerts=alerts or MemoryAlerts())), Held()
     )
 
 

@@ -186,9 +186,9 @@ class Story:
             texts=self.texts,
         )
         channels = {"chat": self.channel}
-        postman = ReplySender(Mortal(self.rig.outbox, self.life), channels, texts_for)
+        sender = ReplySender(Mortal(self.rig.outbox, self.life), channels, texts_for)
         return ConversationProcessor(
-            Mortal(self.rig.mailbox, self.life), postman, channels, {"chat": agent}, voice, joins=True
+            Mortal(self.rig.mailbox, self.life), sender, channels, {"chat": agent}, voice, joins=True
         )
 
     def work(self) -> bool:

@@ -55,7 +55,7 @@ def room_where(during, **options) -> Room:
 
 
 def test_album_of_a_server_whose_clock_was_ahead_waits_no_longer():
-    """A shard that moved, or a server that was put in the place of another, may count from another moment."""
+    """A server that was put in the place of another may count from another moment."""
     slept = []
 
     async def sleep(seconds: float) -> None:

@@ -151,7 +151,7 @@ def test_what_is_looked_at_again_later_still_counts_as_waiting(town):
     same = [name for name in names if shard_of(Conversation("chat", name).id) == 7]
     assert {town.write(name) for name in same[:room]} == {"new"}
     town.round()
-    assert town.write(same[room]) == "crowded"
+    assert town.write(same[room]) == "overloaded"
 
 
 def test_put_off_again_says_the_same(town):

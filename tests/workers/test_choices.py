@@ -213,7 +213,7 @@ def test_choice_is_stopped_like_any_words(shop):
 
     async def deaf(*_, **__):
         shop.rig.accept(turn("/stop"))
-        shop.drain.look_up(CHAT.id)
+        shop.drain.renew_now(CHAT.id)
         await asyncio.sleep(3)
         raise AssertionError("nobody stopped it")
 

@@ -56,8 +56,8 @@ class Room:
         agent = Agent(tools or [delete, find], self.provider, config, selector=selector)
         self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals, **options)
         channels = {"chat": self.channel}
-        postman = ReplySender(self.rig.outbox, channels, texts_for)
-        self.drain = ConversationProcessor(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
+        sender = ReplySender(self.rig.outbox, channels, texts_for)
+        self.drain = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, **fields) -> str:
         """A turn and its answer."""

@@ -20,7 +20,7 @@ from sayso.channels.types import Reply
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.workers import processor as drain
-from sayso.workers.alerts import MemoryNotebook, RedisSharedCache
+from sayso.workers.alerts import MemorySharedCache, RedisSharedCache
 from sayso.workers.progress import DraftMessage, DraftRateLimiter
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
@@ -52,12 +52,12 @@ QUEUED = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
 class Show:
     """A draft on a clock that stands still until it is told how many pauses pass."""
 
-    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, easel=None) -> None:
+    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, rate_limiter=None) -> None:
         self.slept = []
-        self.notes = notes or MemoryNotebook(clock=lambda: sum(self.slept))
+        self.notes = notes or MemorySharedCache(clock=lambda: sum(self.slept))
         self._passes = asyncio.Semaphore(0)
-        easel = easel or DraftRateLimiter(clock=lambda: sum(self.slept))
-        self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, easel=easel, sleep=self._sleep)
+        rate_limiter = rate_limiter or DraftRateLimiter(clock=lambda: sum(self.slept))
+        self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, rate_limiter=rate_limiter, sleep=self._sleep)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
         """So many pauses pass, and what is shown after each is noted, unless its platform `hangs`."""
@@ -146,8 +146,8 @@ def test_platform_that_asks_to_wait_is_not_shown_more_before():
     played(scene)
 
 
-def taking_turns(easel: DraftRateLimiter, clock: list[float], times: int) -> list[float]:
-    """When so many drafts are shown on this easel."""
+def taking_turns(rate_limiter: DraftRateLimiter, clock: list[float], times: int) -> list[float]:
+    """When so many drafts are shown on this rate_limiter."""
     shown = []
 
     async def sleep(seconds: float) -> None:
@@ -155,7 +155,7 @@ def taking_turns(easel: DraftRateLimiter, clock: list[float], times: int) -> lis
 
     async def scene() -> None:
         for _ in range(times):
-            await easel.turn(sleep)
+            await rate_limiter.turn(sleep)
             shown.append(clock[0])
 
     asyncio.run(scene())
@@ -172,8 +172,8 @@ def taking_turns(easel: DraftRateLimiter, clock: list[float], times: int) -> lis
 def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
     """However many answers come at once: else the platform asks the whole channel to wait, replies and all."""
     clock = [100.0]
-    easel = DraftRateLimiter.of(pace, clock=lambda: clock[0])
-    assert taking_turns(easel, clock, 3) == shown
+    rate_limiter = DraftRateLimiter.of(pace, clock=lambda: clock[0])
+    assert taking_turns(rate_limiter, clock, 3) == shown
 
 
 @pytest.mark.parametrize(
@@ -182,22 +182,22 @@ def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
 def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
     """Each would only be refused in its turn, and the platform count it."""
     clock = [100.0]
-    easel = DraftRateLimiter(clock=lambda: clock[0])
+    rate_limiter = DraftRateLimiter(clock=lambda: clock[0])
 
     async def scene() -> None:
         screen = Screen()
         screen.errors = [RateLimited(asked)]
-        show = Show(screen, easel=easel)
+        show = Show(screen, rate_limiter=rate_limiter)
         await show.draft.begin()
         await show.draft("a")
         await show.pause()
         await show.draft.end()
 
     played(scene)
-    assert taking_turns(easel, clock, 1) == [shown]
+    assert taking_turns(rate_limiter, clock, 1) == [shown]
 
 
-@pytest.mark.parametrize("make", [lambda _: MemoryNotebook(clock=lambda: 0.0), RedisSharedCache])
+@pytest.mark.parametrize("make", [lambda _: MemorySharedCache(clock=lambda: 0.0), RedisSharedCache])
 def test_drafts_of_other_workers_wait_too(redis_client, make):
     """pains.md 12: a platform that asked one process to wait is not asked by the next."""
     notes = make(redis_client)
@@ -218,7 +218,7 @@ def test_drafts_of_other_workers_wait_too(redis_client, make):
 def test_rest_of_all_drafts_ends(redis_client):
     """When the platform said."""
     notes, clock = RedisSharedCache(redis_client), [0.0]
-    passing = MemoryNotebook(clock=lambda: clock[0])
+    passing = MemorySharedCache(clock=lambda: clock[0])
     for each in (notes, passing):
         each.put("rest", "1", seconds=30)
     assert 29 <= redis_client.ttl("sayso:note:rest") <= 30
@@ -239,13 +239,13 @@ def test_answer_goes_out_at_once_although_its_draft_was_refused():
     assert edits(room) == [("Hello", ""), ("there", "")]
 
 
-def test_drafts_of_one_worker_share_an_easel():
+def test_drafts_of_one_worker_share_an_rate_limiter():
     """Whatever conversation they are in."""
     room = streaming_room()
     room.work("hi")
-    easel = room.drain._easels["chat"]
+    rate_limiter = room.drain._draft_limiters["chat"]
     room.work("hi")
-    assert room.drain._easels == {"chat": easel}
+    assert room.drain._draft_limiters == {"chat": rate_limiter}
 
 
 @pytest.mark.parametrize("error", [Refused("no"), DeliveryUncertain("?"), RuntimeError("bug")])
@@ -415,7 +415,7 @@ def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
         async with asyncio.timeout(5):
             await room.channel.seen.wait()
         room.hear("/stop")
-        room.drain.look_up(CHAT.id)
+        room.drain.renew_now(CHAT.id)
         await working
 
     asyncio.run(scene())
@@ -454,9 +454,9 @@ def test_nothing_is_streamed_where_it_is_not_configured():
 def test_what_edits_a_message_already_keeps_its_own():
     """The draft is taken up by the first words that are free."""
     outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
-    change = drain._in_place_of("d1", TurnChange(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
+    change = drain._replace_draft("d1", TurnChange(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
     assert [reply.edits for reply, _ in change.replies] == ["p1", "", "d1"]
-    assert drain._in_place_of("", change) == change
+    assert drain._replace_draft("", change) == change
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_what_edits_a_message_already_keeps_its_own():
 )
 def test_draft_of_an_answer_without_words_does_not_stay(said):
     """As after a stop, or where there is only a file: half an answer, or "still working", must not stand there."""
-    change = drain._in_place_of("d1", TurnChange(replies=tuple((reply, "") for reply in said)))
+    change = drain._replace_draft("d1", TurnChange(replies=tuple((reply, "") for reply in said)))
     assert change.replies == ((Reply("…", edits="d1", optional=True), ""), *((reply, "") for reply in said))
 
 

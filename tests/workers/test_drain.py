@@ -15,7 +15,7 @@ from sayso.pending.turns.change import TurnChange
 from sayso.workers import processor as drain
 from sayso.workers import progress as beside
 from sayso.workers import sender
-from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, _in_pieces
+from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, _split_now
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
@@ -28,8 +28,8 @@ class Room:
         self.rig, self.channel = MemoryRig(), FakeChannel()
         channels = {"chat": self.channel}
         agents = {"chat": agent or FakeAgent(answer)}
-        postman = ReplySender(self.rig.outbox, channels, texts_for, chance=lambda: 1.0)
-        self.drain = ConversationProcessor(self.rig.mailbox, postman, channels, agents, voice, **options)
+        sender = ReplySender(self.rig.outbox, channels, texts_for, chance=lambda: 1.0)
+        self.drain = ConversationProcessor(self.rig.mailbox, sender, channels, agents, voice, **options)
 
     def hear(self, *texts: str) -> None:
         """Accept turns."""
@@ -62,10 +62,12 @@ def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
     now = [0.0]
     room = Room(clock=lambda: now[0])
 
-    async def stopped() -> None:
-        now[0] += drain.LEASE_MS / 1000
+    class Stopped(asyncio.Lock):
+        async def acquire(self) -> bool:
+            now[0] += drain.LEASE_MS / 1000
+            return await super().acquire()
 
-    monkeypatch.setattr(room.drain.postman._turnstile, "step", stopped)
+    monkeypatch.setattr(room.drain.sender, "_start_in_turn", Stopped())
     assert room.work("a") == []
     room.rig.end_lease()
     assert room.rig.mailbox.lease(CHAT.id, "other")[1].number == 1
@@ -286,7 +288,7 @@ def test_refused_reply_is_buried_and_the_next_goes_out():
     room = Room()
     room.channel.errors = [Refused("blocked")]
     assert (room.work("a", "b"), room.rig.dead()) == (["B"], 1)
-    assert "Refused" in room.rig.mailbox.aside("dead")[0].reason
+    assert "Refused" in room.rig.mailbox.undelivered("dead")[0].reason
 
 
 def test_adapter_that_crashes_is_a_try():
@@ -368,7 +370,7 @@ def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
 def test_each_piece_of_a_question_belongs_to_it():
     """The window opens with the last; if one before it never arrives, the question ends."""
     change = TurnChange(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
-    pieces = _in_pieces(change, FakeChannel()).replies
+    pieces = _split_now(change, FakeChannel()).replies
     assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
 
 
@@ -378,7 +380,7 @@ def test_edit_that_a_platform_cannot_show_is_left_out():
     channel.pieces = lambda reply: () if reply.optional else (reply,)
     edit = Reply("Delete it?", edits="m7", optional=True)
     change = TurnChange(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
-    assert _in_pieces(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
+    assert _split_now(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
 
 
 def test_busy_conversation_is_handed_over():

@@ -74,7 +74,7 @@ def test_model_that_fails_once_tools_have_acted_is_told_with_its_reason(kind):
     words = story.work_on()
     assert words == ENGLISH.model_lost(kind)
     assert words != ENGLISH.model_lost()
-    (fate,) = story.rig.deliveries.fates(CHAT.id)[0]
+    (fate,) = story.rig.deliveries.statuses(CHAT.id)[0]
     assert fate.reason == f"kind={kind} status=429 model=m-1"
 
 

@@ -42,7 +42,7 @@ def kept(redis_client) -> str:
 
 def erasure(redis_client, **options) -> Erasure:
     """An erasure that does not wait."""
-    return Erasure([redis_client], PREFIX, sleep=lambda _: None, **options)
+    return Erasure(redis_client, PREFIX, sleep=lambda _: None, **options)
 
 
 def test_in_a_group_only_the_words_of_the_person_go(rig: RedisRig, redis_client):
@@ -89,7 +89,7 @@ def test_a_turn_that_comes_meanwhile_does_not_bring_the_history_back(redis_clien
     rig.accept(replace(turn("ana talked"), user_id="ana"))
     lease, work = rig.mailbox.lease(CHAT.id, "w")
     rig.mailbox.commit(lease, work, TurnChange(history="ana history"), let_go=True)
-    Erasure([Overtaken(redis_client, rig)], PREFIX, sleep=lambda _: None).erase(ErasedPerson("chat", frozenset({ANA})))
+    Erasure(Overtaken(redis_client, rig), PREFIX, sleep=lambda _: None).erase(ErasedPerson("chat", frozenset({ANA})))
     assert "ana history" not in kept(redis_client)
 
 

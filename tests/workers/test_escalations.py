@@ -40,8 +40,8 @@ class Room:
         self.channels = {"chat": self.channel, "ops": self.ops}
         agent = Agent([delete], OfflineProvider(), AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, escalation=Escalation(30, to, language), **options)
-        self.postman = ReplySender(rig.outbox, self.channels, texts_for)
-        self.drain = ConversationProcessor(rig.mailbox, self.postman, self.channels, {"chat": self.agent}, voice)
+        self.sender = ReplySender(rig.outbox, self.channels, texts_for)
+        self.drain = ConversationProcessor(rig.mailbox, self.sender, self.channels, {"chat": self.agent}, voice)
 
     def say(self, text: str) -> list[str]:
         """A turn; what the person hears."""
@@ -100,19 +100,19 @@ def test_worker_killed_between_the_two_lanes_alarms_once(make_room):
     """Put there and not settled here: the next one finds it there, and neither is in doubt."""
     room = make_room()
     room.say("delete INV-7")
-    settle = room.rig.outbox.settle
+    settle = room.rig.outbox.mark_delivered
 
     def killed(*args, **options):
-        room.rig.outbox.settle = settle
+        room.rig.outbox.mark_delivered = settle
         raise Killed
 
-    room.rig.outbox.settle = killed
+    room.rig.outbox.mark_delivered = killed
     with pytest.raises(Killed):
         room.later(31)
     assert room.work(OPS) == [ALARM]
     room.rig.end_lease()
     assert (room.work(), room.work(OPS)) == ([], [])
-    assert [fate.state for fate in room.rig.deliveries.fates(CHAT.id)[0]] == ["sent", "sent"]
+    assert [fate.state for fate in room.rig.deliveries.statuses(CHAT.id)[0]] == ["sent", "sent"]
 
 
 def test_dead_channel_of_the_operators_holds_up_nobody_else(make_room):
@@ -131,7 +131,7 @@ def test_alarm_waits_where_its_channel_is_unknown(make_room):
     room.say("delete INV-7")
     del room.channels["ops"]
     room.later(31)
-    assert room.rig.deliveries.aside("dead") == []
+    assert room.rig.deliveries.undelivered("dead") == []
     assert room.rig.mailbox.lease(OPS.id, "w2") is not None
     assert room.say("yes") == ["deleted INV-7"]
 
@@ -142,7 +142,7 @@ def test_alarm_that_finds_no_room_is_dead_here(make_room):
     forward, room.rig.outbox.forward = room.rig.outbox.forward, lambda delivery: ""
     room.say("delete INV-7")
     room.later(31)
-    (dead,) = room.rig.deliveries.aside("dead")
+    (dead,) = room.rig.deliveries.undelivered("dead")
     assert dead.reason == "too many replies wait in the conversation that it is for"
     room.rig.outbox.forward = forward
     room.rig.deliveries.retry(dead.id)
@@ -190,7 +190,7 @@ def test_full_lane_of_the_operators_keeps_what_it_has(make_room):
         room.rig.outbox.forward(_alarm(number))
     room.say("delete INV-7")
     assert room.later(31) == []
-    assert (len(room.rig.deliveries.aside("dead")), len(room.work(OPS))) == (1, MAX_WAITING)
+    assert (len(room.rig.deliveries.undelivered("dead")), len(room.work(OPS))) == (1, MAX_WAITING)
 
 
 def _alarm(number: int) -> Delivery:

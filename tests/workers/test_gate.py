@@ -70,8 +70,8 @@ def test_person_who_was_removed_confirms_nothing(site: Site):
     for remove in (site.register.forget, site.register.block):
         site.register.approve("chat", "ana")
         remove("chat", "ana")
-        assert site.hear("yes") in ("stranger", "ignored")
-        assert site.hear(tap=yes) in ("stranger", "ignored")
+        assert site.hear("yes") in ("unknown_sender", "ignored")
+        assert site.hear(tap=yes) in ("unknown_sender", "ignored")
         site.bot.work()
     assert site.bot.deleted == []
 
@@ -81,7 +81,7 @@ def test_person_who_was_taken_off_the_list_confirms_nothing(site: Site):
     site.open(allow=["ana"])
     assert "Delete A" in site.say("delete A")
     site.open(allow=["bob"])
-    assert site.hear("yes") == site.hear(tap=site.bot.buttons[0].data) == "stranger"
+    assert site.hear("yes") == site.hear(tap=site.bot.buttons[0].data) == "unknown_sender"
     site.bot.work()
     assert site.bot.deleted == []
 
@@ -89,7 +89,7 @@ def test_person_who_was_taken_off_the_list_confirms_nothing(site: Site):
 def test_words_of_a_stranger_reach_nobody(site: Site):
     """No model, no history, no mailbox: only the answer is kept."""
     site.open(allow=["bob"])
-    assert site.hear("my secret") == "stranger"
+    assert site.hear("my secret") == "unknown_sender"
     if isinstance(site.rig, RedisRig):
         client = site.rig.client
         kept = [key for key in client.scan_iter("*") if ":in:" in key or ":history:" in key or ":journal:" in key]
@@ -113,7 +113,7 @@ def test_blocked_person_hears_nothing(site: Site):
 def test_stranger_is_told_once_an_hour(site: Site):
     """Not for each message, whatever they send."""
     site.open(allow=[])
-    assert {site.hear(text) for text in ("a", "b", "/stop")} == {"stranger"}
+    assert {site.hear(text) for text in ("a", "b", "/stop")} == {"unknown_sender"}
     assert site.heard == [ENGLISH.stranger()]
     site.rig.pass_time(61)
     site.hear("c")
@@ -179,11 +179,11 @@ def test_chatter_of_known_people_is_as_the_groups_rule_says(site: Site):
 def test_person_who_is_too_fast_is_told_once_and_their_platform_does_not_repeat(site: Site):
     """Over all their conversations on this channel, together; nobody else's."""
     site.open(per_minute=2)
-    assert [site.hear(text) for text in "abc"] == ["new", "new", "hasty"]
+    assert [site.hear(text) for text in "abc"] == ["new", "new", "rate_limited"]
     elsewhere = replace(turn("d"), conversation=Conversation("chat", "elsewhere"))
     accepted = site.gate.accept(elsewhere)
-    assert (accepted.outcome, accepted.refused) == ("hasty", False)
-    assert site.hear("e") == "hasty"
+    assert (accepted.outcome, accepted.refused) == ("rate_limited", False)
+    assert site.hear("e") == "rate_limited"
     assert site.hear(user="bob") == "new"
     assert site.heard.count(ENGLISH.too_fast()) == 1
 
@@ -193,7 +193,7 @@ def test_yes_is_never_too_fast(site: Site):
     site.open(per_minute=1)
     assert "Delete A" in site.say("delete A")
     assert site.say("yes") == "deleted A"
-    assert site.hear("and now?") == "hasty"
+    assert site.hear("and now?") == "rate_limited"
     assert site.hear(tap="x" * 40) == site.hear("/stop") == "new"
 
 
@@ -202,7 +202,7 @@ def test_turn_that_comes_twice_counts_once(site: Site):
     site.open(per_minute=2)
     assert [site.hear("a", event="e1") for _ in range(3)] == ["new", "duplicate", "duplicate"]
     assert site.hear("b", event="e2") == "new"
-    assert [site.hear("b", event="e2"), site.hear("c")] == ["duplicate", "hasty"]
+    assert [site.hear("b", event="e2"), site.hear("c")] == ["duplicate", "rate_limited"]
 
 
 def test_chatter_uses_nothing_up(site: Site):
@@ -215,7 +215,7 @@ def test_chatter_uses_nothing_up(site: Site):
 def test_hasty_chatter_is_not_answered(site: Site):
     """Nobody asked the bot."""
     site.open(per_minute=1)
-    assert [site.hear("hello"), site.hear("to others", addressed=False)] == ["new", "hasty"]
+    assert [site.hear("hello"), site.hear("to others", addressed=False)] == ["new", "rate_limited"]
     assert ENGLISH.too_fast() not in site.heard
 
 
@@ -261,4 +261,4 @@ def test_judging_keeps_and_says_nothing(site: Site):
     """Whoever reads a list afterwards asks first: a stranger does not hear of it, and gets no code."""
     site.open(pairing=True)
     assert isinstance(site.gate.judge(turn()), Stranger)
-    assert (site.heard, site.people.waiting("chat"), site.gate.stage(turn(event="e1"))) == ([], [], "unknown")
+    assert (site.heard, site.people.waiting("chat"), site.gate.turn_status(turn(event="e1"))) == ([], [], "unknown")

@@ -395,7 +395,7 @@ async def hang(what: str) -> str:
     story = playing.get()
     if what == "stop":
         story.hear("/stop")
-        story.drain.look_up(CHAT.id)
+        story.drain.renew_now(CHAT.id)
     else:  # its time is over
         story.drain._at_work[CHAT.id]._working[1].reschedule(0)
     return await asyncio.Event().wait()

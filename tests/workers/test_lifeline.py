@@ -21,7 +21,7 @@ WORKER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
     from sayso.workers.recovery import WorkerLock
-    line = WorkerLock(Path(sys.argv[1]), "a")
+    line = WorkerLock(Path(sys.argv[1]))
     line.hold()
     print(line.name, flush=True)
     time.sleep(60)
@@ -47,7 +47,7 @@ def test_killed_worker_is_buried_once(worker, tmp_path):
     """Also by one that began after its death; and then it is forgotten."""
     worker.kill()
     worker.wait()
-    assert [buried(WorkerLock(tmp_path, "a")) for _ in range(2)] == [[worker.name], []]
+    assert [buried(WorkerLock(tmp_path)) for _ in range(2)] == [[worker.name], []]
 
 
 @pytest.mark.parametrize("state", ["runs", "is stopped"])
@@ -55,7 +55,7 @@ def test_worker_that_lives_is_not_buried(worker, tmp_path, state):
     """A process that the machine does not let run is not dead: it may go on in the middle of something."""
     if state == "is stopped":
         os.kill(worker.pid, signal.SIGSTOP)
-    assert buried(WorkerLock(tmp_path, "a")) == []
+    assert buried(WorkerLock(tmp_path)) == []
 
 
 def test_worker_does_not_bury_itself_nor_those_of_its_process(tmp_path):
@@ -66,26 +66,19 @@ def test_worker_does_not_bury_itself_nor_those_of_its_process(tmp_path):
     assert (buried(ours), buried(other)) == ([], [])
 
 
-def test_those_who_work_for_others_are_left_to_these(worker, tmp_path):
-    """What somebody held on another primary can only be freed there."""
-    worker.kill()
-    worker.wait()
-    assert buried(WorkerLock(tmp_path, "b")) == []
-
-
 def test_another_machines_locks_say_nothing_here(worker, tmp_path, monkeypatch):
     """The folder may be shared by machines whose locks do not reach each other."""
     worker.kill()
     worker.wait()
     monkeypatch.setattr(lifeline, "_this_run", lambda: "another")
-    assert buried(WorkerLock(tmp_path, "a")) == []
+    assert buried(WorkerLock(tmp_path)) == []
 
 
 def test_what_cannot_be_settled_now_is_settled_later(worker, tmp_path):
     """Redis may be away just when somebody died."""
     worker.kill()
     worker.wait()
-    line = WorkerLock(tmp_path, "a")
+    line = WorkerLock(tmp_path)
     with pytest.raises(ConnectionError):
         line.bury(lambda name: (_ for _ in ()).throw(ConnectionError("away")))
     assert buried(line) == [worker.name]
@@ -137,5 +130,5 @@ class TestBurial:
         """Whoever buried may die between freeing a lane and waking it."""
         rig.accept(turn())
         rig.mailbox.lease(CHAT.id, new_token("dead"))
-        rig.reaper._scripts.on_every_shard("bury", "dead.")
+        rig.reaper._scripts.on_every_shard("release_dead_worker", "dead.")
         assert rig.overdue() == [CHAT.id]

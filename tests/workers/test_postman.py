@@ -91,7 +91,7 @@ class Post:
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
         paces = {"chat": lambda _: pace} if pace else {}
-        self.postman = ReplySender(
+        self.sender = ReplySender(
             self.rig.outbox, {"chat": self.platform}, texts_for, paces=paces, receipts=receipts, chance=lambda: 1.0,
             sleep=self._sleep,
         )  # fmt: skip
@@ -129,7 +129,7 @@ class Post:
         lease, work = taken
         try:
             while isinstance(work, QueuedReply):
-                work = asyncio.run(self.postman.carry(lease, work, lambda: True))
+                work = asyncio.run(self.sender.send(lease, work, lambda: True))
             self.rig.mailbox.release(lease)
         except ConversationParked:
             return
@@ -147,7 +147,7 @@ class Post:
 
 def check(post: Post, replies: int) -> None:
     """Order of first arrivals, nothing lost that is not on the operator's list, silence kept when asked for."""
-    dead = {fate.text: fate for fate in post.rig.deliveries.aside("dead")}
+    dead = {fate.text: fate for fate in post.rig.deliveries.undelivered("dead")}
     for room in post.rooms.values():
         said, came = [f"{room.chat} {number}" for number in range(replies)], post.platform.firsts(room.chat)
         assert came == [text for text in said if text in came]
@@ -178,7 +178,7 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_holds_nobody_up_for
 
     post.platform.pieces = broken
     post.run()
-    (fate,) = post.rig.deliveries.aside("dead")
+    (fate,) = post.rig.deliveries.undelivered("dead")
     assert (fate.tries, fate.doubtful) == (sender.MAX_ATTEMPTS, True)
 
 
@@ -208,7 +208,7 @@ def test_reply_is_dead_after_ten_tries_and_the_next_goes_on(caplog):
     """Its operator finds it in the log and on the list, with what is needed for another try."""
     post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
     post.run()
-    (fate,) = post.rig.deliveries.aside("dead")
+    (fate,) = post.rig.deliveries.undelivered("dead")
     assert (fate.tries, fate.doubtful, fate.text) == (10, True, "c0 0")
     assert post.platform.arrived == [("c0", "c0 1")]
     assert "reply.dead" in caplog.messages
@@ -218,7 +218,7 @@ def test_reply_that_is_put_back_arrives_marked():
     """What was given up in doubt may be there already: its second life says so, after the newer replies."""
     post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
     post.run()
-    (fate,) = post.rig.deliveries.aside("dead")
+    (fate,) = post.rig.deliveries.undelivered("dead")
     sent, post.platform.send = [], lambda delivery: _take(sent, delivery)
     post.rig.deliveries.retry(fate.id)
     post.run()
@@ -239,7 +239,7 @@ def test_reply_the_platform_reported_is_not_sent_again():
     post.rig.deliveries.report(f"{room}#1", "m7", "delivered")
     post.run()
     assert post.platform.arrived == [("c0", "c0 0")]
-    assert post.rig.deliveries.fates(room)[0][0].receipt == "m7"
+    assert post.rig.deliveries.statuses(room)[0][0].receipt == "m7"
 
 
 def test_one_wait_holds_for_all_conversations():
@@ -282,14 +282,14 @@ def test_short_wait_is_slept_and_counts_as_no_try():
     post = Post([], replies=2, pace=RateLimit(per_second=10))
     post.run()
     assert post.slept == [pytest.approx(0.1, abs=0.01)]
-    assert [fate.tries for fate in post.rig.deliveries.fates(next(iter(post.rooms)))[0]] == [1, 1]
+    assert [fate.tries for fate in post.rig.deliveries.statuses(next(iter(post.rooms)))[0]] == [1, 1]
 
 
 def test_pace_is_said_once_by_a_process():
     """After that it comes with the reply, without a further call."""
     post, said = Post([], replies=5, pace=RateLimit(per_second=100)), []
-    pace = post.rig.outbox.pace
-    post.rig.outbox.pace = lambda *given: said.append(given) or pace(*given)
+    pace = post.rig.outbox.book_slot
+    post.rig.outbox.book_slot = lambda *given: said.append(given) or pace(*given)
     post.run()
     assert len(said) == 1
 
@@ -307,7 +307,7 @@ def test_only_a_closed_address_is_marked(error, closed):
 
     post.platform.send = refuse
     post.run()
-    assert post.rig.deliveries.fates(room)[1] == closed
+    assert post.rig.deliveries.statuses(room)[1] == closed
 
 
 def test_platform_without_a_number_is_tried_less_and_less_often():
@@ -348,9 +348,9 @@ def test_reply_whose_person_never_writes_is_given_up_after_a_week():
     """Each one behind it waits for itself."""
     post = Post(["window"])
     post.run_for(8 * 24 * 3600)
-    (fate,) = post.rig.deliveries.aside("dead")
+    (fate,) = post.rig.deliveries.undelivered("dead")
     assert fate.reason == "WindowClosed: nobody wrote for 7 days"
-    assert (len(post.platform.tries), post.rig.deliveries.aside("held")) == (1, [])
+    assert (len(post.platform.tries), post.rig.deliveries.undelivered("held")) == (1, [])
 
 
 def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
@@ -359,7 +359,7 @@ def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
     (room,) = post.rooms.values()
     post.rig.mailbox.accept(replace(turn(), conversation=room))
     post.run_for(3600)
-    (fate,) = post.rig.deliveries.aside("dead")
+    (fate,) = post.rig.deliveries.undelivered("dead")
     assert (fate.reason, fate.tries) == ("WindowClosed: 24 hours", 10)
 
 
@@ -371,7 +371,7 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
     post.run_for(3600)
     assert len(post.platform.tries) == pytest.approx(60, abs=3)
     assert (post.platform.arrived, post.rig.dead()) == ([], 0)
-    assert [alert.words for alert in post.postman._alerts.of(["chat"])] == ["the token is wrong: set TOKEN"]
+    assert [alert.words for alert in post.sender._alerts.of(["chat"])] == ["the token is wrong: set TOKEN"]
     assert "channel.down" in caplog.messages
     post.platform.faults = iter(())
     post.run_for(120)
@@ -386,7 +386,7 @@ def test_nothing_is_sent_to_an_address_that_is_closed():
     post = Post(["blocked"], replies=3)
     post.run()
     assert len(post.platform.tries) == 1
-    assert {fate.reason for fate in post.rig.deliveries.aside("dead")} == {"AddressClosed: blocked"}
+    assert {fate.reason for fate in post.rig.deliveries.undelivered("dead")} == {"AddressClosed: blocked"}
     post.say(Reply("welcome back"))
     post.run()
     assert post.platform.arrived == [("c0", "welcome back")]
@@ -405,12 +405,12 @@ def test_reply_of_which_a_dead_worker_kept_the_receipt_is_not_sent_again(tmp_pat
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(post.rig.outbox, "settle", die)
+        patch.setattr(post.rig.outbox, "mark_delivered", die)
         with pytest.raises(Died):
             post.run()
-    post.postman._receipts = ReceiptFiles(tmp_path, "w2")
+    post.sender._receipts = ReceiptFiles(tmp_path, "w2")
     post.rig.end_lease()
     post.run()
     assert post.platform.arrived == [("c0", "c0 0")] * arrived
-    (fate,) = post.rig.deliveries.fates(next(iter(post.rooms)))[0]
+    (fate,) = post.rig.deliveries.statuses(next(iter(post.rooms)))[0]
     assert fate.receipt == "m"

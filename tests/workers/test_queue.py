@@ -18,14 +18,13 @@ from rq.utils import utcparse
 from rq.webhook import Webhook
 
 from sayso.channels.types import Conversation
-from sayso.config.settings.schema import WorkerSettings
 from sayso.config.wiring import rq_entry as jobs
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns.change import TurnChange
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
-from sayso.workers.rq.worker import _new_worker
+from sayso.workers.rq.worker import Capacity, new_worker
 from tests.contracts.rigs import CHAT, turn, voice
 
 struck: list[str] = []
@@ -105,9 +104,9 @@ def work(redis_url, drained):
     """Works the queue off, as `sayso worker` does. RQ takes the signals of its process: they are given back."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     process = jobs._processes[os.getpid()]
-    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings(), queue=QUEUE))
-    services.drain = process.services.drain
-    yield lambda: _new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
+    processor = process.services.drain
+    services = SimpleNamespace(redis_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
+    yield lambda: new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
     for number, handler in handlers.items():
         signal.signal(number, handler)
 

@@ -113,11 +113,11 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
     with FakePlatforms() as platforms:
         channel, rig = slack(None, platforms.slack_url), MemoryRig()
         bot = Bot(rig, "A", lines=["done"])
-        agents, postman = (
+        agents, sender = (
             {"sl": AliasForwarder(bot.agent, channel, rig.mailbox)},
             ReplySender(rig.outbox, {"sl": channel}, texts_for),
         )
-        drain = ConversationProcessor(rig.mailbox, postman, {"sl": channel}, agents, voice)
+        drain = ConversationProcessor(rig.mailbox, sender, {"sl": channel}, agents, voice)
         for body in (
             signing.slack_interaction(kind, trigger_id="1.2", **began),
             signing.slack_text("1795204800.000100", "yes"),

@@ -8,13 +8,12 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation, Received, Turn
-from sayso.config.settings.schema import WorkerSettings
 from sayso.pending.concurrency import LoopThread
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
-from sayso.workers.rq.worker import _new_worker
+from sayso.workers.rq.worker import Capacity, new_worker
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.web.services import FakeChannel, browser
 from tests.workers.fakes import Bot
@@ -59,10 +58,10 @@ def mailbox(redis_client):
 @pytest.fixture
 def worker(redis_url):
     """A worker that has not begun to work."""
-    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings(), queue=QUEUE))
-    services.drain = SimpleNamespace(run=None, hand_over=lambda: None)
+    processor = SimpleNamespace(run=None, hand_over=lambda: None)
+    services = SimpleNamespace(redis_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
     loop = LoopThread()
-    yield _new_worker(services, loop)
+    yield new_worker(services, loop)
     loop.close()
 
 
@@ -78,7 +77,7 @@ def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):
     bot = Bot(RedisRig(redis_client), lines=("hello", "hello again"))
     bot.say("hi")
     bot.hear("hi again")
-    assert asked(bot.work) == ["lease", "commit", "settle"]
+    assert asked(bot.work) == ["lease", "commit", "delivered"]
     assert bot.channel.texts == ["hello", "hello again"]
 
 
@@ -88,7 +87,7 @@ def test_a_further_turn_is_two_more(asked, redis_client):
     bot.say("first")
     for text in ("second", "third"):
         bot.hear(text)
-    assert asked(bot.work) == ["lease", "commit", "settle", "commit", "settle"]
+    assert asked(bot.work) == ["lease", "commit", "delivered", "commit", "delivered"]
 
 
 def test_many_jobs_are_taken_in_one_round_trip(asked, mailbox, worker):

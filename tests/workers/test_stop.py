@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from sayso.channels.types import Reply, Turn
 from sayso.pending.turns.change import Lease, TurnChange
 from sayso.pending.turns.queued import QueuedTurn
-from sayso.workers.lease import HeldLease, listen
+from sayso.workers.lease import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_drain import Room
@@ -48,7 +48,7 @@ async def stopped(room: Room, agent: Slow, *later: str) -> None:
     working = asyncio.create_task(room.drain.run(CHAT.id))
     await agent.begun.wait()
     room.hear(*later, "/stop")
-    room.drain.look_up(CHAT.id)
+    room.drain.renew_now(CHAT.id)
     await working
 
 
@@ -102,7 +102,7 @@ def test_stop_of_somebody_else_stops_nothing():
         for user in ("eve", "bob", "ana"):
             await agent.begun.wait()
             room.rig.accept(in_group("/stop", user))
-            room.drain.look_up(CHAT.id)
+            room.drain.renew_now(CHAT.id)
         await working
 
     asyncio.run(scene())
@@ -221,7 +221,7 @@ async def hung_and_stopped(bot: Bot) -> None:
     async with asyncio.timeout(5):
         await begun.wait()
         bot.hear("/stop")
-        bot.drain.look_up(CHAT.id)
+        bot.drain.renew_now(CHAT.id)
         await working
     bot.agent.agent.arun = plain
 
@@ -235,7 +235,7 @@ class Stopping:
     def __getattr__(self, name: str):
         if name == "claim":
             self._bot.hear("/stop")
-            self._bot.drain.look_up(CHAT.id)
+            self._bot.drain.renew_now(CHAT.id)
         return getattr(self._records, name)
 
 
@@ -261,7 +261,7 @@ def test_a_whisper_reaches_other_processes(redis_client, redis_url):
 
     async def hear() -> str:
         heard: asyncio.Queue[str] = asyncio.Queue()
-        listening = asyncio.create_task(listen(redis_url, heard.put_nowait))
+        listening = asyncio.create_task(listen_for_stops(redis_url, heard.put_nowait))
         async with Redis.from_url(redis_url) as client:
             while not await client.pubsub_numpat():  # noqa: ASYNC110  # the server says so, and nobody else
                 await asyncio.sleep(0)

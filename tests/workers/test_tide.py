@@ -17,10 +17,9 @@ from sayso.pending.redis.wire import Wire
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.redis import client as tides
 from sayso.workers.redis.client import DataLossGuard, ServerState, Watermark, hold, keys_of
-from sayso.workers.redis.data_loss import MAX_PLACES, TideFile
+from sayso.workers.redis.data_loss import MAX_PLACES, WatermarkFile
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
-from tests.workers.fleet import ROOM, SHARD
 from tests.workers.servers import put_back, saved
 
 TIDE, FOUNDED, HALTED = keys_of()
@@ -76,7 +75,7 @@ def test_halted_server_refuses_every_script_of_every_process(rig, tide):
     calls = (
         lambda: rig.accept(turn()),
         lambda: rig.mailbox.lease("chat:x", "token"),
-        lambda: rig.deliveries.fates("chat:x"),
+        lambda: rig.deliveries.statuses("chat:x"),
         lambda: rig.reaper._scripts.on_every_shard("overdue", 10),
         lambda: rig.store.records.look("chat:x", "ana"),
     )
@@ -202,21 +201,6 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     assert tide.known.n == int(rig.client.get(TIDE))
 
 
-def test_shard_that_moves_halts_nobody(fleet):
-    """Each server's tide is its own, and no move lowers it; numbers that must not come back go with their shard."""
-    tides = [looked(DataLossGuard(fleet.clients[name])) for name in "ab"]
-    rig = fleet.rig()
-    rig.accept(turn())
-    fleet.clients["a"].set(f"{ROOM}:floor", 500)
-    for name in "ba":
-        for tide in tides:
-            tide.look()
-        fleet.mover().move(SHARD, name)
-        rig.accept(turn())
-    assert [looked(tide).trouble for tide in tides] == ["", ""]
-    assert fleet.clients["a"].get(f"{ROOM}:floor") == "500"
-
-
 def test_server_of_which_nothing_was_used_may_be_emptied(redis_client, tide):
     """It was founded, and that was all: there is nothing to be forgotten."""
     redis_client.flushall()
@@ -273,7 +257,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
 @pytest.mark.parametrize("address", ["the same", "another"])
 def test_restart_of_everything_forgets_nothing(rig, redis_url, tmp_path, address):
     """The data folder remembers what no process does any more, also where the server is reached elsewhere by now."""
-    notes = TideFile(tmp_path / "tide.json")
+    notes = WatermarkFile(tmp_path / "tide.json")
     rig.accept(turn())
     looked(DataLossGuard(connect(redis_url), notes))
     before = saved(rig.client)
@@ -289,7 +273,7 @@ def test_restart_of_everything_forgets_nothing(rig, redis_url, tmp_path, address
 def test_another_server_at_another_address_is_no_rollback(rig, tide, redis_url, tmp_path):
     """A developer who takes a second database for the same folder has forgotten nothing."""
     rig.accept(turn())
-    notes = TideFile(tmp_path / "tide.json")
+    notes = WatermarkFile(tmp_path / "tide.json")
     looked(DataLossGuard(connect(redis_url), notes))
     assert not looked(DataLossGuard(connect(f"{redis_url}?db=3"), notes)).trouble
 
@@ -299,13 +283,13 @@ def test_damaged_file_remembers_nothing(tmp_path, text):
     """It is no reason to stop, and is written anew."""
     path = tmp_path / "tide.json"
     path.write_bytes(text.encode("latin-1"))
-    TideFile(path).keep("here", Watermark("a", 1))
-    assert TideFile(path).read() == {"here": Watermark("a", 1)}
+    WatermarkFile(path).keep("here", Watermark("a", 1))
+    assert WatermarkFile(path).read() == {"here": Watermark("a", 1)}
 
 
 def test_file_never_goes_back_and_stays_small(tmp_path):
     """Processes that share it know more and less; addresses come and go."""
-    notes = TideFile(tmp_path / "tide.json")
+    notes = WatermarkFile(tmp_path / "tide.json")
     for n in (7, 5):
         notes.keep("here", Watermark("a", n))
     assert notes.read()["here"] == Watermark("a", 7)
@@ -317,7 +301,7 @@ def test_file_never_goes_back_and_stays_small(tmp_path):
 
 def test_folder_that_is_gone_stops_nobody(tmp_path):
     """What cannot be noted is remembered by the process alone."""
-    TideFile(tmp_path / "gone" / "tide.json").keep("here", Watermark("a", 1))
+    WatermarkFile(tmp_path / "gone" / "tide.json").keep("here", Watermark("a", 1))
 
 
 def test_identity_with_several_names_is_known_by_each():

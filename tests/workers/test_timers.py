@@ -37,8 +37,8 @@ class Room:
         agent = Agent(tools, provider or OfflineProvider(), config)
         self.agent = ChannelAgent(agent, self.rig.store, **options)
         channels = {"chat": self.channel}
-        postman = ReplySender(self.rig.outbox, channels, texts_for)
-        self.drain = ConversationProcessor(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
+        sender = ReplySender(self.rig.outbox, channels, texts_for)
+        self.drain = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, user: str = "ana") -> str:
         """A turn and its answer."""

@@ -21,7 +21,6 @@ from rq.serializers import JSONSerializer
 from rq.suspension import resume, suspend
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.config.settings.schema import WorkerSettings
 from sayso.config.wiring import rq_entry as jobs
 from sayso.pending.concurrency import LoopThread
 from sayso.pending.redis.client import PREFIX
@@ -150,10 +149,10 @@ def test_worker_that_ends_by_itself_hands_nothing_over(bare, make, turns):
 def test_signal_between_two_workers_is_heard_by_the_next(bare, make):
     """The handler of the last one is still in place while the next one is not ready."""
     told = threading.Event()
-    last = make(told_to_stop=told)
+    last = make(stop_requested=told)
     last.request_stop(signal.SIGTERM, None)
     enqueue(bare, 1)
-    make(told_to_stop=told).work(logging_level="CRITICAL")
+    make(stop_requested=told).work(logging_level="CRITICAL")
     assert bare.llen(QUEUE_KEY) == 1
 
 
@@ -557,35 +556,27 @@ class Rounds:
         raise OSError("disk")
 
 
-class ServersOfTools:
-    """Stands for what serves tools elsewhere."""
-
-    are_left = False
-
-    def close(self) -> None:
-        """Leave them."""
-        self.are_left = True
-
-
 def process_of(redis_url: str, perform) -> SimpleNamespace:
     """Services of a worker process."""
-    rounds = Rounds()
-    drain = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None, is_idle=True)
-    settings = SimpleNamespace(workers=WorkerSettings(), queue=QUEUE, key_prefix=PREFIX)
+    rounds, closed = Rounds(), threading.Event()
+    processor = SimpleNamespace(run=perform, hand_over=lambda: None, renew_now=lambda _: None, is_idle=True)
     held = []
-    lifeline = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
+    lock = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
     return SimpleNamespace(
         redis_url=redis_url,
-        settings=settings,
-        drain=drain,
+        queue=QUEUE,
+        key_prefix=PREFIX,
+        capacity=Capacity(),
+        tool_threads=32,
+        processor=processor,
         reaper=rounds,
-        auditor=Rounds(),
-        media=rounds,
-        texts=rounds,
-        lifeline=lifeline,
-        tides=(),
-        outfit=None,
-        tools=ServersOfTools(),
+        audit_collector=Rounds(),
+        lock=lock,
+        sweeps={"media": rounds, "texts": rounds},
+        are_tools_closed=closed.is_set,
+        close_tools=closed.set,
+        close_models=None,
+        data_loss_guard=None,
     )
 
 
@@ -596,17 +587,16 @@ def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
     async def perform(_: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    services.drain.run = perform
+    services.processor.run = perform
     enqueue(bare, 1)
-    run_worker(services)
+    run_worker(services, LoopThread())
     assert services.reaper.left == 1
     assert services.reaper.cancelled.wait(30)
-    assert services.auditor.cancelled.wait(30)
-    assert services.lifeline.held == ["held", "left"]
-    assert services.tools.are_left
+    assert services.audit_collector.cancelled.wait(30)
+    assert services.lock.held == ["held", "left"]
+    assert services.are_tools_closed()
     assert "media.not_swept" in caplog.text
     assert "texts.not_swept" in caplog.text
-    jobs._processes.pop(os.getpid()).loop.close()
 
 
 def test_run_worker_tries_again_when_redis_is_away_at_its_birth(bare, redis_url, monkeypatch):
@@ -622,28 +612,26 @@ def test_run_worker_tries_again_when_redis_is_away_at_its_birth(bare, redis_url,
     async def perform(_: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    services.drain.run = perform
+    services.processor.run = perform
     services.redis_url = "unix:///nowhere/redis.sock"
     monkeypatch.setattr(workers.time, "sleep", pause)
     enqueue(bare, 1)
-    run_worker(services)
+    run_worker(services, LoopThread())
     assert services.reaper.left == 1
-    jobs._processes.pop(os.getpid()).loop.close()
 
 
 def test_worker_that_still_holds_lanes_at_its_end_is_taken_for_dead(bare, redis_url):
     """What it was cut off from is taken over as soon as its process has ended."""
     services = process_of(redis_url, None)
-    services.drain.is_idle = False
+    services.processor.is_idle = False
 
     async def perform(_: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    services.drain.run = perform
+    services.processor.run = perform
     enqueue(bare, 1)
-    run_worker(services)
-    assert services.lifeline.held == ["held"]
-    jobs._processes.pop(os.getpid()).loop.close()
+    run_worker(services, LoopThread())
+    assert services.lock.held == ["held"]
 
 
 def test_young_worker_holds_little_and_twice_as_much_each_second():

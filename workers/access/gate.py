@@ -42,8 +42,8 @@ class AccessControl:
     nobody is let in.
     """
 
-    def __init__(self, porch: GuardedInbox, voice: TextsForTurn, guard: AccessConfig | None = None) -> None:
-        self._porch = porch
+    def __init__(self, inbox: GuardedInbox, voice: TextsForTurn, guard: AccessConfig | None = None) -> None:
+        self._inbox = inbox
         self._voice = voice
         self._guard = guard
 
@@ -59,26 +59,26 @@ class AccessControl:
             return Admitted(turn)
         return rules.judge(turn, guard.people.standing(turn.conversation.channel, rules.ids(turn)))
 
-    def stage(self, turn: Turn) -> TurnStatus:
+    def turn_status(self, turn: Turn) -> TurnStatus:
         """How far a turn has come behind the gate. Raises redis.RedisError."""
-        return self._porch.stage(turn)
+        return self._inbox.turn_status(turn)
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Let a turn in, or say why not to whoever may hear it. Raises redis.RedisError when nothing was promised."""
         rules, guard = self._rules(turn), self._guard
         if not (rules and guard):
-            return self._porch.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
+            return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
         match self.judge(turn):
             case Ignored(reason):
                 log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
                 return Accepted("ignored", 0)
             case Stranger():
                 self._turn_away(turn, rules, guard.people)
-                return Accepted("stranger", 0)
+                return Accepted("unknown_sender", 0)
             case Admitted(admitted) if guard.quota and not waited_seconds and _is_paced(admitted, rules):
                 return self._paced(admitted, rules, guard.quota)
             case Admitted(admitted):  # what waited elsewhere was not written all at once
-                return self._porch.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
+                return self._inbox.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
 
     def admits(self, turn: Turn) -> bool:
         """Whether the rules let its person in, who hears nothing of it. Raises redis.RedisError."""
@@ -97,11 +97,11 @@ class AccessControl:
         What came in before is no further one, and nobody hears that it is too many.
         """
         whose = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
-        if quota.is_used_up(*whose) and not self._porch.is_asked(turn):
+        if quota.is_used_up(*whose) and not self._inbox.is_question_open(turn):
             if turn.addressed:
-                self._porch.tell(turn, refusal(self._voice(turn), "fast"))
-            return Accepted("hasty", 0)
-        accepted = self._porch.accept(turn)
+                self._inbox.notify(turn, refusal(self._voice(turn), "too_fast"))
+            return Accepted("rate_limited", 0)
+        accepted = self._inbox.accept(turn)
         if accepted.outcome == "new":
             quota.book(*whose)
         return accepted
@@ -118,7 +118,7 @@ class AccessControl:
             lines += [words.pairing_code(code, WAIT_SECONDS)] if code else []
         if asks:
             lines.append(words.your_id(turn.user_id))
-        if self._porch.tell(turn, Reply("\n".join(lines), language=words.language, collapse=REFUSAL)):
+        if self._inbox.notify(turn, Reply("\n".join(lines), language=words.language, collapse=REFUSAL)):
             people.note_told(channel, ids[0])
 
 

@@ -84,7 +84,7 @@ class AccessRules:
         if reason:
             return Ignored(reason)
         if not self._knows(turn, standing):
-            return Stranger() if self._is_for_the_bot(turn) else Ignored("stranger")
+            return Stranger() if self._is_for_the_bot(turn) else Ignored("unknown_sender")
         return Admitted(replace(turn, addressed=True) if self.groups == "always" else turn)
 
     def _knows(self, turn: Turn, standing: Standing) -> bool:

@@ -1,17 +1,18 @@
--- Store a turn once and wake its conversation. ARGV: conversation, event, user, tapped action or '-', turn as JSON,
--- mailbox cap, milliseconds to remember the event, turns per minute and in one go of one user, conversations of this
--- shard that may have work, flags ('a': the bot must be in the conversation already, 's': stop, 't': a tap, 'q': a tap or
--- /status),
--- milliseconds that it waited elsewhere, RQ job...
+-- Store a turn once and wake its conversation.
+-- ARGV: conversation, event id, user, action id of a tapped button or '-', turn as JSON, most turns that may wait
+-- here, milliseconds to remember the event, turns per minute of one user, turns of one user at once, conversations
+-- of this shard that may have work, flags, milliseconds that the turn waited elsewhere, RQ job... Flags: 'a' the bot
+-- must be in the conversation already, 's' the turn is a stop, 't' it is a tap, 'q' it is a tap or /status.
+-- Returns {outcome, number of the turn or '0'}.
 local seen = shard .. ':seen:' .. conversation .. ':' .. ARGV[2]
 local first = redis.call('GET', seen)
 if first then return {'duplicate', first} end
 local function flag(letter) return string.find(ARGV[11], letter, 1, true) ~= nil end
--- A conversation in which nobody ever wrote to us has a lane too when others forward to it.
+-- A conversation to which others only forward replies exists too, but has received no turn.
 if flag('a') and redis.call('HEXISTS', lane, 'received') == 0 then return {'ignored', '0'} end
 
--- Urgent is whoever was asked, unless they tap what somebody else was asked, and whoever stops a turn of their own. They are
--- not kept waiting and not counted, and find places that others do not: each person a few, so that nobody takes them all.
+-- Urgent turns: the answer of a user who was asked something (not a tap on somebody else's question), and a stop of the
+-- user's own turn. They do not count against the rate limit and may use reserved places, a few for each user.
 local waiting, cap = redis.call('LLEN', inbox), tonumber(ARGV[6])
 local asked = ARGV[4] ~= '-' and redis.call('HGET', record(ARGV[4]), 'user')
 local is_own = not asked or asked == ARGV[3]
@@ -27,11 +28,11 @@ local function is_full()
   return own >= URGENT_EACH
 end
 if is_full() then return {'full', '0'} end
--- A conversation has begun while a turn of it waits: its outbox may hold no more than the word that it was refused.
-if waiting == 0 and crowd(tonumber(ARGV[10]), (urgent or flag('s')) and 2 or 0) then return {'crowded', '0'} end
-local quick = flag('q') and is_own  -- these are counted by themselves
+-- Only a conversation without waiting turns can be refused as overloaded: its outbox may hold just the refusal notice.
+if waiting == 0 and crowd(tonumber(ARGV[10]), (urgent or flag('s')) and 2 or 0) then return {'overloaded', '0'} end
+local quick = flag('q') and is_own  -- these have a limit of their own
 local counted = quick and ARGV[3] .. ':quick' or not urgent and ARGV[3]
-if ARGV[12] == '0' and counted and too_fast(counted, tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'fast', '0'} end
+if ARGV[12] == '0' and counted and too_fast(counted, tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'too_fast', '0'} end
 
 local coming, stopped = awaited(), flag('s') and has_turn(ARGV[3])
 local seq = next_number('received')

@@ -1,5 +1,6 @@
--- What a platform says of an address without being asked. ARGV: conversation, why it takes nothing, '' where it does, for
--- how many milliseconds whoever wrote knows better.
+-- Note that a platform says an address takes messages again, or why it takes none.
+-- ARGV: conversation, reason or '' when it takes messages, milliseconds within which a message from the user
+-- outweighs this report.
 local wrote = redis.call('LLEN', inbox) > 0 or now() - number('heard') < tonumber(ARGV[3])
 if ARGV[3] ~= '0' and wrote then return 'ok' end
 if ARGV[2] == '' then

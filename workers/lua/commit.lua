@@ -1,6 +1,7 @@
--- Finish a turn, or several worked on as one, all or nothing. ARGV: conversation, epoch, token, seq, user, event, change
--- as JSON {replies: [{pid, reply}], history?, move?, arms: [...], timers: [{id, at, what}], silenced: [id]}, seq of the
--- last, '1' to let the lane go when nothing is left.
+-- Finish a turn, or several that were answered together. Changes everything or nothing.
+-- ARGV: conversation, epoch, token, number of the turn, user, event id, change as JSON {replies: [{pid, reply}],
+-- history?, move?, arms: [...], timers: [{id, at, what}], silenced: [id]}, number of the last turn, '1' to release
+-- the lease when nothing is left.
 if ended(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local seq = tonumber(ARGV[4])
@@ -13,7 +14,7 @@ abandon_own(string.match(head, '^%d+ %d+ %S+ (%S+) '), ARGV[6])
 local refused = obstacle(change)
 if refused then return {refused, view()} end
 if crowded(change) then return {'timers', view()} end
-repeat  -- counted, not computed: a server that was resumed leaves out numbers
+repeat  -- a loop, not arithmetic: after a resume numbers have gaps
   redis.call('LPOP', inbox)
   head = redis.call('LINDEX', inbox, 0)
 until not head or tonumber(string.match(head, '^%d+')) > tonumber(ARGV[8])

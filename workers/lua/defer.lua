@@ -1,5 +1,7 @@
--- Leave a conversation to a worker that knows its channel: look again in a second, and less often the longer no worker
--- takes it. ARGV: conversation. Returns for how many milliseconds none has taken it, -1 while one works on it.
+-- Leave a conversation to a worker that knows its channel. It is due again in a second, and later the longer no
+-- worker takes it.
+-- ARGV: conversation.
+-- Returns for how many milliseconds no worker has taken it, or -1 while one works on it.
 if redis.call('EXISTS', lane) == 0 or number('until') > now() then return -1 end
 redis.call('HSETNX', lane, 'unserved', now())
 redis.call('HDEL', lane, 'job')

@@ -1,5 +1,6 @@
--- Say here what another conversation has to say to this one, once. ARGV: conversation, id of the delivery there, entry,
--- RQ job... Returns the number that it has here, or '' when too much waits here already.
+-- Append a reply of another conversation to this one's outbox, once.
+-- ARGV: conversation, delivery id in the other conversation, outbox entry, RQ job...
+-- Returns the number of the reply here, or '' when too many replies wait here.
 local forwarded = shard .. ':forwarded:' .. ARGV[2]
 local first = redis.call('GET', forwarded)
 if first then return first end

@@ -1,5 +1,6 @@
--- Take down what the turn at the head has come to. ARGV: conversation, epoch, token, seq, number of the first entry (from
--- 0), entries. Entry 0 names the turn.
+-- Append entries to the journal of the first waiting turn.
+-- ARGV: conversation, epoch, token, number of the turn, index of the first entry (from 0), entries. Entry 0
+-- identifies the turn.
 if not holds(ARGV[2], ARGV[3]) then return 'lost' end
 if string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+') ~= ARGV[4] then return 'moved' end
 local at = tonumber(ARGV[5])

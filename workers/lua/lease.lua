@@ -1,10 +1,12 @@
--- Take the lane if it is free. ARGV: conversation, token, lease in ms. Returns {epoch, view} or nil.
+-- Take the lease of a conversation if it is free.
+-- ARGV: conversation, token, milliseconds of the lease.
+-- Returns {epoch, view} or nil.
 local time = now()
 local held = number('until') > time
 if redis.call('EXISTS', lane) == 0 then return false end
 if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end
 local epoch = held and number('epoch') or next_number('epoch')
 redis.call('HSET', lane, 'token', ARGV[2], 'until', time + ARGV[3])
-redis.call('HDEL', lane, 'job', 'ended', 'unserved')  -- whoever called us has done so
+redis.call('HDEL', lane, 'job', 'ended', 'unserved')  -- the wake-up has served its purpose
 redis.call('ZADD', due, time + ARGV[3], conversation)
 return {tostring(epoch), view()}

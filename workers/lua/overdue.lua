@@ -1,2 +1,3 @@
--- Conversations whose time has come although nobody came. ARGV: -, most to return.
+-- List conversations that are due although no worker came.
+-- ARGV: -, most to return.
 return redis.call('ZRANGEBYSCORE', due, '-inf', now(), 'LIMIT', 0, ARGV[2])

@@ -1,5 +1,7 @@
--- Of conversations that are overdue, look again later at those whose wake-up still stands in the queue: whoever comes to it
--- takes care of their timers too. ARGV: -, what job keys begin with, queue key, conversations... Returns the others.
+-- Of overdue conversations, look again later at those whose wake-up is still in the queue. The worker that takes the
+-- wake-up also handles their timers.
+-- ARGV: -, prefix of job keys, queue key, conversations...
+-- Returns the others.
 local others, later = {}, {}
 for at = 4, #ARGV do
   local job = redis.call('HGET', shard .. ':lane:' .. ARGV[at], 'job')

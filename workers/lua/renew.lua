@@ -1,5 +1,6 @@
--- Keep the lane. ARGV: conversation, epoch, token, lease in ms. Returns the number of the last turn with which the user of
--- the one at the head said stop, 0 for none.
+-- Renew the lease.
+-- ARGV: conversation, epoch, token, milliseconds of the lease.
+-- Returns the number of the last turn with which the user of the first turn said stop, or 0.
 if not holds(ARGV[2], ARGV[3]) then return 'lost' end
 redis.call('HSET', lane, 'until', now() + ARGV[4])
 redis.call('ZADD', due, now() + ARGV[4], conversation)

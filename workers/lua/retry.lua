@@ -1,6 +1,7 @@
--- Put a dead reply back at the end of its conversation's outbox, once. ARGV: conversation, reply number, the entry put
--- aside, the reply, '1' if it may have arrived, RQ job... Returns its new number, 'arrived' when its platform says by now
--- that it did, or '' when it is not there any more.
+-- Put a dead reply back at the end of its conversation's outbox, once.
+-- ARGV: conversation, number of the reply, entry in the list of dead replies, outbox entry, '1' if it may have
+-- arrived, RQ job...
+-- Returns its new number, 'arrived' when the platform reported it as delivered, or '' when it is not in the list.
 local again = string.match(redis.call('HGET', deliveries, ARGV[2]) or '', '^retried %d+ %d+ (%d+)')
 if again then return again end
 local late = arrived(ARGV[2]) ~= ''

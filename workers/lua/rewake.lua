@@ -1,5 +1,6 @@
--- Ring the timers of a conversation that is overdue, and wake whoever sends that, or missed an earlier wake-up. ARGV:
--- conversation, RQ job... Returns 'ok' when somebody is woken.
+-- Run the timers of an overdue conversation, and wake a worker if it has work.
+-- ARGV: conversation, RQ job...
+-- Returns 'ok' when a worker is woken.
 local score = redis.call('ZSCORE', due, conversation)
 if not score or tonumber(score) > now() then return 'not due' end
 ring()

@@ -139,13 +139,11 @@ class DataLossGuard:
         client: Redis,
         notes: WatermarkStore | None = None,
         *,
-        name: str = "",
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._notes = notes or NoNotes()
-        self._name = name
         self._place = place_of(client)
         self._keys = keys_of(prefix)
         self._clock = clock
@@ -166,9 +164,7 @@ class DataLossGuard:
     @property
     def trouble(self) -> str:
         """Why nothing is done on this server, in words for its operator; "" when all is well."""
-        if not (self._halt or self._refusing):
-            return ""
-        return f"{self._name}: {CURE}" if self._name else CURE
+        return CURE if self._halt or self._refusing else ""
 
     def guard(self, client: Redis) -> None:
         """Have every connection that this client makes from now on, and its loop's, look at the tide first."""
@@ -251,7 +247,7 @@ class DataLossGuard:
             raise
         except ResponseError as exc:
             self._refusing = True
-            log.error("redis.not_halted", extra={"primary": self._name or "-", "reason": str(exc)})
+            log.error("redis.not_halted", extra={"reason": str(exc)})
             raise Halted from exc
         if not done:  # somebody resumed it meanwhile: the next look learns so
             return
@@ -267,9 +263,7 @@ class DataLossGuard:
 
     def _extra(self, halt: HaltReason) -> dict[str, Any]:
         seconds = "unknown" if halt.seconds is None else f"{halt.seconds:.1f}"
-        return {
-            "primary": self._name or "-", "remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds,
-        }  # fmt: skip
+        return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
 
     def _learn(self, found: ServerState) -> None:
         with self._learning:
@@ -282,7 +276,7 @@ class DataLossGuard:
                 self._moments.append((self._clock(), found.n))
         self._refusing = False
         if self._halt:
-            log.warning("redis.resumed", extra={"primary": self._name or "-"})
+            log.warning("redis.resumed")
             self._halt = ""
 
     def _seconds_since(self, n: int) -> float | None:

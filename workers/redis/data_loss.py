@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import RESUMED, LuaScripts
+from sayso.pending.redis.scripts import RESUMED, SHARDS, LuaScripts
 from sayso.workers.mailbox import LUA
 from sayso.workers.redis.client import HaltReason, ServerState, Watermark, keys_of
 
@@ -62,24 +62,18 @@ def halt_of(client: Redis, *, prefix: str = PREFIX) -> HaltReason | None:
     return HaltReason.read(str(text)) if text else None
 
 
-def tide_of(client: Redis, *, prefix: str = PREFIX) -> int:
-    """A server's tide. Raises redis.RedisError."""
-    return ServerState.of(client.mget(keys_of(prefix))).n
-
-
-def resume(client: Redis, *, beyond: int = 0, gated: bool = False, prefix: str = PREFIX) -> Resumed | None:
+def resume(client: Redis, *, prefix: str = PREFIX) -> Resumed | None:
     """Let a halted server go on; None when it is not halted (any more). Killed anywhere, it is run again.
 
-    `gated` servers are several: only shards that are at home there are prepared, and `beyond` is the highest tide of
-    all, because shards move with their numbers. Raises redis.RedisError.
+    Raises redis.RedisError.
     """
     found = ServerState.of(client.mget(keys_of(prefix)))
     if not found.halted:
         return None
     halt = HaltReason.read(found.halted)
-    floor = max(halt.remembered, found.n, beyond) + STRIDE
+    floor = max(halt.remembered, found.n) + STRIDE
     try:
-        done = _prepare(LuaScripts(client, LUA, prefix=prefix, gated=gated), client, floor, prefix)
+        done = _prepare(LuaScripts(client, LUA, prefix=prefix), client, floor, prefix)
     except ResponseError as exc:
         if str(exc).startswith(RESUMED):  # by somebody else, at the same time
             return None
@@ -91,13 +85,13 @@ def resume(client: Redis, *, beyond: int = 0, gated: bool = False, prefix: str =
 
 def _prepare(scripts: LuaScripts, client: Redis, floor: int, prefix: str) -> tuple[int, int, int]:
     """Shards first: what is begun from then on is beyond the floor, too."""
-    for shard in sorted(scripts.at_home()):
+    for shard in range(SHARDS):
         scripts.on_shard("resume_shard", shard, floor)
     lanes = replies = actions = 0
     for key in client.scan_iter(match=f"{prefix}{{*", count=LOOK):
         found = _KEY.fullmatch(str(key).removeprefix(prefix))
         if found and found[2] == "lane":
-            replies += scripts.evaluate("resume_lane", int(found[1]), found[3], floor)
+            replies += scripts.evaluate("resume_conversation", int(found[1]), found[3], floor)
             lanes += 1
         elif found:
             actions += scripts.on_shard("resume_action", int(found[1]), found[3])
@@ -115,7 +109,7 @@ FILE = "tide.json"
 MAX_PLACES = 32
 
 
-class TideFile:
+class WatermarkFile:
     """One small JSON file, shared by all processes on a folder. It is replaced as a whole, and never goes back."""
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +31,12 @@ from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from sayso.config.wiring import rq_entry as jobs
-from sayso.config.wiring.bootstrap import Services
+from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import LoopThread, bound_threads, offload, stack_of
-from sayso.workers.lease import listen
+from sayso.workers.lease import listen_for_stops
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.recovery import Reaper, WorkerLock
+from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import FIRST, SaysoJob
 
@@ -215,11 +217,11 @@ class SaysoWorker(BaseWorker):
         loop: LoopThread | None = None,
         capacity: Capacity = Capacity(),
         on_stop: Callable[[], None] = lambda: None,
-        told_to_stop: threading.Event | None = None,
+        stop_requested: threading.Event | None = None,
         **options: Any,
     ) -> None:
         super().__init__(queues, *args, **options)
-        self._told_to_stop = told_to_stop or threading.Event()
+        self._stop_signal = stop_requested or threading.Event()
         self._perform = perform
         self._loop = loop
         self._capacity = capacity
@@ -238,7 +240,7 @@ class SaysoWorker(BaseWorker):
     @property
     def stopping(self) -> bool:
         """Whether a signal asked this worker to stop."""
-        return self._told_to_stop.is_set()
+        return self._stop_signal.is_set()
 
     @property
     def connection_timeout(self) -> int:
@@ -320,7 +322,7 @@ class SaysoWorker(BaseWorker):
 
     def request_stop(self, signum: Any, frame: Any) -> None:
         """The signal's handler, also while the next worker of this process is not ready to hear it itself."""
-        self._told_to_stop.set()
+        self._stop_signal.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]  # RQ's own
 
     def request_force_stop(self, signum: Any, frame: Any) -> None:
@@ -358,7 +360,7 @@ class SaysoWorker(BaseWorker):
 
     def _install_signal_handlers(self) -> None:
         super()._install_signal_handlers()  # type: ignore[no-untyped-call]  # RQ's own
-        if self._told_to_stop.is_set():  # before we could hear it ourselves
+        if self._stop_signal.is_set():  # before we could hear it ourselves
             self._stop_requested = True
 
     def _shutdown(self) -> None:
@@ -490,87 +492,111 @@ def return_large_blocks() -> None:
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
-def run_worker(services: Services) -> None:
-    """Work until SIGTERM or SIGINT; what is in progress is finished first. Rides out restarts of Redis."""
-    bound_threads(services.settings.workers.tool_threads)
+class SweptFolder(Protocol):
+    """A folder whose files are removed when they are old."""
+
+    def sweep(self) -> int:
+        """Remove old files and return how many. Raises OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerServices:
+    """The parts of a worker process. `sweeps` are its folders by the name that log events begin with."""
+
+    queue: str
+    key_prefix: str
+    redis_url: str
+    capacity: Capacity
+    tool_threads: int
+    processor: ConversationProcessor
+    reaper: Reaper
+    audit_collector: AuditCollector
+    lock: WorkerLock
+    sweeps: Mapping[str, SweptFolder]
+    close_tools: Callable[[], None]
+    #: Closes the connections to models.
+    close_models: Callable[[], Awaitable[None]] | None = None
+    data_loss_guard: DataLossGuard | None = None
+
+
+def run_worker(services: WorkerServices, loop: LoopThread) -> None:
+    """Work until SIGTERM or SIGINT, and finish what is in progress first. A restart of Redis does not end a worker."""
+    bound_threads(services.tool_threads)
     return_large_blocks()
-    process = jobs.install(services)
-    gc.freeze()  # what a worker is made of stays for as long as it lives
+    gc.freeze()  # the objects of the process itself stay for as long as it lives
     gc.set_threshold(COLLECT_EVERY)
-    watchdog = Watchdog(process.loop)
+    watchdog = Watchdog(loop)
     watchdog.start()
-    for tide in services.tides:
-        tide.watch()
-    background = [process.loop.submit(each) for each in _rounds(services)]
+    if services.data_loss_guard:
+        services.data_loss_guard.watch()
+    background = [loop.submit(each) for each in _background_work(services)]
     for each in background:
         each.add_done_callback(_report_end)
-    told_to_stop, heard = threading.Event(), False
-    services.lifeline.hold()
-    while not told_to_stop.is_set():
-        try:
-            _new_worker(services, process.loop, told_to_stop).work(logging_level="WARNING")
-            heard = True
-        except RedisError as exc:  # at its birth or at its good-bye
-            heard = False
-            log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
-        if not told_to_stop.is_set():
-            time.sleep(1)
+    services.lock.hold()
+    said_good_bye = _work_until_stopped(services, loop)
     watchdog.stop()
     for each in background:
         each.cancel()
-    if heard:  # without Redis, silence says the same
-        _leave(services)
-    _hang_up(services, process.loop)
-    process.loop.close()
-    services.tools.close()
-    if services.drain.is_idle:  # what it still holds is taken over when its process has ended
-        services.lifeline.leave()
+    if said_good_bye:  # without Redis, silence says the same
+        with contextlib.suppress(RedisError):
+            services.reaper.presence.leave()
+    _close_models(services, loop)
+    loop.close()
+    services.close_tools()
+    if services.processor.is_idle:  # conversations that are still held are taken over when this process has ended
+        services.lock.leave()
 
 
-def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:
-    """What goes on beside the jobs for as long as the process lives."""
-    stops = listen(services.redis_url, services.drain.look_up, prefix=services.settings.key_prefix)
-    sweeping = _sweep({"media": services.media, "texts": services.texts})
-    return [services.reaper.forever(), services.auditor.forever(), sweeping, stops]
+def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
+    """Run one RQ worker after the other until a signal. Return whether the last one could say good-bye to Redis."""
+    stop_requested, said_good_bye = threading.Event(), False
+    while not stop_requested.is_set():
+        try:
+            new_worker(services, loop, stop_requested).work(logging_level="WARNING")
+            said_good_bye = True
+        except RedisError as exc:  # at its birth or at its good-bye
+            said_good_bye = False
+            log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
+        if not stop_requested.is_set():
+            time.sleep(1)
+    return said_good_bye
+
+
+def _background_work(services: WorkerServices) -> list[Coroutine[Any, Any, None]]:
+    """Return what runs beside the jobs for as long as the process lives."""
+    stops = listen_for_stops(services.redis_url, services.processor.renew_now, prefix=services.key_prefix)
+    return [services.reaper.forever(), services.audit_collector.forever(), _sweep(services.sweeps), stops]
 
 
 def _report_end(future: Future[None]) -> None:
-    """Each of them handles its errors by itself; should one end all the same, nobody would know."""
+    """Log that background work has ended. Each handles its own errors; an end would otherwise go unnoticed."""
     if not future.cancelled() and (error := future.exception()):
         log.error("worker.half_dead", exc_info=error)
 
 
-def _leave(services: Services) -> None:
-    with contextlib.suppress(RedisError):
-        services.reaper.presence.leave()
-
-
-def _hang_up(services: Services, loop: LoopThread) -> None:
-    """Close the connections to models: a vendor sees an end, and no line of the log complains of one left open."""
-    if services.outfit is None:
+def _close_models(services: WorkerServices, loop: LoopThread) -> None:
+    """Close the connections to models, so that vendors see an end and no library warns of an open one."""
+    if services.close_models is None:
         return
     try:
-        loop.submit(services.outfit.aclose()).result(CUT_SECONDS)
+        loop.submit(_awaited(services.close_models)).result(CUT_SECONDS)
     except Exception as exc:  # noqa: BLE001  # whatever a vendor's client raises, the worker is leaving
         log.warning("worker.models_not_closed", extra={"reason": type(exc).__name__})
 
 
-class Swept(Protocol):
-    """A folder that keeps nothing for ever."""
-
-    def sweep(self) -> int:
-        """Remove old files. Returns how many. Raises OSError."""
+async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
+    await call()
 
 
-async def _sweep(folders: Mapping[str, Swept]) -> None:
-    """Remove old files now and then; several workers on one folder do no harm."""
+async def _sweep(folders: Mapping[str, SweptFolder]) -> None:
+    """Remove old files now and then. Several workers may sweep the same folder."""
     while True:
         for name, folder in folders.items():
             await _sweep_one(name, folder)
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-async def _sweep_one(name: str, folder: Swept) -> None:
+async def _sweep_one(name: str, folder: SweptFolder) -> None:
     try:
         removed = await offload(folder.sweep)
     except Exception:
@@ -580,15 +606,17 @@ async def _sweep_one(name: str, folder: Swept) -> None:
             log.info(f"{name}.swept", extra={"files": removed})
 
 
-def _new_worker(services: Services, loop: LoopThread, told_to_stop: threading.Event | None = None) -> SaysoWorker:
-    limits = services.settings.workers
+def new_worker(
+    services: WorkerServices, loop: LoopThread, stop_requested: threading.Event | None = None
+) -> SaysoWorker:
+    """Return an RQ worker that runs the conversations of the queue on `loop`."""
     return SaysoWorker(
-        [services.settings.queue],
-        perform=services.drain.run,
+        [services.queue],
+        perform=services.processor.run,
         loop=loop,
-        capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),
-        on_stop=services.drain.hand_over,
-        told_to_stop=told_to_stop,
+        capacity=services.capacity,
+        on_stop=services.processor.hand_over,
+        stop_requested=stop_requested,
         connection=_connect(services.redis_url),
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL,
@@ -598,6 +626,6 @@ def _new_worker(services: Services, loop: LoopThread, told_to_stop: threading.Ev
 
 
 def _connect(url: str) -> Redis:
-    """RQ's client. It tries a lost connection again and no silence: our loop does, and hears signals in between."""
+    """Return RQ's client. It retries a lost connection but not a silent one: the loop does, and sees signals then."""
     retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
     return Redis.from_url(url, socket_connect_timeout=2, retry=retry)

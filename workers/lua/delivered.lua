@@ -1,10 +1,12 @@
--- The first reply is sent, or never will be. ARGV: conversation, epoch, token, reply number, outcome, detail, by how many
--- milliseconds it brings its chat ahead of its pace. Outcomes: 'sent' (detail: receipt); 'dead', 'doubtful' (the last
--- try may have arrived), 'closed' (so is the address), 'limited' (its channel is silent for those milliseconds), each with
--- the reason. '1' to let the lane go when nothing is left. A piece of a question, before its last, has a + before the
--- question's id: it opens no window, and if it never arrives the question ends, for nobody agrees to half of one. One
--- that only repeats a question has a = there. Then: when the platform says it shows the reply, in microseconds. Last: why
--- the reply is no answer, '' for one that is.
+-- Record that the first reply was sent, or is given up, and return what is next.
+-- ARGV: conversation, epoch, token, number of the reply, outcome, receipt or reason, milliseconds, '1' to release
+-- the lease when nothing is left, time at which the platform shows the reply (microseconds, 0 if unknown), cause.
+-- Outcomes: 'sent' (receipt: the platform's message id), and with a reason 'dead', 'doubtful' (the last attempt may
+-- have arrived), 'closed' (the address takes no messages), 'limited' (the channel is silent for the given
+-- milliseconds). Otherwise the milliseconds say how far the reply brings its chat ahead of its rate limit. The cause
+-- says why the reply is no answer, '' for an answer. An action id with a + before it marks a piece of a question
+-- that is not the last: it opens no window, and the question expires if the piece never arrives. An id with a =
+-- marks a repetition of the question.
 if ended(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
@@ -21,9 +23,9 @@ redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said, 'asks:' .. (said
 if ARGV[5] == 'sent' then
   local copy = string.match(redis.call('HGET', deliveries, said) or '', '^%S+ %d+ %d+ (%S+)')
   local failed = string.match(redis.call('HGET', deliveries, said) or '', '^failed %d+ %d+ (%S+)')
-  if failed and ARGV[6] ~= '' and failed ~= ARGV[6] then redis.call('HDEL', deliveries, said) end  -- an earlier copy did
+  if failed and ARGV[6] ~= '' and failed ~= ARGV[6] then redis.call('HDEL', deliveries, said) end  -- the failure was of an earlier copy
   local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6], ARGV[10])
-  if not new and ARGV[10] ~= '' then  -- the platform was faster: it gave no reason
+  if not new and ARGV[10] ~= '' then  -- the platform's report came first, and without a reason
     local words = redis.call('HGET', deliveries, said) or ''
     if string.match(words, '^%S+ %d+ %d+ %S+ $') then redis.call('HSET', deliveries, said, words .. ARGV[10]) end
   end
@@ -36,10 +38,10 @@ if ARGV[5] == 'sent' then
   if asks then note_asking(said, asked) end
   redis.call('HSET', lane, 'newest', asks and mark == '' and asked or '')
   if pid ~= '-' then
-    note_shows(asked, copy or '')  -- of one that was sent twice, the platform has told of the first
+    note_shows(asked, copy or '')  -- of a reply that was sent twice, the platform reported on the first copy
     note_shows(asked, ARGV[6])
   end
-  if string.find(redis.call('HGET', deliveries, said), '^failed ') then unasked(said) end  -- said before we were
+  if string.find(redis.call('HGET', deliveries, said), '^failed ') then unasked(said) end  -- the failure was reported before this call
 else
   note(said, 'dead', aside.tries, '', ARGV[6])
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], asks, doubtful, entry

@@ -1,4 +1,5 @@
--- Deliveries that were put aside, newest first. ARGV: -, 'dead', 'failed', 'ambiguous' or 'held', how many at most.
+-- List undelivered replies of this shard, newest first.
+-- ARGV: -, 'dead', 'failed', 'ambiguous' or 'held', most to return.
 if ARGV[2] ~= 'held' then return redis.call('LRANGE', shard .. ':' .. ARGV[2], 0, ARGV[3] - 1) end
 local found = {}
 for _, where in ipairs(redis.call('ZREVRANGE', shard .. ':held', 0, ARGV[3] - 1)) do

@@ -8,7 +8,7 @@ from redis import Redis
 
 from sayso.pending.redis.client import PREFIX
 from sayso.workers import lease as whisper
-from sayso.workers.lease import listen
+from sayso.workers.lease import listen_for_stops
 from tests.flows.system import until
 
 
@@ -24,7 +24,7 @@ def test_word_that_is_no_text_deafens_nobody(redis_url, redis_client, monkeypatc
         heard: asyncio.Queue[str] = asyncio.Queue()
         reported = asyncio.Event()
         monkeypatch.setattr(whisper.log, "exception", lambda _: reported.set())
-        listening = asyncio.create_task(listen(redis_url, heard.put_nowait))
+        listening = asyncio.create_task(listen_for_stops(redis_url, heard.put_nowait))
         await asyncio.to_thread(say, "first")
         first = await heard.get()
         await asyncio.to_thread(say, b"\xff\xfe")

@@ -1,4 +1,6 @@
--- Free every lane of a worker that is certainly dead. ARGV: -, what its tokens begin with. Returns their conversations.
+-- Expire the leases of a worker that is certainly dead.
+-- ARGV: -, prefix of the worker's lease tokens.
+-- Returns the conversations that it held.
 local freed, time = {}, now()
 for _, held in ipairs(redis.call('ZRANGEBYSCORE', due, time, time + SOON)) do
   local key = shard .. ':lane:' .. held

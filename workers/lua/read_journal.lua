@@ -1,3 +1,4 @@
--- What the turn at the head has come to. ARGV: conversation, epoch, token.
+-- Return the journal of the first waiting turn.
+-- ARGV: conversation, epoch, token.
 if not holds(ARGV[2], ARGV[3]) then return 'lost' end
 return redis.call('LRANGE', journal, 0, -1)

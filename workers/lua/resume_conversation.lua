@@ -1,5 +1,7 @@
--- Before a halted server goes on: this conversation gives out no number again, nobody holds it any more, and what waits to be
--- sent may have arrived. ARGV: conversation, floor. Returns how many replies those are.
+-- Before a halted server resumes: raise the numbers of a conversation above all that were ever given out, end its
+-- lease, and mark waiting replies as possibly sent.
+-- ARGV: conversation, lowest new number.
+-- Returns how many replies were marked.
 if redis.call('EXISTS', lane) == 0 then return 0 end
 for _, field in ipairs({'received', 'said', 'epoch'}) do
   local n = redis.call('HGET', lane, field)
@@ -7,7 +9,7 @@ for _, field in ipairs({'received', 'said', 'epoch'}) do
 end
 local suspects = 0
 for _, reply in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
-  if not string.find(reply, '^%d+ %- {"forward"') then  -- another conversation says it, and once
+  if not string.find(reply, '^%d+ %- {"forward"') then  -- the other conversation de-duplicates it
     redis.call('HSET', lane, 'suspect:' .. string.match(reply, '^%d+'), 1)
     suspects = suspects + 1
   end

@@ -1,5 +1,6 @@
--- How far a turn has come. ARGV: conversation, event, the event as JSON. One that waits is found where it stands: it may
--- wait for longer than events are remembered.
+-- Return 'waits', 'done' or 'unknown' for a turn. A turn may wait for longer than its event id is remembered, so the
+-- inbox is searched first.
+-- ARGV: conversation, event id, event id as JSON.
 for _, waiting in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
   if string.find(waiting, '"event_id":' .. ARGV[3], 1, true) then return 'waits' end
 end

@@ -1,5 +1,6 @@
--- Tell somebody whose turn was refused, once a minute, while not too many wait to be told. ARGV: conversation, what to
--- say, conversations of this shard that may have work, RQ job... Returns whether it will be said.
+-- Send a notice to a user whose turn was refused: once a minute, and while not too many notices wait.
+-- ARGV: conversation, outbox entry, conversations of this shard that may have work, RQ job...
+-- Returns 'told' when the notice was stored, else ''.
 if now() - number('told_full') < BUSY_NOTICE then return '' end
 local coming = awaited()
 if not coming and crowd(tonumber(ARGV[3]), 1) then return '' end

@@ -1,0 +1,6 @@
+-- Return the status of a conversation's last replies, why its address takes none ('' when it does), and the reply
+-- that waits for the user to write: its number, since when, and why.
+-- ARGV: conversation.
+local since, why = held()
+local waits = since and {string.match(redis.call('LINDEX', outbox, 0), '^%d+'), since, why} or {}
+return {redis.call('HGETALL', deliveries), closed(), waits}

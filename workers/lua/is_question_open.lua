@@ -1,0 +1,3 @@
+-- Check whether a question waits for this user's answer, or this event was received before.
+-- ARGV: conversation, user, event id.
+return redis.call('EXISTS', live(ARGV[2]), shard .. ':seen:' .. conversation .. ':' .. ARGV[3])

@@ -1,1 +1,0 @@
-"""Conversations spread over several Redis primaries."""
