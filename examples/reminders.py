@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sayso.agent import tool
-from sayso.agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, time_of_turn, words_of_turn
+from sayso.agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, texts_of_turn, time_of_turn
 from sayso.pending.turns.change import Timer
 
 #: Names the time zone that people mean, such as Europe/Berlin. Without it they mean the server's.
@@ -40,7 +40,7 @@ def remind_me(text: str, when: str) -> str:
     """Set a reminder and say for when exactly, so that a misunderstanding is seen."""
     try:
         timer = remind(text, moment(when, time_of_turn(), _zone()))
-        return words_of_turn().reminder_set(text, _told(timer.at))
+        return texts_of_turn().reminder_set(text, _told(timer.at))
     except (SchedulingError, ValueError) as exc:
         return f"No reminder was set. {exc}"
 

@@ -8,10 +8,10 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from secrets import randbelow, token_urlsafe
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope
@@ -24,7 +24,6 @@ from sayso.pending.action import (
     compute_args_digest,
     exact,
 )
-from sayso.pending.concurrency import installed
 from sayso.pending.context import Confirmation, Person, ToolContext
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory, undo_kind
 from sayso.pending.repository import StoredAction, seal_action
@@ -136,6 +135,7 @@ log = logging.getLogger(__name__)
 
 
 F = TypeVar("F", bound=ExecutorFactory)
+T = TypeVar("T")
 
 
 #: An id that is a phone number, as Twilio and Telegram write it.
@@ -204,9 +204,9 @@ class ChannelRun:
                 raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
             if sum(len(other.preview) for other in [*self.proposals, action]) > MAX_PREVIEW_CHARS:
                 raise PendingActionExistsError("what waits for a yes already is long to read: finish that first")
-            proposed = Proposed(action, (self.rounds, place.get()))
+            proposed = Proposed(action, (self.rounds, _context.get().position))
             self._insert(proposed)
-            made = _made.get()
+            made = _context.get().proposals
             if made is not None:
                 made.append(proposed)
 
@@ -225,37 +225,64 @@ class ChannelRun:
         self.proposals.insert(index, proposed.action)
 
 
-#: Which of the calls of one model answer is running: they may run at once, but a plan has their order.
-place: ContextVar[int] = ContextVar("sayso_place", default=0)
+class ProposalContext(NamedTuple):
+    """What `stash_pending` knows of the code that calls it. Tasks and threads inherit it."""
+
+    run: ChannelRun | None = None
+    #: The proposals collected in this block.
+    proposals: list[Proposed] | None = None
+    #: The position of the running call in its model answer: calls may run at once, but a plan has their order.
+    position: int = 0
+    #: Name of the running tool, and whether it is read-only; None for one that declares its proposals, and outside.
+    undeclared: tuple[str, bool] | None = None
 
 
-_run: ContextVar[ChannelRun | None] = ContextVar("sayso_channel_run", default=None)
+_OUTSIDE = ProposalContext()
+
+_context: ContextVar[ProposalContext] = ContextVar("sayso_proposals", default=_OUTSIDE)
 
 
-_made: ContextVar[list[Proposed] | None] = ContextVar("sayso_proposals_made", default=None)
+def set_position(position: int) -> None:
+    """Set the position of the call that runs now in its model answer, in this task."""
+    _context.set(_context.get()._replace(position=position))
 
 
-#: Name of the tool that runs, and whether it is read-only; None for one that declares its proposals, and for none.
-_undeclared: ContextVar[tuple[str, bool] | None] = ContextVar("sayso_undeclared", default=None)
+class _provided(Generic[T]):  # noqa: N801  # used like a function
+    """`with _provided("run", run):` sets one field of the ProposalContext for the block."""
+
+    __slots__ = ("_field", "_token", "_value")
+    _token: Token[ProposalContext]
+
+    def __init__(self, field: str, value: T) -> None:
+        self._field = field
+        self._value = value
+
+    def __enter__(self) -> T:
+        change: dict[str, Any] = {self._field: self._value}
+        self._token = _context.set(_context.get()._replace(**change))
+        return self._value
+
+    def __exit__(self, *_: object) -> None:
+        _context.reset(self._token)
 
 
 def channel_run(run: ChannelRun) -> AbstractContextManager[ChannelRun]:
     """Install the scope in which `stash_pending` works, for the length of one turn."""
-    return installed(_run, run)
+    return _provided("run", run)
 
 
 def in_channel_run() -> bool:
     """Whether a proposal made now would reach a user."""
-    run = _run.get()
+    run = _context.get().run
     return run is not None and run.confirmed is None
 
 
 def acting(confirmed: Confirmation, scope: Scope, language: str) -> AbstractContextManager[ChannelRun]:
     """Run an action by this yes: inside, `current_context` and `current_user` name the person who confirmed."""
-    run = _run.get()
+    run = _context.get().run
     known = run if run is not None and run.user_id == scope.user_id else None
-    return installed(
-        _run,
+    return _provided(
+        "run",
         ChannelRun(
             user_id=scope.user_id,
             channel_id=scope.conversation.channel,
@@ -273,7 +300,7 @@ def acting(confirmed: Confirmation, scope: Scope, language: str) -> AbstractCont
 
 def current_context() -> ToolContext:
     """Return who speaks, where, and by whose yes, as a tool is handed it."""
-    run = _run.get()
+    run = _context.get().run
     if run is None:
         return ToolContext()
     person = Person(run.user_id, run.user_name, run.role(), _phone(run.user_id, *run.aliases))
@@ -287,37 +314,37 @@ def _phone(*names: str) -> str:
 
 def current_user() -> str | None:
     """Return the id that their platform gives to whoever's turn is answered, or whose yes runs an action; else None."""
-    run = _run.get()
+    run = _context.get().run
     return run.user_id if run else None
 
 
 def current_names() -> tuple[str, ...]:
     """All ids of whoever's turn is being answered, that of `current_user` first; none outside a channel run."""
-    run = _run.get()
+    run = _context.get().run
     return (run.user_id, *run.aliases) if run else ()
 
 
 def asked_preview() -> str:
     """Return the preview that the call which runs now asked a yes for; "" where it asked for none."""
-    made = _made.get()
+    made = _context.get().proposals
     return made[-1].action.preview if made else ""
 
 
 def begin_round() -> None:
     """The calls of another answer of the model begin: what they propose comes after what was proposed before."""
-    run = _run.get()
+    run = _context.get().run
     if run is not None:
         run.rounds += 1
 
 
 def running_tool(name: str, *, read_only: bool, proposes: bool) -> AbstractContextManager[Any]:
     """Tell `stash_pending` which tool runs inside, and whether its author declared that it asks."""
-    return installed(_undeclared, None if proposes else (name, read_only))
+    return _provided("undeclared", None if proposes else (name, read_only))
 
 
 def _check_declared() -> None:
     """Refuse a proposal of a tool that is marked read-only; log that of one which did not say that it asks."""
-    undeclared = _undeclared.get()
+    undeclared = _context.get().undeclared
     if undeclared is None:
         return
     name, read_only = undeclared
@@ -330,12 +357,12 @@ def _check_declared() -> None:
 
 def collect_proposals() -> AbstractContextManager[list[Proposed]]:
     """Collect what is proposed in this context, in the tasks and in the threads started from it."""
-    return installed(_made, [])
+    return _provided("proposals", [])
 
 
 def restore(proposals: Iterable[Proposed]) -> None:
     """Propose again what an earlier attempt at this turn proposed. Outside a channel run this is a no-op."""
-    run = _run.get()
+    run = _context.get().run
     for proposed in proposals if run else ():
         run.restore(proposed)  # type: ignore[union-attr]  # there is a run, or nothing to go through
 
@@ -363,7 +390,7 @@ def stash_pending(
     at once; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON, ValueError when
     there is too much to agree to.
     """
-    run = _run.get()
+    run = _context.get().run
     if run is None or run.confirmed is not None:
         return None
     _check_declared()

@@ -37,7 +37,13 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
 from sayso.agent.run.journal import Journals, NoJournal, TurnJournal, unclear_calls
-from sayso.agent.tools.context import TimerBook, collect_artifacts, collect_choices, handing, timer_book
+from sayso.agent.tools.context import (
+    TurnTimers,
+    collect_artifacts,
+    collect_choices,
+    provide_received_files,
+    provide_timers,
+)
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of
@@ -347,7 +353,7 @@ class ChannelAgent:
 
     async def _heard_out(self, case: TurnContext) -> TurnAnswer:
         """The answer to a turn; whatever runs for it can read the files that were sent."""
-        with handing(lambda: self._made.received(case)):
+        with provide_received_files(lambda: self._made.received(case)):
             return await self._answer(case)
 
     async def _answer(self, case: TurnContext) -> TurnAnswer:
@@ -598,10 +604,10 @@ class ChannelAgent:
     async def _run(self, case: TurnContext, preface: str = "") -> TurnAnswer:
         turn, words = case.turn, case.words
         run = self._channel_run(case)
-        book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
+        book = TurnTimers(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
         memory = await load_history(case)
         hear = case.hear if case.hear and may_be_heard(self.agent.config) else None
-        with channel_run(run), timer_book(book):
+        with channel_run(run), provide_timers(book):
             result = await self.agent.arun(
                 [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
                 memory=memory,
@@ -618,7 +624,7 @@ class ChannelAgent:
         answer = await self._reply(case, result, proposal, preface)
         if book is None:
             return answer
-        change = replace(answer.change, timers=tuple(book.added), silenced=tuple(book.silenced))
+        change = replace(answer.change, timers=tuple(book.added), silenced=tuple(book.cancelled))
         return replace(answer, change=change)
 
     async def _reply(

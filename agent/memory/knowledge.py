@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sayso.agent.memory.extraction import one_line, section
-from sayso.agent.memory.scope import memory_scope, named
+from sayso.agent.memory.scope import current_scope, named
 from sayso.agent.tools.definition import MEMORY, ToolMetadata
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool, tool
@@ -261,7 +261,7 @@ class KnowledgeMemory:
 
     def _of_the_run(self) -> KnowledgeMemory:
         """Never the folder that all share because nobody said whose run it is."""
-        scope = memory_scope.get()
+        scope = current_scope()
         if scope:
             return self.bound_to(scope)
         if scope is None and not self._scope:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 
-from sayso.pending.concurrency import installed
-
-#: What `in_scope` was given. "" is a memory that is nobody's in particular; None: nobody has said whose run this is.
-memory_scope: ContextVar[str | None] = ContextVar("sayso_memory_scope", default=None)
+from sayso.agent.tools.context import provided, tool_environment
 
 
 def in_scope(scope: str) -> AbstractContextManager[str]:
     """What is remembered inside, also in tasks and threads started there, belongs to this scope."""
-    return installed(memory_scope, scope)
+    return provided("memory_scope", scope)
+
+
+def current_scope() -> str | None:
+    """Return what `in_scope` was given. "" is a memory that belongs to nobody in particular; None outside of it."""
+    return tool_environment().memory_scope
 
 
 def named(scope: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sayso.agent.messages import Message, UsageStats
 from sayso.agent.observability.observer import AgentObserver
-from sayso.agent.tools.definition import shown_name
+from sayso.agent.tools.definition import loggable_name
 
 #: Runs whose model is being asked at a time; of more, the oldest are told without a duration.
 MOST_RUNS = 10_000
@@ -119,7 +119,7 @@ _SHOWN: Mapping[str, Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     },
     "tool_error": {
         "call_id": ("call_id", _same),
-        "tool": ("tool_name", shown_name),
+        "tool": ("tool_name", loggable_name),
         "error": ("error", _class_name),
         "duration_ms": ("duration_ms", _same),
     },

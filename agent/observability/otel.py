@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sayso.agent.extras import install_command
-from sayso.agent.memory.scope import digest_of, memory_scope
+from sayso.agent.memory.scope import current_scope, digest_of
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.observer import AgentObserver, LlmCall
 from sayso.agent.observability.trace import AgentTrace, TraceStep
 from sayso.agent.providers.base import ProviderError
-from sayso.agent.tools.definition import shown_name
+from sayso.agent.tools.definition import loggable_name
 from sayso.channels.redaction import redact
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _attributes(step: TraceStep, operation: str, include_content: bool) -> dict[
         INPUT_TOKENS: step.prompt_tokens,
         OUTPUT_TOKENS: step.completion_tokens,
         COST_USD: step.cost_usd,
-        TOOL_NAME: None if step.tool_name is None else shown_name(step.tool_name),
+        TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
     }
     if include_content:
         args = None if step.tool_args is None else json.dumps(dict(step.tool_args), default=str)
@@ -321,7 +321,7 @@ class OpenTelemetryObserver(AgentObserver):
         """A span `invoke_agent` begins."""
         if len(self._runs) >= MOST_RUNS:
             self._end_run(next(iter(self._runs)), OTHER)
-        outside, scope = self._context.get_current(), memory_scope.get()
+        outside, scope = self._context.get_current(), current_scope()
         conversation = {CONVERSATION: digest_of(scope)} if scope else {}
         span = self._tracer.start_span(
             f"{INVOKE_AGENT} {self._agent_name}",

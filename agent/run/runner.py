@@ -11,7 +11,7 @@ from threading import Lock
 from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.recall import RunMemory
-from sayso.agent.memory.scope import memory_scope
+from sayso.agent.memory.scope import current_scope
 from sayso.agent.memory.sessions import SessionStore
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.observer import AgentObserver
@@ -141,7 +141,7 @@ class Runner:
 
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises what `Agent.arun` says."""
-        request = request.in_scope(memory_scope.get() or "")
+        request = request.in_scope(current_scope() or "")
         if self._session is None or request.memory is not None:
             return await self._answer(request)
         with self._session.run():

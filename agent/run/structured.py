@@ -16,9 +16,10 @@ from pydantic import BaseModel, ValidationError
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.results import truncate
+from sayso.agent.tools.schema.composition import merge_all_of
 from sayso.agent.tools.schema.json_schema import plain
-from sayso.agent.tools.schema.vendors import ApiFormat, together, vendor_schema
-from sayso.agent.tools.schema_arguments import bounded, bounded_work, draft_of
+from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
+from sayso.agent.tools.schema_arguments import StepBudget, bounded_validator, draft_of, with_budget
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -286,7 +287,7 @@ def native_schema(fmt: ResponseFormat, api_format: ApiFormat = "openai-chat") ->
     if whole is None:
         return None
     try:
-        shown = vendor_schema("answer", "", together(plain(whole)), api_format, strict=True)
+        shown = vendor_schema("answer", "", merge_all_of(plain(whole)), api_format, strict=True)
     except (ToolValidationError, TypeError, KeyError, ValueError, RecursionError):
         return None
     made = shown.get("function", shown)
@@ -328,7 +329,7 @@ def _validator(written: str) -> Validator:
     schema = json.loads(written)
     draft_of(schema).check_schema(schema)
     _check_references(schema)
-    return bounded(schema)
+    return bounded_validator(schema)
 
 
 def _check_references(schema: Any) -> None:
@@ -427,8 +428,7 @@ def _instance(model: type[BaseModel], value: Any) -> BaseModel:
 
 def _data(validator: Validator, value: Any) -> Any:
     try:
-        with bounded_work():
-            errors = list(itertools.islice(validator.iter_errors(value), MAX_MISTAKES))
+        errors = list(itertools.islice(with_budget(validator, StepBudget()).iter_errors(value), MAX_MISTAKES))
     except RecursionError:
         raise
     except Exception as exc:  # jsonschema's and our own: a reference that leads nowhere, or too much work

@@ -22,11 +22,11 @@ from sayso.agent.run.approval import ToolCallRefused, confirmed
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, digest
 from sayso.agent.run.result_cache import cache_key, recalled
 from sayso.agent.swift import swift
-from sayso.agent.tools.arguments import Checked
+from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError
-from sayso.agent.tools.results import ChunkCallback, serialise
+from sayso.agent.tools.results import ChunkCallback, serialize
 from sayso.agent.tools.screening import collect_suspicions
-from sayso.agent.tools.tool import Tool, shown
+from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.channels.i18n.invisible import readable
 from sayso.pending.concurrency import in_thread, within
 from sayso.pending.executors import PendingConfirmation
@@ -80,7 +80,7 @@ class ToolRequest:
 
     call: ToolCall
     tool: Tool
-    checked: Checked
+    checked: ValidatedArguments
     decision: PolicyDecision
 
 
@@ -107,14 +107,14 @@ async def run_call(asked: ToolRequest, config: AgentConfig, chunk_callback: Chun
         return ToolRun(await _unclear(asked, f"Error: {exc}"), error=exc)
     except ToolError as exc:
         words = str(exc) if str(exc).startswith("Error ") else f"Error: {exc}"
-        return ToolRun(said(asked.call, await shown(asked.tool, words), words), error=exc)
+        return ToolRun(said(asked.call, await result_for_model(asked.tool, words), words), error=exc)
 
 
 async def _unclear(asked: ToolRequest, words: str) -> CallOutcome:
     """What was asked of somebody else and never answered: the person hears of it, and it is not asked twice."""
     if asked.tool.repeatable:
-        return said(asked.call, await shown(asked.tool, words), words)
-    outcome = said(asked.call, f"{await shown(asked.tool, words)}\n{UNCLEAR}", words)
+        return said(asked.call, await result_for_model(asked.tool, words), words)
+    outcome = said(asked.call, f"{await result_for_model(asked.tool, words)}\n{UNCLEAR}", words)
     return replace(outcome, unclear=True)
 
 
@@ -167,7 +167,7 @@ async def _ran_or_cached(asked: ToolRequest, config: AgentConfig, chunk_callback
     outcome = await _result(asked, hit.raw, config)
     if not hit.compressed or outcome.ends or not config.tool.compress_results:
         return ToolRun(outcome)
-    content = await shown(asked.tool, hit.raw, summary=hit.compressed, mark=hit.mark)
+    content = await result_for_model(asked.tool, hit.raw, summary=hit.compressed, mark=hit.mark)
     return ToolRun(said(asked.call, content, hit.raw))
 
 
@@ -186,7 +186,7 @@ async def _ran(
         value = await timed(replace(asked.call, parameters=dict(params)), asked.tool, config, chunk_callback)
     if isinstance(value, PendingConfirmation):
         return ToolRun(await _proposed(asked, value))
-    raw = serialise(value)
+    raw = serialize(value)
     return ToolRun(await _result(asked, raw, config), raw, key)
 
 
@@ -196,7 +196,7 @@ async def timed(
     config: AgentConfig,
     chunk_callback: ChunkCallback | None = None,
     *,
-    checked: Checked | None = None,
+    checked: ValidatedArguments | None = None,
 ) -> Any:
     """The tool's own value. Of its own time limit and the agent's, the shorter one holds."""
     seconds = config.tool_timeout_seconds
@@ -214,7 +214,7 @@ async def timed(
 async def _result(asked: ToolRequest, raw: str, config: AgentConfig) -> CallOutcome:
     """What the tool gave, and whether the run ends with it. The stop condition sees it before screening."""
     ends = _stops(config, asked.tool.name, raw) or asked.tool.terminal
-    outcome = said(asked.call, await shown(asked.tool, raw, whole=ends), raw)
+    outcome = said(asked.call, await result_for_model(asked.tool, raw, whole=ends), raw)
     return replace(outcome, ends="terminal", closing=outcome.content) if ends else outcome
 
 
@@ -231,8 +231,8 @@ def _stops(config: AgentConfig, name: str, raw: str) -> bool:
 
 async def _proposed(asked: ToolRequest, value: Any) -> CallOutcome:
     """What a proposal came to: a question for the user, or why there is none."""
-    raw = serialise(value)
-    outcome = said(asked.call, await shown(asked.tool, raw, whole=True), raw)
+    raw = serialize(value)
+    outcome = said(asked.call, await result_for_model(asked.tool, raw, whole=True), raw)
     if isinstance(value, PendingConfirmation):
         preview = asked_preview() or value.preview  # what is asked counts, whatever the tool says beside it
         closing = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))

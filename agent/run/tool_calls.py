@@ -15,14 +15,14 @@ from sayso.agent.run.compression import Compressor
 from sayso.agent.run.journal import NOT_RUN_AFTER_TERMINAL, UNCLEAR, CallOutcome, Journal, digest
 from sayso.agent.run.result_cache import CachedResult, remember
 from sayso.agent.run.tool_call import CallObserver, ToolRequest
-from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timers, restore_timers
+from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timer_changes, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
-from sayso.agent.tools.tool import Tool, shown
+from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.pending.concurrency import in_thread, lending
 from sayso.pending.executors import keyed
-from sayso.pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
+from sayso.pending.proposals import begin_round, collect_proposals, in_channel_run, restore, set_position
 
 #: Seconds that a call which is cut off has to clean up; what takes longer is left to itself.
 STOP_SECONDS = 1.0
@@ -175,12 +175,12 @@ class _Calls:
 
     async def _made(self, at: int, asked: ToolRequest) -> CallOutcome:
         """What one call comes to, once it is kept."""
-        place.set(at)  # for as long as this call runs, in its task or before the next one
+        set_position(at)  # for as long as this call runs, in its task or before the next one
         self.begun.add(at)
         with (
             collect_artifacts() as files,
             collect_proposals() as proposals,
-            collect_timers() as timers,
+            collect_timer_changes() as timers,
             collect_choices() as choices,
             keyed(self.journal.key(at)),
         ):
@@ -202,7 +202,7 @@ class _Calls:
                 made = await self.journal.keep(at, made)
                 await self.journal.save()
             summary = await self.compressor.compress(asked.tool.name, raw)
-            content = await shown(asked.tool, raw, summary=summary.text, mark=summary.mark)
+            content = await result_for_model(asked.tool, raw, summary=summary.text, mark=summary.mark)
             made = replace(made, content=content, raw_digest=digest(raw), usage=summary.usage)
             kept = CachedResult(raw, summary.text, summary.mark) if summary.mark else kept
             if summary.failed:

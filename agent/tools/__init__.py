@@ -14,8 +14,8 @@ from sayso.agent.tools.context import (
     remind,
     schedule_reply,
     scheduled,
+    texts_of_turn,
     time_of_turn,
-    words_of_turn,
 )
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import (
@@ -66,7 +66,7 @@ __all__ = [
     "remind",
     "schedule_reply",
     "scheduled",
+    "texts_of_turn",
     "time_of_turn",
     "tool",
-    "words_of_turn",
 ]

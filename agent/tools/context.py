@@ -1,4 +1,8 @@
-"""ToolContext: artifacts, files, timers, proposals in ONE context variable (10 today)."""
+"""What the code of a running tool can reach: files to send and received, choices, timers, and injected arguments.
+
+All of it except the injected arguments is in one context variable, `ToolEnvironment`. Tasks and threads that are
+started inside a block inherit it.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +13,56 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from sayso.agent.tools.errors import LEAVES, ToolError, ToolExecutionError
+from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.media import MAX_BYTES
 from sayso.channels.types import Media, storable
-from sayso.pending.concurrency import installed
 from sayso.pending.context import with_context
 from sayso.pending.proposals import current_context
 from sayso.pending.turns.change import MAX_TIMERS, Timer
 
-#: The MIME type of bytes that nobody named.
+#: The MIME type of bytes of unknown type.
 UNKNOWN_MIME_TYPE = "application/octet-stream"
 
-
-#: Bytes of one artifact: what the media store takes.
+#: Largest artifact, in bytes: the limit of the media store.
 MAX_ARTIFACT_BYTES = MAX_BYTES
+
+#: Most labels of one offer. A button carries the index of its label as one digit.
+MAX_CHOICES = 10
+
+#: Longest label, in characters. Platforms shorten longer ones, or show them as a list.
+MAX_LABEL_CHARS = 60
+
+#: Most file names that the error for an unknown name lists.
+MAX_LISTED_FILES = 20
+
+#: How far ahead a message can be scheduled, in seconds.
+HORIZON_SECONDS = 400 * 86_400.0
+
+#: Longest scheduled text, in characters: it fits in one message of every platform.
+MAX_TIMER_CHARS = 500
+
+#: The error text outside of a channel's run, and for tools that run after a confirmation.
+CANNOT_SCHEDULE = (
+    "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows without a confirmation."
+)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file made by a tool: at a URL, or as the bytes in `data`, which the run's caller puts in the media store.
+    """A file made by a tool: at a URL, or as the bytes in `data`, which the caller of the run puts in the media store.
 
-    `sha256` and `size` tell which file it was after the URL is gone. `data` stays out of repr and `to_dict`; so does
-    `kept`, the file in the media store once it is there. One that is `shown` is an image that the model looks at, too.
+    `sha256` and `size` (bytes) still identify the file when the URL is gone. `data` stays out of repr and `to_dict`; so
+    does `kept`, the file in the media store, once it is stored. An image that is `shown` is also sent to the model.
     """
 
     url: str = ""
@@ -53,47 +77,161 @@ class Artifact:
     kept: Media | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the bytes, JSON-ready."""
+        """Return all fields except the bytes and the stored file, JSON-ready."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("data", "kept")}
 
 
-#: A path may have a colon, too, and on Windows begins with one letter and it.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+@dataclass(frozen=True, slots=True)
+class ReceivedFile:
+    """A file that the user of this turn sent in this conversation. `ref` is the SHA-256 of its `size` bytes.
+
+    Pictures and voice messages come without a name: their `filename` is built from type and content.
+    """
+
+    filename: str
+    mime_type: str
+    size: int
+    ref: str
+    load: Callable[[str], bytes] = field(repr=False, compare=False)
+
+    def read(self) -> bytes:
+        """Return the bytes. Raises ValueError for a file that was deleted: files are kept for a week."""
+        try:
+            return self.load(self.ref)
+        except KeyError:
+            raise ValueError(f"file {self.filename!r} was deleted after a week: it must be sent again") from None
 
 
-#: What a URL cannot hold, and what Python's own reader of URLs passes over.
-_UNPRINTED = re.compile(r"[\x00-\x20\x7f]")
+#: Lists the files of the current user, oldest first.
+FileListing = Callable[[], Sequence[ReceivedFile]]
 
 
-_collector: ContextVar[list[Artifact] | None] = ContextVar("sayso_artifacts", default=None)
+class SchedulingError(ToolError):
+    """Raised when a message cannot be scheduled; the text says why, in words for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerChange:
+    """One change that a tool call made to the timers: `timer` was added, or the timer of id `cancelled` was removed."""
+
+    timer: Timer | None = None
+    cancelled: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as JSON-ready data."""
+        return {"timer": asdict(self.timer)} if self.timer else {"cancelled": self.cancelled}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TimerChange:
+        """Return the change that `to_dict` wrote. Raises KeyError or TypeError on anything else."""
+        return cls(Timer(**data["timer"])) if "timer" in data else cls(cancelled=str(data["cancelled"]))
+
+
+class ToolEnvironment(NamedTuple):
+    """What running tools hand over, and what they can look up. None: not available here.
+
+    A named tuple, because its `_replace` takes a third of the time of `dataclasses.replace`, and each call of a tool
+    replaces fields six times.
+    """
+
+    artifacts: list[Artifact] | None = None
+    choices: list[str] | None = None
+    received_files: FileListing | None = None
+    timers: TurnTimers | None = None
+    timer_changes: list[TimerChange] | None = None
+    #: Kinds of prompt injection found in the outputs of tools.
+    suspicions: list[str] | None = None
+    #: Whose memory the tools read and write. "" is a memory that belongs to nobody in particular.
+    memory_scope: str | None = None
+
+
+_OUTSIDE = ToolEnvironment()
+
+_environment: ContextVar[ToolEnvironment] = ContextVar("sayso_tool_environment", default=_OUTSIDE)
+
+
+def tool_environment() -> ToolEnvironment:
+    """Return the environment of the code that runs now."""
+    return _environment.get()
+
+
+class provided(Generic[T]):  # noqa: N801  # used like a function
+    """`with provided("choices", []) as choices:` sets one field of the ToolEnvironment for the block.
+
+    Not a `contextmanager`, which takes four times as long.
+    """
+
+    __slots__ = ("_field", "_token", "_value")
+    _token: Token[ToolEnvironment]
+
+    def __init__(self, field: str, value: T) -> None:
+        self._field = field
+        self._value = value
+
+    def __enter__(self) -> T:
+        change: dict[str, Any] = {self._field: self._value}
+        self._token = _environment.set(_environment.get()._replace(**change))
+        return self._value
+
+    def __exit__(self, *_: object) -> None:
+        _environment.reset(self._token)
 
 
 def collect_artifacts() -> AbstractContextManager[list[Artifact]]:
-    """Collect what `emit_artifact` makes in this context, in the tasks and in the threads started from it."""
-    return installed(_collector, [])
+    """Collect what `emit_artifact` makes in this block, including tasks and threads started in it."""
+    return provided("artifacts", [])
 
 
-class ArtifactsOfACall:
-    """What is made inside reaches the run only when nothing is raised: a call that failed leaves no file behind, and
-    one that is made again leaves it once.
+def collect_choices() -> AbstractContextManager[list[str]]:
+    """Collect what `offer_choices` offers in this block, including tasks and threads started in it."""
+    return provided("choices", [])
 
-    No `contextmanager`, which would take as long as checking the arguments.
+
+def collect_timer_changes() -> AbstractContextManager[list[TimerChange]]:
+    """Collect the changes to timers made in this block, including tasks and threads started in it."""
+    return provided("timer_changes", [])
+
+
+def provide_received_files(listing: FileListing) -> AbstractContextManager[FileListing]:
+    """Let tools in this block read these files of the user."""
+    return provided("received_files", listing)
+
+
+def provide_timers(timers: TurnTimers | None) -> AbstractContextManager[TurnTimers | None]:
+    """Let tools in this block schedule messages; None where nothing can be scheduled."""
+    return provided("timers", timers)
+
+
+class ArtifactsOfCall:
+    """Passes the artifacts made in this block to the run, unless the block raises.
+
+    So a call that failed leaves no file behind, and a call that is repeated leaves its file once. Not a
+    `contextmanager`, which would take as long as checking the arguments.
     """
 
-    __slots__ = ("_outer", "_token")
+    __slots__ = ("_outer", "_own", "_token")
+    _token: Token[ToolEnvironment]
 
     def __enter__(self) -> None:
-        self._outer = _collector.get()
+        environment = _environment.get()
+        self._outer = environment.artifacts
         if self._outer is not None:
-            self._token = _collector.set([])
+            self._own: list[Artifact] = []
+            self._token = _environment.set(environment._replace(artifacts=self._own))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._outer is None:
             return
-        made = _collector.get() or []
-        _collector.reset(self._token)
+        _environment.reset(self._token)
         if kind is None:
-            self._outer += made
+            self._outer += self._own
+
+
+#: The scheme of a URL: at least two letters, since a path on Windows begins with one letter and a colon.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+#: Characters that no URL holds, but `urlsplit` ignores.
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
 
 
 def emit_artifact(
@@ -110,13 +248,15 @@ def emit_artifact(
     retention: str = "",
     shown: bool = False,
 ) -> Artifact:
-    """Hand a file to the user from inside a tool: exactly one of its URL, its path or its bytes.
+    """Send a file to the user from inside a tool: give exactly one of its URL, its path or its bytes.
 
-    The `source` may be any of them: text with a scheme is a URL, other text a path. Files and bytes go through the
-    media store; their `sha256` and `size` (bytes) are computed, and for a URL they are taken as given. A call that
-    fails delivers none. Outside a run nothing collects it; the Artifact comes back all the same (seed: Artifacts).
-    Raises ValueError for anything but one source, for a URL that no platform can fetch, and for a file that is not
-    there or has more than MAX_ARTIFACT_BYTES. An image that is `shown` is seen by the model in this run, if it can see.
+    `source` may be any of them: text with a scheme is a URL, other text a path. Files and bytes go through the media
+    store, and their `sha256` and `size` (bytes) are computed; for a URL they are taken as given. A call that fails
+    delivers no file. Outside a run nothing is sent; the Artifact is returned all the same (seed: Artifacts). With
+    `shown`, a model that accepts images sees the image in this run.
+
+    Raises ValueError for anything but one source, for a URL that no platform can fetch, and for a file that does not
+    exist or has more than MAX_ARTIFACT_BYTES.
     """
     if sum(each is not None for each in (source, url, path, data)) != 1:
         raise ValueError("emit_artifact needs exactly one of url, path= or data=")
@@ -126,28 +266,28 @@ def emit_artifact(
         path = source
     elif source is not None:
         url = source
-    place = _place(url) if url is not None else ""
+    url_path = _url_path(url) if url is not None else ""
     if path is not None:
         data, filename = _read(Path(path)), filename or Path(path).name
-    data = None if data is None else bytes(data)  # a copy: the tool may go on with its own
-    if data is not None and len(data) > MAX_ARTIFACT_BYTES:
-        raise ValueError(f"{filename or 'artifact'!r} has {len(data)} bytes: at most {MAX_ARTIFACT_BYTES} can be sent")
-    if data is not None:  # what we can count ourselves we do not take on trust
+    data = None if data is None else bytes(data)  # a copy: the tool may change its own
+    if data is not None:
+        if len(data) > MAX_ARTIFACT_BYTES:
+            raise ValueError(_too_large(filename or "artifact", len(data)))
         sha256, size = hashlib.sha256(data).hexdigest(), len(data)
-    mime_type = mime_type or mimetypes.guess_type(filename or place)[0] or UNKNOWN_MIME_TYPE
+    mime_type = mime_type or mimetypes.guess_type(filename or url_path)[0] or UNKNOWN_MIME_TYPE
     artifact = Artifact(url or "", mime_type, filename, sha256, size, role, retention, shown, data)
-    collected = _collector.get()
+    collected = _environment.get().artifacts
     if collected is not None:
         collected.append(artifact)
     return artifact
 
 
-def _place(url: str) -> str:
-    """The path of a URL, which is what names its kind. Raises ValueError for one that no platform can fetch."""
+def _url_path(url: str) -> str:
+    """Return the path of a URL, which may tell the MIME type. Raises ValueError if no platform can fetch it."""
     try:
         parts = urlsplit(url)
-        can_be_fetched = parts.scheme in ("http", "https") and parts.hostname and not _UNPRINTED.search(url)
-    except ValueError:  # brackets that hold no address
+        can_be_fetched = parts.scheme in ("http", "https") and parts.hostname and not _UNPRINTABLE.search(url)
+    except ValueError:  # brackets around something that is no IPv6 address
         can_be_fetched = False
     if not can_be_fetched:
         raise ValueError(f"no platform can fetch {url!r}: give an https URL, or the file itself with path= or data=")
@@ -159,19 +299,189 @@ def _read(path: Path) -> bytes:
         raise ValueError(f"cannot read the artifact {str(path)!r}: no path holds a NUL character")
     try:
         if path.stat().st_size > MAX_ARTIFACT_BYTES:
-            raise ValueError(f"{path.name!r} has {path.stat().st_size} bytes: at most {MAX_ARTIFACT_BYTES} can be sent")
+            raise ValueError(_too_large(path.name, path.stat().st_size))
         return path.read_bytes()
     except OSError as exc:
         raise ValueError(f"cannot read the artifact {str(path)!r} ({exc.strerror}): check the path") from exc
 
 
-#: Says what to inject now: a mapping or None, or a context manager or generator of one, closed after the call. It may
-#: have one ToolContext parameter.
+def _too_large(name: str, size: int) -> str:
+    return f"{name!r} has {size} bytes: at most {MAX_ARTIFACT_BYTES} can be sent"
+
+
+def offer_choices(*labels: str) -> None:
+    """Offer the user of the current turn these answers, as buttons under the reply.
+
+    A tap on a button is a message of the user with the label as text; it never confirms anything. A second offer in the
+    same turn replaces the first. On platforms without buttons the labels are listed. Outside a run this does nothing.
+
+    Raises ValueError for no label or more than MAX_CHOICES, for two equal labels, and for a label that is empty or has
+    more than MAX_LABEL_CHARS.
+    """
+    choices = [" ".join(readable(label).split()) for label in labels]
+    if not 1 <= len(choices) <= MAX_CHOICES:
+        raise ValueError(f"{len(choices)} choices cannot be offered: give 1 to {MAX_CHOICES}")
+    for label in choices:
+        if not 1 <= len(label) <= MAX_LABEL_CHARS:
+            raise ValueError(f"choice {label!r} has {len(label)} characters: a button has 1 to {MAX_LABEL_CHARS}")
+    if len({label.casefold() for label in choices}) < len(choices):
+        raise ValueError(f"choices {choices!r} contain a duplicate: make every label different")
+    offered = _environment.get().choices
+    if offered is not None:
+        offered[:] = choices
+
+
+def received_files() -> tuple[ReceivedFile, ...]:
+    """Return the files that the user of this turn sent in this conversation, as far as it is remembered, oldest first.
+
+    In a group, files of other members are left out. Outside of a channel's turn there are none.
+    """
+    listing = _environment.get().received_files
+    return () if listing is None else tuple(listing())
+
+
+def received_file(name: str = "") -> ReceivedFile:
+    """Return the last file of this name (case is ignored) that the user sent; without a name, the last file of all.
+
+    A tool that runs after a confirmation finds the files that were there when it was proposed: a file that arrives in
+    between cancels the question, as any other message does. Raises ValueError, in words for the model, for no file.
+    """
+    files = received_files()
+    matches = [each for each in files if not name or each.filename.casefold() == name.casefold()]
+    if matches:
+        return matches[-1]
+    names = [each.filename for each in files[-MAX_LISTED_FILES:]]
+    available = f"there are {names!r}" if names else "no file was sent in this conversation yet"
+    raise ValueError(f"file {name!r} was not sent: {available}" if name else available)
+
+
+@dataclass(slots=True)
+class TurnTimers:
+    """The timers of one turn: those its conversation has, and the changes that are stored when the turn is committed.
+
+    `now` is when the turn was received, by the server's clock, in Unix seconds. Locked, because the tools of one answer
+    run in threads of their own.
+    """
+
+    user: str
+    now: float
+    language: str
+    waiting: tuple[Timer, ...] = ()
+    added: list[Timer] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, text: str, at: float, note: str) -> Timer:
+        """Add a timer that says `text` at `at` (Unix seconds). Raises SchedulingError."""
+        with self._lock:
+            self._check(text, at)
+            numbers = [int(timer.id) for timer in (*self.waiting, *self.added) if timer.id.isdecimal()]
+            timer_id = str(max(numbers, default=0) + 1)
+            timer = Timer(timer_id, round(at, 3), storable(text), self.user, storable(note), self.language)
+            self.added.append(timer)
+            _record(TimerChange(timer))
+            return timer
+
+    def own(self) -> list[Timer]:
+        """Return the timers of this turn's user, the next one first."""
+        with self._lock:
+            own = [timer for timer in (*self.waiting, *self.added) if timer.user == self.user]
+            return sorted((timer for timer in own if timer.id not in self.cancelled), key=lambda timer: timer.at)
+
+    def cancel(self, timer_id: str) -> Timer | None:
+        """Cancel a timer of this turn's user and return it; None if there is none of that id."""
+        timer = next((each for each in self.own() if each.id == timer_id), None)
+        if timer is None:
+            return None
+        with self._lock:
+            if timer in self.added:
+                self.added.remove(timer)
+            else:
+                self.cancelled.append(timer_id)
+            _record(TimerChange(cancelled=timer_id))
+        return timer
+
+    def restore(self, change: TimerChange) -> None:
+        """Repeat a change that an earlier attempt at this turn made."""
+        if change.timer is None:
+            self.cancel(change.cancelled)
+        else:
+            self.added.append(change.timer)
+
+    def _check(self, text: str, at: float) -> None:
+        if at <= self.now:
+            raise SchedulingError("That time is in the past.")
+        if at > self.now + HORIZON_SECONDS:
+            raise SchedulingError(f"That is too far ahead: at most {HORIZON_SECONDS / 86_400:g} days.")
+        if len(text) > MAX_TIMER_CHARS:
+            raise SchedulingError(f"That is too long: at most {MAX_TIMER_CHARS} characters.")
+        if len(self.waiting) + len(self.added) - len(self.cancelled) >= MAX_TIMERS:
+            raise SchedulingError(f"{MAX_TIMERS} reminders are waiting here already: cancel one first.")
+
+
+def _record(change: TimerChange) -> None:
+    changes = _environment.get().timer_changes
+    if changes is not None:
+        changes.append(change)
+
+
+def restore_timers(changes: Iterable[TimerChange]) -> None:
+    """Repeat changes that an earlier attempt at this turn made. Does nothing where nothing can be scheduled."""
+    timers = _environment.get().timers
+    if timers is not None:
+        for change in changes:
+            timers.restore(change)
+
+
+def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
+    """Say `text` in this conversation at `at` (Unix seconds), once; `scheduled` lists it by `note`.
+
+    The timer is set when the turn is committed; a turn that fails sets none. Raises SchedulingError if the time is in
+    the past or too far ahead, if the text is too long, if the conversation has too many timers, and outside of a turn.
+    """
+    return _timers().add(text, at, note or text)
+
+
+def remind(text: str, at: float) -> Timer:
+    """Remind the user of `text` at `at` (Unix seconds), in their language. Raises SchedulingError."""
+    timers = _timers()
+    return timers.add(texts_for(timers.language).reminder(text), at, text)
+
+
+def scheduled() -> list[Timer]:
+    """Return this user's timers in this conversation, the next one first. Raises SchedulingError."""
+    return _timers().own()
+
+
+def cancel_scheduled(timer_id: str) -> Timer | None:
+    """Cancel one of this user's timers and return it; None if there is none of that id. Raises SchedulingError."""
+    return _timers().cancel(timer_id)
+
+
+def time_of_turn() -> float:
+    """Return when the user's message was received, in Unix seconds by the server's clock. Raises SchedulingError."""
+    return _timers().now
+
+
+def texts_of_turn() -> Texts:
+    """Return Sayso's texts in the language of this user. Raises SchedulingError."""
+    return texts_for(_timers().language)
+
+
+def _timers() -> TurnTimers:
+    timers = _environment.get().timers
+    if timers is None:
+        raise SchedulingError(CANNOT_SCHEDULE)
+    return timers
+
+
+#: Returns what to inject into a call: a mapping or None, or a context manager or generator of one, closed after the
+#: call. It may have one ToolContext parameter.
 Injector = Callable[..., Any]
 
 
-class Injected(Mapping[str, Any]):
-    """Values by name that nobody can change, and that no log and no record shows."""
+class InjectedArguments(Mapping[str, Any]):
+    """An immutable mapping of injected values. Neither repr nor pickle shows them: they may be secret."""
 
     __slots__ = ("_values",)
 
@@ -190,21 +500,21 @@ class Injected(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<injected: {', '.join(self._values) or 'nothing'}>"
 
-    def __copy__(self) -> Injected:
+    def __copy__(self) -> InjectedArguments:
         return self
 
-    def __deepcopy__(self, _: Any) -> Injected:
+    def __deepcopy__(self, _: Any) -> InjectedArguments:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("what is injected into a tool cannot be pickled: it may be secret")
+        raise TypeError("injected arguments of a tool cannot be pickled: they may be secret")
 
 
 class HiddenArguments:
-    """What is injected into one tool: `fixed` values, and what its author's injector returns at each call.
+    """The arguments of one tool that no model fills: `fixed` values, and what the injector returns at each call.
 
-    A name that was injected once, and what is `unfillable` by a model, stays hidden for as long as the program lives:
-    an injector that leaves a name out does not hand it to the model.
+    A name that was injected once stays hidden for the life of the process, as do the `unfillable` ones: an injector
+    that leaves a name out does not hand it to the model.
     """
 
     def __init__(
@@ -214,16 +524,16 @@ class HiddenArguments:
         self._fixed = dict(fixed)
         self._injector = injector
         self._hidden = {*fixed, *unfillable}
-        self._asked = injector is None
+        self._is_complete = injector is None
 
-    def hidden(self) -> frozenset[str]:
-        """The names that no model fills; the first time, the injector is asked. Raises ToolExecutionError."""
-        if not self._asked:
+    def names(self) -> frozenset[str]:
+        """Return the names that no model fills. Calls the injector the first time. Raises ToolExecutionError."""
+        if not self._is_complete:
             self.values()
         return frozenset(self._hidden)
 
     def values(self) -> dict[str, Any]:
-        """Return what is injected now, and close it at once. Raises ToolExecutionError like `opened`."""
+        """Return what is injected now, and close the injector at once. Raises ToolExecutionError like `opened`."""
         with self.opened() as values:
             return values
 
@@ -232,315 +542,47 @@ class HiddenArguments:
         """Yield what is injected now; what the injector opened is closed afterwards.
 
         An injector returns a mapping or None, or a context manager that yields one; a generator function that yields
-        one is taken for a context manager. One with a ToolContext parameter is told who speaks. Raises
-        ToolExecutionError when it fails, or returns something else. An error of the tool that the context manager
-        swallows is raised all the same: a failed call is never taken for one that is done.
+        one is taken for a context manager. A ToolContext parameter of the injector is filled. Raises ToolExecutionError
+        if the injector fails or returns something else. If the context manager swallows an error of the tool, the error
+        is raised all the same: a failed call never counts as done.
         """
         if self._injector is None:
             yield self._fixed
             return
         failure: BaseException | None = None
         with ExitStack() as stack:
+            injected = self._call(self._injector, stack)
+            self._hidden.update(injected)
+            self._is_complete = True
             try:
-                returned = self._injector(**with_context(self._injector, current_context))
-                manager = _manager_of(returned)
-                if manager is not None:
-                    returned = stack.enter_context(manager)
-                current = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
-            except (Exception, *LEAVES) as exc:
-                raise ToolExecutionError(
-                    f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
-                    tool_name=self._tool_name, error=exc,
-                ) from exc  # fmt: skip
-            if current is None or not all(isinstance(name, str) for name in current):
-                if inspect.iscoroutine(returned):
-                    returned.close()  # which nobody waits for
-                raise ToolExecutionError(
-                    f"the config_injector of {self._tool_name!r} returned a {type(returned).__name__}: "
-                    "return a dict of names and values, or None",
-                    tool_name=self._tool_name,
-                )
-            self._hidden.update(current)
-            self._asked = True
-            try:
-                yield {**self._fixed, **current}
+                yield {**self._fixed, **injected}
             except BaseException as exc:
                 failure = exc
                 raise
         if failure is not None:
             raise failure
 
-
-def _manager_of(returned: Any) -> AbstractContextManager[Any] | None:
-    """Return the context manager that an injector returned, or that its generator is; None for anything else."""
-    if inspect.isgenerator(returned):
-        return contextmanager(lambda: returned)()
-    return returned if isinstance(returned, AbstractContextManager) else None
-
-
-#: Labels of one offer: more are no choice but a list, and a button says which one it is by one digit.
-MAX_CHOICES = 10
-
-
-#: Characters of a label. Platforms show long ones in fewer, or as a list.
-MAX_LABEL_CHARS = 60
-
-
-_offered: ContextVar[list[str] | None] = ContextVar("sayso_choices", default=None)
-
-
-def collect_choices() -> AbstractContextManager[list[str]]:
-    """Collect what is offered in this context, in the tasks and in the threads started from it."""
-    return installed(_offered, [])
-
-
-def offer_choices(*labels: str) -> None:
-    """Offer the user of the current turn these answers, as buttons under its reply.
-
-    A tap on one is a message of theirs that says the label; it never confirms anything. What was offered before in the
-    same turn is replaced. Where there are no buttons the labels are listed. Outside a run this is a no-op.
-
-    Raises ValueError for none or more than MAX_CHOICES, for two alike, and for a label that is empty or has more than
-    MAX_LABEL_CHARS.
-    """
-    seen = [" ".join(readable(label).split()) for label in labels]
-    if not 1 <= len(seen) <= MAX_CHOICES:
-        raise ValueError(f"{len(seen)} choices cannot be offered: give 1 to {MAX_CHOICES}")
-    for label in seen:
-        if not 1 <= len(label) <= MAX_LABEL_CHARS:
-            raise ValueError(f"choice {label!r} has {len(label)} characters: a button has 1 to {MAX_LABEL_CHARS}")
-    if len({label.casefold() for label in seen}) < len(seen):
-        raise ValueError(f"choices {seen!r} hold one twice: nobody could tell them apart")
-    offered = _offered.get()
-    if offered is not None:
-        offered[:] = seen
-
-
-#: Names that are told to whoever asks for one that was not sent.
-MAX_NAMES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedFile:
-    """A file that the person of this turn sent in this conversation. `ref` is the SHA-256 of its `size` bytes.
-
-    A picture or a voice message comes without a name: its `filename` is made of its type and its content.
-    """
-
-    filename: str
-    mime_type: str
-    size: int
-    ref: str
-    load: Callable[[str], bytes] = field(repr=False, compare=False)
-
-    def read(self) -> bytes:
-        """Its bytes. Raises ValueError for one that is not kept any more: each is, for a week."""
+    def _call(self, injector: Injector, stack: ExitStack) -> Mapping[str, Any]:
+        """Return what the injector returns or yields; `stack` closes it. Raises ToolExecutionError."""
         try:
-            return self.load(self.ref)
-        except KeyError:
-            raise ValueError(f"file {self.filename!r} is not kept any more: it must be sent again") from None
-
-
-#: Lists the files of whoever speaks, oldest first.
-Listing = Callable[[], Sequence[ReceivedFile]]
-
-
-_listing: ContextVar[Listing | None] = ContextVar("sayso_received", default=None)
-
-
-def handing(listing: Listing) -> AbstractContextManager[Listing]:
-    """For as long as this lasts, these are what was sent: also in tasks and threads that are started from here."""
-    return installed(_listing, listing)
-
-
-def received_files() -> tuple[ReceivedFile, ...]:
-    """The files that the person of this turn sent in this conversation, as far as it is remembered, oldest first.
-
-    Nobody else's, in a group either. Outside of a channel's turn there are none.
-    """
-    listing = _listing.get()
-    return () if listing is None else tuple(listing())
-
-
-def received_file(name: str = "") -> ReceivedFile:
-    """The file of this name that the person sent last, in upper or lower case; without a name, the last one of all.
-
-    What runs after a yes finds what was there when it was proposed: a file that comes in between makes the question
-    void, as any other message does. Raises ValueError, in words for the model, when there is none.
-    """
-    files = received_files()
-    found = [each for each in files if not name or each.filename.casefold() == name.casefold()]
-    if found:
-        return found[-1]
-    names = [each.filename for each in files[-MAX_NAMES:]]
-    there = f"there are {names!r}" if names else "no file was sent in this conversation yet"
-    raise ValueError(f"file {name!r} was not sent: {there}" if name else there)
-
-
-#: Seconds ahead that something can be said at most.
-HORIZON_SECONDS = 400 * 86_400.0
-
-
-#: Why nothing can be scheduled outside of a channel's run, nor by what runs after a yes.
-NO_BOOK = "Nothing can be said later here: that needs a channel, and a tool that its policy allows without a yes."
-
-
-#: Characters of what is said later: it fits in one message of every platform.
-MAX_TIMER_CHARS = 500
-
-
-class SchedulingError(ToolError):
-    """Raised when something cannot be said later; the text says why, in words for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerChange:
-    """One thing that a call did to the timers: set one, or silenced the one of that id."""
-
-    timer: Timer | None = None
-    silenced: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The change as JSON-ready data."""
-        return {"timer": asdict(self.timer)} if self.timer else {"silenced": self.silenced}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TimerChange:
-        """The change that `to_dict` wrote. Raises KeyError or TypeError on anything else."""
-        return cls(Timer(**data["timer"])) if "timer" in data else cls(silenced=str(data["silenced"]))
-
-
-@dataclass(slots=True)
-class TimerBook:
-    """One turn's timers: those its conversation has, and what changes about them when the turn is committed.
-
-    `now` is when the turn was received, by the server's clock. Tools of one answer run in threads of their own.
-    """
-
-    user: str
-    now: float
-    language: str
-    waiting: tuple[Timer, ...] = ()
-    added: list[Timer] = field(default_factory=list)
-    silenced: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, text: str, at: float, note: str) -> Timer:
-        """Another timer. Raises SchedulingError."""
-        with self._lock:
-            self._check(text, at)
-            timer = Timer(self._next_id(), round(at, 3), storable(text), self.user, storable(note), self.language)
-            self.added.append(timer)
-            _note(TimerChange(timer))
-            return timer
-
-    def own(self) -> list[Timer]:
-        """The timers of this turn's user, the next one first."""
-        with self._lock:
-            mine = [timer for timer in (*self.waiting, *self.added) if timer.user == self.user]
-            return sorted((timer for timer in mine if timer.id not in self.silenced), key=lambda timer: timer.at)
-
-    def silence(self, timer_id: str) -> Timer | None:
-        """Take one of the user's own back. None when there is none of that name."""
-        found = next((timer for timer in self.own() if timer.id == timer_id), None)
-        if found is None:
-            return None
-        with self._lock:
-            if found in self.added:
-                self.added.remove(found)
-            else:
-                self.silenced.append(timer_id)
-            _note(TimerChange(silenced=timer_id))
-        return found
-
-    def restore(self, change: TimerChange) -> None:
-        """Do again what an earlier attempt at this turn did."""
-        if change.timer is None:
-            self.silence(change.silenced)
-        else:
-            self.added.append(change.timer)
-
-    def _check(self, text: str, at: float) -> None:
-        if at <= self.now:
-            raise SchedulingError("That time is over.")
-        if at > self.now + HORIZON_SECONDS:
-            raise SchedulingError(f"That is too far away: {HORIZON_SECONDS / 86_400:g} days ahead is the most.")
-        if len(text) > MAX_TIMER_CHARS:
-            raise SchedulingError(f"That is too long: {MAX_TIMER_CHARS} characters are the most.")
-        if len(self.waiting) + len(self.added) - len(self.silenced) >= MAX_TIMERS:
-            raise SchedulingError(f"{MAX_TIMERS} reminders are waiting here already: cancel one first.")
-
-    def _next_id(self) -> str:
-        numbers = [int(timer.id) for timer in (*self.waiting, *self.added) if timer.id.isdecimal()]
-        return str(max(numbers, default=0) + 1)
-
-
-_book: ContextVar[TimerBook | None] = ContextVar("sayso_timers", default=None)
-
-
-_made: ContextVar[list[TimerChange] | None] = ContextVar("sayso_timers_made", default=None)
-
-
-def timer_book(book: TimerBook | None) -> AbstractContextManager[TimerBook | None]:
-    """Install the book that tools write in, for the length of one turn; None where nothing can be said later."""
-    return installed(_book, book)
-
-
-def collect_timers() -> AbstractContextManager[list[TimerChange]]:
-    """Collect what is done to the timers in this context, in the tasks and in the threads started from it."""
-    return installed(_made, [])
-
-
-def restore_timers(changes: Iterable[TimerChange]) -> None:
-    """Do again what an earlier attempt at this turn did. Where nothing can be said later this is a no-op."""
-    book = _book.get()
-    for change in changes if book else ():
-        book.restore(change)  # type: ignore[union-attr]  # there is a book, or nothing to go through
-
-
-def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
-    """Say `text` in this conversation at `at`, in Unix seconds, once; `note` is what `scheduled` lists it by.
-
-    It is set when the turn is committed, and not at all when the turn is not. Raises SchedulingError when it is in the
-    past or too far away, too long, one too many, or when nobody could say it.
-    """
-    return _open_book().add(text, at, note or text)
-
-
-def remind(text: str, at: float) -> Timer:
-    """Remind the user of `text` at `at`, in their language. Raises SchedulingError like `schedule_reply`."""
-    book = _open_book()
-    return book.add(texts_for(book.language).reminder(text), at, text)
-
-
-def scheduled() -> list[Timer]:
-    """What will be said to this user in this conversation, the next one first. Raises SchedulingError."""
-    return _open_book().own()
-
-
-def cancel_scheduled(timer_id: str) -> Timer | None:
-    """Take one of them back; None when this user has none of that id. Raises SchedulingError."""
-    return _open_book().silence(timer_id)
-
-
-def time_of_turn() -> float:
-    """When the user said what is worked on, in Unix seconds by the server's clock. Raises SchedulingError."""
-    return _open_book().now
-
-
-def words_of_turn() -> Texts:
-    """How to speak to this user. Raises SchedulingError."""
-    return texts_for(_open_book().language)
-
-
-def _note(change: TimerChange) -> None:
-    made = _made.get()
-    if made is not None:
-        made.append(change)
-
-
-def _open_book() -> TimerBook:
-    book = _book.get()
-    if book is None:
-        raise SchedulingError(NO_BOOK)
-    return book
+            returned = injector(**with_context(injector, current_context))
+            if inspect.isgenerator(returned):
+                generator = returned
+                returned = contextmanager(lambda: generator)()
+            if isinstance(returned, AbstractContextManager):
+                returned = stack.enter_context(returned)
+            injected = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
+        except (Exception, *FATAL_ERRORS) as exc:
+            raise ToolExecutionError(
+                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
+                tool_name=self._tool_name, error=exc,
+            ) from exc  # fmt: skip
+        if injected is None or not all(isinstance(name, str) for name in injected):
+            if inspect.iscoroutine(returned):
+                returned.close()  # avoids the warning that it was never awaited
+            raise ToolExecutionError(
+                f"the config_injector of {self._tool_name!r} returned a {type(returned).__name__}: "
+                "return a dict of names and values, or None",
+                tool_name=self._tool_name,
+            )
+        return injected

@@ -1,4 +1,4 @@
-"""Checks at definition, names, metadata."""
+"""What a tool is: its fields, names and tags, and the checks when it is defined."""
 
 from __future__ import annotations
 
@@ -7,31 +7,42 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field, replace
 from enum import StrEnum
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sayso.agent.tools.context import InjectedArguments, Injector
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.preview import check_preview
-from sayso.agent.tools.signature import is_method
+from sayso.agent.tools.parameter import as_parameters
+from sayso.agent.tools.preview import Preview, check_preview
+from sayso.agent.tools.schema.json_schema import FrozenDict, frozen, thawed
+from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
+from sayso.agent.tools.signature import is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS
 from sayso.pending.concurrency import in_thread
 from sayso.pending.context import context_parameters, with_context
+from sayso.pending.executors import Reconciler
 from sayso.pending.proposals import current_context, stash_pending
 
-if TYPE_CHECKING:
-    from sayso.agent.tools.tool import Tool
-
-
-#: The `source` of tools that write into what an agent remembers.
+#: The `source` of tools that write into an agent's memory.
 MEMORY = "memory"
+
+#: How long an effect can be undone, in seconds, unless the tool says otherwise.
+UNDO_SECONDS = 300.0
+
+#: The name of a tool. Only Gemini accepts a dot; `get_schema` refuses it for the other vendors.
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+#: Takes any of the tool's arguments by name, and `result`, the text that the tool returned; sync or async.
+Undo = Callable[..., Any]
 
 
 class ToolTag(StrEnum):
-    """What tools are commonly told apart by.
+    """Common classes of tools.
 
-    `DESTRUCTIVE` is a hint that a yes is wanted: a policy's `allow` overrules it, which `requires_approval` never is.
+    `DESTRUCTIVE` is a hint that a confirmation is wanted: a policy's `allow` overrules the tag, but never
+    `requires_approval`.
     """
 
     READ_ONLY = "read_only"
@@ -44,12 +55,12 @@ class ToolTag(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolMetadata:
-    """Hints for whoever runs a tool, and its classification.
+    """Hints for the code that runs a tool, and the tool's classification.
 
-    `is_async` is found out by the Tool itself. One that is not `is_concurrency_safe` never runs beside another call of
-    the same answer. `timeout` is in seconds, `max_result_size` in characters of what a model reads of one result.
+    The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside another call of the same
+    answer. `timeout` is in seconds, `max_result_size` in characters of one result as the model reads it.
     `think_augment` asks the model for a `toolcall_reason` with each call; None follows the registry. `source` says
-    where a tool is from, such as "mcp".
+    where a tool comes from, such as "mcp".
     """
 
     is_async: bool = False
@@ -74,81 +85,255 @@ class ToolMetadata:
 
     @property
     def all_tags(self) -> frozenset[str]:
-        """Both kinds of tags, as text."""
+        """The tags of both kinds, as text."""
         return frozenset(map(str, self.tags)) | frozenset(self.custom_tags)
 
 
-_SEPARATORS = re.compile(r"[.-]")
+@dataclass(frozen=True, eq=False)
+class ToolDefinition:
+    """The fields of a Tool, completed and checked.
 
+    `parameters` are ToolParameters, in a list or by name, or one JSON Schema of an object; after construction they are
+    always a tuple of ToolParameters. `callable` is another name of `function`. A tool without a function is only a
+    description, and its provider runs it.
 
-#: What vendors let a name be, and a namespace before it.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+    - `injected_kwargs` and the values that `config_injector()` returns reach the function; the model never sees them.
+    - `requires_approval`: a call is proposed to the user in the words of `preview`, and runs after their confirmation.
+      With `typed_code` the user must type a code to confirm.
+    - `idempotent` promises that running twice with the same arguments does no harm; `pending.idempotency_key()` names
+      the effect, the same at each repetition. `read_only` promises that the tool changes nothing: an interrupted call
+      runs again.
+    - `proposes` declares that the code may call `stash_pending`; `sayso check` shows it. By default it is whether the
+      function itself names `stash_pending`.
+    - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it took effect; False
+      when it certainly did not; None when that is unknown.
+    - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's arguments, and with
+      `result` if it has such a parameter.
+    - Change `version` when a call that was previewed before the change must not run any more.
+    - The result of a `cacheable` tool may be reused for `cache_ttl` seconds.
+    """
 
+    name: str
+    description: str = ""
+    parameters: Any = ()
+    function: Callable[..., Any] | None = field(default=None, repr=False)
+    streaming: bool = False
+    screen_output: bool = False
+    terminal: bool = False
+    requires_approval: bool = False
+    config_injector: Injector | None = field(default=None, repr=False)
+    injected_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    idempotent: bool = False
+    preview: Preview | None = field(default=None, repr=False)
+    undo: Undo | None = field(default=None, repr=False)
+    undo_seconds: float = UNDO_SECONDS
+    reconcile: Reconciler | None = field(default=None, repr=False)
+    typed_code: bool = False
+    version: str = ""
+    read_only: bool = False
+    cacheable: bool = False
+    cache_ttl: float = 300
+    namespace: str | None = None
+    method_name: str | None = None
+    metadata: ToolMetadata = field(default_factory=ToolMetadata)
+    is_async: bool | None = None
+    callable: Callable[..., Any] | None = field(default=None, repr=False)
+    input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
+    proposes: bool | None = None
 
-#: Stands for what a model made up.
-NO_NAME = "(no name)"
+    #: The tool that `dataclasses.replace` copies.
+    _original: InitVar[ToolDefinition | None] = None
 
-
-def normalise_namespace(namespace: str) -> str:
-    """A namespace as it stands in names: `MathOps` and `math ops` are `math_ops`. Raises ToolValidationError."""
-    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", namespace)
-    made = re.sub(r"[^A-Za-z0-9_]+", "_", snake).strip("_").lower()
-    if not made:
-        raise ToolValidationError(
-            f"namespace {namespace!r} has nothing that a name may have: use letters a-z and digits"
+    def __post_init__(self, _original: ToolDefinition | None) -> None:
+        self._check_types()
+        self._reconcile_aliases(_original)
+        function = self.function
+        is_async = bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
+        tags = self.metadata.tags | ({ToolTag.READ_ONLY} if self.read_only else frozenset())
+        self._set(
+            _original=self,
+            injected_kwargs=InjectedArguments(self.injected_kwargs),
+            is_async=is_async,
+            metadata=replace(self.metadata, is_async=is_async, tags=tags),
+            read_only=ToolTag.READ_ONLY in tags,
+            proposes=names_stash_pending(function) if self.proposes is None else self.proposes,
         )
-    return made
+        if is_json_schema(self.parameters):
+            self._set(input_schema=_frozen_schema(self.name, self.parameters), parameters=())
+        self._set(parameters=with_own_defaults(as_parameters(self.name, self.parameters), function))
+        if self.input_schema is not None:
+            self._set(parameters=as_parameters(self.name, SchemaArguments(self.name, self.input_schema).parameters))
+        self._check()
+
+    def _reconcile_aliases(self, original: ToolDefinition | None) -> None:
+        """Set fields that can be given in two ways. In a copy, the one that differs from the original counts."""
+        if original is None:
+            self._set(function=self.function or self.callable, callable=self.function or self.callable)
+            return
+        function = self.function if self.callable is original.callable else self.callable
+        metadata = self.metadata
+        if function is not original.function and self.is_async is original.is_async:
+            self._set(is_async=None)  # it described the original's function
+            metadata = replace(metadata, is_async=False)
+        if original.read_only and not self.read_only:
+            metadata = replace(metadata, tags=metadata.tags - {ToolTag.READ_ONLY})
+        if self.parameters is not original.parameters and self.input_schema is original.input_schema:
+            self._set(input_schema=None)
+        self._set(function=function, callable=function, metadata=metadata)
+
+    def _check_types(self) -> None:
+        """Raise ToolValidationError, with the cure, for a field of the wrong type."""
+        for wrong, cure in (
+            (not isinstance(self.name, str), "a name is text"),
+            (not isinstance(self.description, str), f"its description is {self.description!r}: give text"),
+            (not isinstance(self.metadata, ToolMetadata), f"its metadata is {self.metadata!r}: give a ToolMetadata"),
+            (
+                not isinstance(self.injected_kwargs, Mapping),
+                f"injected_kwargs is a {type(self.injected_kwargs).__name__}: give a dict of names and values",
+            ),
+            (_is_uncallable(self.function), f"its function is {self.function!r}: give what can be called"),
+            (_is_uncallable(self.callable), f"its callable is {self.callable!r}: give what can be called"),
+            (_is_uncallable(self.config_injector), "config_injector is asked for values: give a function"),
+            (
+                returns_awaitable(self.config_injector),
+                "its config_injector is async: give a plain function, and await in the tool",
+            ),
+        ):
+            if wrong:
+                raise self._undefinable(cure)
+
+    def _check(self) -> None:
+        """Raise ToolValidationError, with the cure, if the tool could not be called as it is described."""
+        names = [parameter.name for parameter in self.parameters]
+        for wrong, cure in (
+            (not _TOOL_NAME.fullmatch(self.name), "a name is 1 to 64 letters, digits, '_', '-' or '.'"),
+            (not self.description.strip(), "give it a docstring or description=: a model chooses tools by it"),
+            (len(set(names)) < len(names), f"a parameter is declared twice in {names!r}"),
+            (self.streaming and not _is_generator(self.function), "streaming=True needs a function that yields"),
+            (
+                not 0 < self.undo_seconds <= MAX_TTL_SECONDS,
+                f"undo_seconds is {self.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
+            ),
+            (
+                self.read_only and bool(self.proposes),
+                "it asks for a confirmation (stash_pending), and what it asks for changes something: leave read_only "
+                "out, and say idempotent=True where a second run does no harm",
+            ),
+            (not self.cache_ttl > 0, f"cache_ttl is {self.cache_ttl!r}: give seconds above 0"),
+        ):
+            if wrong:
+                raise self._undefinable(cure)
+        if self.input_schema is not None:
+            names = [str(name) for name in self.input_schema.get("properties", {})]
+        elif self.function is not None:
+            self._check_signature(self.function, names)
+        check_preview(self.name, self.preview, names)
+        _check_undo(self.name, self.undo, [*names, *self.injected_kwargs, "result"])
+
+    def _check_signature(self, function: Callable[..., Any], names: list[str]) -> None:
+        try:
+            signature = inspect.signature(function).parameters
+        except (ValueError, TypeError):  # some built-ins have none: only the declared parameters are known
+            return
+        takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
+        positional = [param.name for param in signature.values() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
+        unknown = [name for name in names if name not in signature or name in positional]
+        if unknown and not takes_any:
+            raise self._undefinable(f"its function takes no {unknown!r} by name", unknown)
+        given = {*names, *self.injected_kwargs, *context_parameters(function)}
+        if is_method(function):
+            given.add(next(iter(signature)))
+        unfilled = [param.name for param in signature.values() if param.name not in given and _is_required(param)]
+        if unfilled and self.config_injector is None:
+            raise self._undefinable(f"nobody fills {unfilled!r}; inject them", unfilled)
+
+    def _undefinable(self, issue: str, parameters: Sequence[str] = ()) -> ToolValidationError:
+        message = f"tool {self.name!r} cannot be defined: {issue}"
+        return ToolValidationError(message, tool_name=self.name, param_name=", ".join(parameters), issue=issue)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
-def base_name(name: str, namespace: str | None, method_name: str | None) -> tuple[str, str]:
-    """A name's namespace, "" without one, and the rest of it. What stands before a `-` or `.` is a namespace."""
-    if namespace:
-        return namespace, method_name or _SEPARATORS.split(name, maxsplit=1)[-1]
-    parts = _SEPARATORS.split(name, maxsplit=1)
-    existing, base = (parts[0], parts[1]) if len(parts) == 2 else ("", name)
-    return existing, method_name or base
+def _frozen_schema(tool_name: str, schema: Mapping[str, Any]) -> FrozenDict:
+    """Return an immutable copy of the schema."""
+    try:
+        copy: FrozenDict = frozen(thawed(dict(schema)))
+    except RecursionError as exc:
+        raise ToolValidationError(f"the parameters of {tool_name!r} are nested too deep", tool_name=tool_name) from exc
+    return copy
 
 
-def namespaced(namespace: str, base: str, sep: str) -> str:
-    """The name of `base` in a namespace."""
-    return f"{namespace}{sep}{base}"
+def returns_awaitable(function: Any) -> bool:
+    """Return whether a call only creates a coroutine or an async generator, and so never blocks."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(kind(each) for kind in kinds for each in (function, _call_method(function)))
 
 
-def shown_name(name: str) -> str:
-    """The name, where it can be one: a model may call its user's words, and they belong in no log."""
-    return name if _NAME.fullmatch(name) else NO_NAME
+def _is_generator(function: Callable[..., Any] | None) -> bool:
+    """Return whether a function yields, also behind decorators, and as the `__call__` of an instance."""
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return function is not None and any(
+        kind(each) for kind in kinds for each in (inspect.unwrap(function), _call_method(function))
+    )
 
 
-def in_words(name: str) -> str:
-    """A name as words: `find_invoice` is `Find invoice`."""
-    return re.sub(r"[^A-Za-z0-9]+", " ", name).strip().capitalize()
+def _is_uncallable(function: Any) -> bool:
+    return function is not None and not callable(function)
 
 
-#: Takes any of the tool's arguments by name, and `result`, the text that the tool returned; sync or async.
-Undo = Callable[..., Any]
+def _call_method(function: Any) -> Any:
+    return getattr(type(function), "__call__", None)  # noqa: B004  # the method itself is wanted
 
 
-#: For how many seconds an effect can be undone, unless the tool says otherwise.
-UNDO_SECONDS = 300.0
+def _is_required(param: inspect.Parameter) -> bool:
+    is_variadic = param.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return param.default is inspect.Parameter.empty and not is_variadic
 
 
-def check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> None:
-    """Refuse an undo that asks for something nobody can give it."""
+def names_stash_pending(function: Callable[..., Any] | None) -> bool:
+    """Return whether the code of a function names `stash_pending`, under any name it was imported as.
+
+    A call through another function is not seen: the tool's author declares it with `proposes=True`.
+    """
+    plain = inspect.unwrap(function) if function is not None else None
+    while isinstance(plain, functools.partial):
+        plain = inspect.unwrap(plain.func)
+    plain = getattr(plain, "__func__", plain)
+    if not inspect.isfunction(plain):
+        plain = getattr(_call_method(plain), "__func__", _call_method(plain))
+    if not inspect.isfunction(plain):
+        return False
+    names = set(_names_in(plain.__code__))
+    return "stash_pending" in names or any(plain.__globals__.get(name) is stash_pending for name in names)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Yield the global, attribute and closure names that code uses, including functions inside it."""
+    yield from (*code.co_names, *code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> None:
+    """Raise ToolValidationError for an undo with a required parameter that is not in `names`."""
     if undo is None:
         return
-    known_names = {*names, *context_parameters(undo)}
-    unknown = sorted(
-        name for name, param in _parameters(undo).items() if name not in known_names and _must_be_given(param)
-    )
+    known = {*names, *context_parameters(undo)}
+    parameters = inspect.signature(undo).parameters
+    unknown = sorted(name for name, param in parameters.items() if name not in known and _is_required(param))
     if unknown:
-        known = sorted({*names, "result"})
-        raise ToolValidationError(f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {known!r}")
+        raise ToolValidationError(f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {sorted(names)!r}")
 
 
-async def call_undo(undo: Undo, given: Mapping[str, Any]) -> Any:
-    """Call it with as much of what is given as it takes."""
-    parameters = _parameters(undo)
-    kwargs = {name: value for name, value in given.items() if name in parameters}
+async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
+    """Call the undo with those of the arguments that it takes; a sync one in a thread."""
+    parameters = inspect.signature(undo).parameters
+    kwargs = {name: value for name, value in arguments.items() if name in parameters}
     kwargs |= with_context(undo, current_context)
     if inspect.iscoroutinefunction(undo):
         return await undo(**kwargs)
@@ -156,138 +341,38 @@ async def call_undo(undo: Undo, given: Mapping[str, Any]) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _parameters(undo: Undo) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(undo).parameters
+_SEPARATORS = re.compile(r"[.-]")
+
+#: A name that vendors accept, with a namespace before it.
+_QUALIFIED_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+
+#: Logged in place of a name that a model invented.
+NO_NAME = "(no name)"
 
 
-def _must_be_given(param: inspect.Parameter) -> bool:
-    variadic = param.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return param.name != "result" and param.default is inspect.Parameter.empty and not variadic
+def normalize_namespace(namespace: str) -> str:
+    """Return a namespace in snake case: `MathOps` and `math ops` are `math_ops`. Raises ToolValidationError."""
+    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", namespace)
+    normalized = re.sub(r"[^A-Za-z0-9_]+", "_", snake_case).strip("_").lower()
+    if not normalized:
+        raise ToolValidationError(f"namespace {namespace!r} has no character that a name may have: use a-z and 0-9")
+    return normalized
 
 
-#: What a tool may be called; a dot is Gemini's alone, and `get_schema` of the others refuses it.
-_NAME_of_definition = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+def split_namespace(name: str, namespace: str | None, method_name: str | None) -> tuple[str, str]:
+    """Return a name's namespace, "" without one, and the rest. The part before a `-` or `.` is a namespace."""
+    if namespace:
+        return namespace, method_name or _SEPARATORS.split(name, maxsplit=1)[-1]
+    parts = _SEPARATORS.split(name, maxsplit=1)
+    existing, base = (parts[0], parts[1]) if len(parts) == 2 else ("", name)
+    return existing, method_name or base
 
 
-def check_kinds(tool: Tool) -> None:
-    """Raise ToolValidationError, with the cure, for what is not of the kind that all that follows relies on."""
-    for wrong, cure in (
-        (not isinstance(tool.name, str), "a name is text"),
-        (not isinstance(tool.description, str), f"its description is {tool.description!r}: give text"),
-        (not isinstance(tool.metadata, ToolMetadata), f"its metadata is {tool.metadata!r}: give a ToolMetadata"),
-        (
-            not isinstance(tool.injected_kwargs, Mapping),
-            f"injected_kwargs is a {type(tool.injected_kwargs).__name__}: give a dict of names and values",
-        ),
-        (_is_uncallable(tool.function), f"its function is {tool.function!r}: give what can be called"),
-        (_is_uncallable(tool.callable), f"its callable is {tool.callable!r}: give what can be called"),
-        (_is_uncallable(tool.config_injector), "config_injector is asked for values: give a function"),
-        (_is_async(tool.config_injector), "its config_injector is async: give a plain function, and await in the tool"),
-    ):
-        if wrong:
-            raise _undefinable(tool, cure)
+def loggable_name(name: str) -> str:
+    """Return the name if it can be a tool's. A model may invent one from its user's words: keep it out of logs."""
+    return name if _QUALIFIED_NAME.fullmatch(name) else NO_NAME
 
 
-def check_definition(tool: Tool) -> None:
-    """Raise ToolValidationError, with the cure, when the tool could not be called as it says it can."""
-    names = [parameter.name for parameter in tool.parameters]
-    for wrong, cure in (
-        (not _NAME_of_definition.fullmatch(tool.name), "a name is 1 to 64 letters, digits, '_', '-' or '.'"),
-        (not tool.description.strip(), "give it a docstring or description=: a model chooses tools by it"),
-        (len(set(names)) < len(names), f"a parameter is declared twice in {names!r}"),
-        (tool.streaming and not _is_generator(tool.function), "streaming=True needs a function that yields"),
-        (
-            not 0 < tool.undo_seconds <= MAX_TTL_SECONDS,
-            f"undo_seconds is {tool.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
-        ),
-        (
-            tool.read_only and bool(tool.proposes),
-            "it asks for a yes (stash_pending), and what it asks for changes something: leave read_only out, and say "
-            "idempotent=True where a second run does no harm",
-        ),
-        (not tool.cache_ttl > 0, f"cache_ttl is {tool.cache_ttl!r}: give seconds above 0"),
-    ):
-        if wrong:
-            raise _undefinable(tool, cure)
-    if tool.input_schema is not None:
-        names = [str(name) for name in tool.input_schema.get("properties", {})]
-    elif tool.function is not None:
-        _check_signature(tool, names)
-    check_preview(tool.name, tool.preview, names)
-    check_undo(tool.name, tool.undo, [*names, *tool.injected_kwargs, "result"])
-
-
-def _check_signature(tool: Tool, names: list[str]) -> None:
-    try:
-        signature = inspect.signature(tool.function).parameters  # type: ignore[arg-type]  # there is one here
-    except (ValueError, TypeError):  # some built-ins have none: their author's parameters are all we know
-        return
-    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
-    by_place = [param.name for param in signature.values() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
-    unknown = [name for name in names if name not in signature or name in by_place]
-    if unknown and not takes_any:
-        raise _undefinable(tool, f"its function takes no {unknown!r} by name", unknown)
-    given = {*names, *tool.injected_kwargs, *context_parameters(tool.function)}
-    if is_method(tool.function):
-        given.add(next(iter(signature)))
-    unfilled = [
-        param.name for param in signature.values() if param.name not in given and _must_be_given_of_definition(param)
-    ]
-    if unfilled and tool.config_injector is None:
-        raise _undefinable(tool, f"nobody fills {unfilled!r}; inject them", unfilled)
-
-
-def _undefinable(tool: Tool, issue: str, parameters: Sequence[str] = ()) -> ToolValidationError:
-    words = f"tool {tool.name!r} cannot be defined: {issue}"
-    return ToolValidationError(words, tool_name=tool.name, param_name=", ".join(parameters), issue=issue)
-
-
-def _is_generator(function: Callable[..., Any] | None) -> bool:
-    """Whether it yields, or hands back what does: behind decorators, and in instances that can be called."""
-    if function is None:
-        return False
-    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return any(kind(each) for kind in kinds for each in (inspect.unwrap(function), _call_of(function)))
-
-
-def names_stash_pending(function: Callable[..., Any] | None) -> bool:
-    """Return whether the code of a function names `stash_pending`, under whatever name it was imported.
-
-    What it does through another function is not seen: its author declares that with `proposes=True`.
-    """
-    plain = inspect.unwrap(function) if function is not None else None
-    while isinstance(plain, functools.partial):
-        plain = inspect.unwrap(plain.func)
-    plain = getattr(plain, "__func__", plain)
-    if not inspect.isfunction(plain):
-        plain = getattr(_call_of(plain), "__func__", _call_of(plain))
-    if not inspect.isfunction(plain):
-        return False
-    names = set(_names(plain.__code__))
-    return "stash_pending" in names or any(plain.__globals__.get(name) is stash_pending for name in names)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the global, attribute and closure names that code uses, that of functions inside it included."""
-    yield from (*code.co_names, *code.co_freevars)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
-
-
-def _is_uncallable(function: Any) -> bool:
-    return function is not None and not callable(function)
-
-
-def _is_async(function: Any) -> bool:
-    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(kind(each) for kind in kinds for each in (function, _call_of(function)))
-
-
-def _call_of(function: Any) -> Any:
-    return getattr(type(function), "__call__", None)  # noqa: B004  # not whether it can be called, but how
-
-
-def _must_be_given_of_definition(param: inspect.Parameter) -> bool:
-    variadic = param.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return param.default is inspect.Parameter.empty and not variadic
+def name_in_words(name: str) -> str:
+    """Return a name as words: `find_invoice` is `Find invoice`."""
+    return re.sub(r"[^A-Za-z0-9]+", " ", name).strip().capitalize()

@@ -10,7 +10,7 @@ from typing import Any
 from sayso.channels.redaction import redact
 
 #: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
-LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
+FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 #: Characters of the names of parameters that an error shows.

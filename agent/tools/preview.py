@@ -155,7 +155,7 @@ def _root(field: str) -> str:
     return field.split(".")[0].split("[")[0]
 
 
-def preview_words(
+def preview_text(
     tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str] = ()
 ) -> str | ToolResult:
     """The preview of one call. Raises TypeError when it is no text, ValueError when it comes out empty: nobody can

@@ -12,12 +12,12 @@ from types import FunctionType, ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from sayso.agent.tools.arguments import quoted
-from sayso.agent.tools.definition import normalise_namespace
+from sayso.agent.tools.definition import normalize_namespace
 from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError, nearest
 from sayso.agent.tools.results import ToolOutcome
 from sayso.agent.tools.schema.vendors import ApiFormat
 from sayso.agent.tools.signature import name_of
-from sayso.agent.tools.tool import Tool, shown
+from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.pending.concurrency import run_sync
 
 
@@ -32,7 +32,7 @@ def members(target: Any, namespace: bool | str = False) -> list[Tool]:
     if not tools:
         raise ToolValidationError(f"{_name(target)!r} has no public functions: nothing to register")
     space = _name(target).rpartition(".")[2] if namespace is True else namespace or None
-    return [tool.update_namespace(space and normalise_namespace(space), force=True) for tool in tools]
+    return [tool.update_namespace(space and normalize_namespace(space), force=True) for tool in tools]
 
 
 def _as_tool(name: str, value: Any) -> Tool:
@@ -246,7 +246,7 @@ class ToolRegistry:
     async def _outcome(self, call: CallLike) -> ToolOutcome:
         try:
             tool = self._enabled(call.tool_name)
-            return ToolOutcome(True, await shown(tool, await tool.aexecute(call.parameters)))
+            return ToolOutcome(True, await result_for_model(tool, await tool.aexecute(call.parameters)))
         except ToolError as exc:
             return ToolOutcome(False, error=str(exc))
 

@@ -1,22 +1,28 @@
-"""Results for the model; typed results."""
+"""The results of tools: their values as text for the model, streams joined, long texts cut."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sayso.pending.concurrency import contained
 from sayso.pending.executors import ToolResult, as_json
 
+#: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
+TAIL_SHARE = 0.25
+
+#: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
+ChunkCallback = Callable[[str], None]
+
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """The `result` of a call that succeeded, or the `error` of one that did not, in words for the model.
+    """The `result` of a call that succeeded, or the `error` of one that failed, in words for the model.
 
-    The seed calls it ToolResult, a name that typed results have here.
+    The seed calls it ToolResult, which is the name of typed results here.
     """
 
     success: bool
@@ -24,14 +30,10 @@ class ToolOutcome:
     error: str | None = None
 
 
-#: Of what is shown, the share that is the end: totals, errors and the last lines of logs stand there.
-TAIL_SHARE = 0.25
-
-
 def truncate(text: str, most: int | None) -> str:
-    """The text, or so many of its characters around a marker that says how many are shown, of how many.
+    """Return the text, or its first and last characters around a marker that says how much is left out.
 
-    `most` counts characters (code points) of the text, None for any number; the marker comes on top.
+    `most` counts the characters (code points) of the text, without the marker; None keeps all of them.
     """
     if most is None or len(text) <= most:
         return text
@@ -41,51 +43,44 @@ def truncate(text: str, most: int | None) -> str:
     return f"{text[:head]}\n{marker}\n{text[len(text) - tail :]}"
 
 
-#: Hears each chunk of a streaming tool as it comes. For a sync tool it is called from the tool's thread.
-ChunkCallback = Callable[[str], None]
-
-
-def serialise(value: Any) -> str:
-    """A tool's value as the text the model reads."""
+def serialize(value: Any) -> str:
+    """Return a tool's value as the text that the model reads."""
     if isinstance(value, str):
         return value
     if value is None:
         return "done"
     try:
         return value.to_json() if isinstance(value, ToolResult) else as_json(value)
-    except Exception:  # noqa: BLE001  # the tool has acted: what it returned must not undo the turn
+    except Exception:  # noqa: BLE001  # the tool has acted: its return value must not fail the turn
         return f"done, with a {type(value).__name__} that cannot be written down"
 
 
 def is_async_value(value: Any) -> bool:
-    """Whether it has to be waited for."""
+    """Return whether the value has to be awaited."""
     return inspect.isawaitable(value) or inspect.isasyncgen(value)
 
 
-async def awaited(value: Any, chunk_callback: ChunkCallback | None) -> Any:
-    """What an async function hands back, or the chunks of an async generator as one text; also when one hands back
-    another.
-    """
+async def await_value(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """Return what an awaitable results in, or the joined chunks of an async generator, also when nested."""
     while is_async_value(value):
         value = await contained(_join(value, chunk_callback) if inspect.isasyncgen(value) else value)
-    return finished(value, chunk_callback)
+    return join_chunks(value, chunk_callback)
 
 
-def finished(value: Any, chunk_callback: ChunkCallback | None) -> Any:
-    """The chunks of a generator as one text; anything else as it is."""
-    return "".join(_heard(value, chunk_callback)) if inspect.isgenerator(value) else value
-
-
-def _heard(chunks: Iterator[Any], chunk_callback: ChunkCallback | None) -> Iterator[str]:
-    for chunk in chunks:
-        if chunk_callback:
-            chunk_callback(str(chunk))
-        yield str(chunk)
+def join_chunks(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """Return the chunks of a generator as one text; any other value as it is."""
+    if not inspect.isgenerator(value):
+        return value
+    return "".join(_passed_on(chunk, chunk_callback) for chunk in value)
 
 
 async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None) -> str:
-    heard: list[str] = []
-    async with contextlib.aclosing(chunks):  # what it holds is let go of now, also when nobody hears the rest
-        async for chunk in chunks:
-            heard.extend(_heard(iter([chunk]), chunk_callback))
-    return "".join(heard)
+    async with contextlib.aclosing(chunks):  # releases its resources now, also if the caller is cancelled
+        return "".join([_passed_on(chunk, chunk_callback) async for chunk in chunks])
+
+
+def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
+    text = str(chunk)
+    if chunk_callback:
+        chunk_callback(text)
+    return text

@@ -11,15 +11,14 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
 from itertools import count, product
 from typing import Any
 
+from sayso.agent.tools.context import provided, tool_environment
 from sayso.channels.i18n.invisible import UNSEEN
-from sayso.pending.concurrency import installed
 
 #: Hex digits of a boundary.
 BOUNDARY_CHARS = 12
@@ -330,12 +329,9 @@ def _read(name: str) -> dict[str, Any]:
     return tomllib.loads(files("sayso.agent.tools").joinpath(name).read_text(encoding="utf-8"))
 
 
-_collected: ContextVar[list[str] | None] = ContextVar("sayso_suspicions", default=None)
-
-
 def collect_suspicions() -> AbstractContextManager[list[str]]:
     """The kinds of instruction that outputs were marked for, until the end of the block."""
-    return installed(_collected, [])
+    return provided("suspicions", [])
 
 
 def screen(tool_name: str, output: str) -> str:
@@ -350,7 +346,7 @@ def screen(tool_name: str, output: str) -> str:
 def marked(tool_name: str, output: str, found: Iterable[str]) -> str:
     """The output between two lines that it cannot forge, below words that say what it is."""
     kinds = list(found)
-    reasons, collected = ", ".join(kinds), _collected.get()
+    reasons, collected = ", ".join(kinds), tool_environment().suspicions
     if collected is not None:
         collected += kinds
     return (

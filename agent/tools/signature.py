@@ -1,4 +1,4 @@
-"""Parameters from a function."""
+"""The parameters of a tool, inferred from a function's signature, type hints and docstring."""
 
 from __future__ import annotations
 
@@ -14,143 +14,11 @@ from typing import Any
 import docstring_parser
 from pydantic import Field
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
 
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.parameter import Parameters, ToolParameter, default_description, is_union
+from sayso.agent.tools.parameter import Parameters, ToolParameter, default_description
+from sayso.agent.tools.schema.type_hints import is_union, may_be_none
 from sayso.pending.context import is_context
-
-#: Sections that say what the parameters are, which is shown beside each of them, and those that no model can use.
-_OF_PARAMETERS = ("Args", "Arguments", "Parameters", "Params", "Other Parameters")
-
-
-_LEFT_OUT = ("Raises", "Exceptions", "Except", "Warns", "Attributes")
-
-
-_TITLE = re.compile(rf"({'|'.join([*_OF_PARAMETERS, *_LEFT_OUT])})(:?)\s*")
-
-
-_UNDERLINE = re.compile(r"[-=]{3,}\s*")
-
-
-_NUMPY_ENTRY = re.compile(r"\*{0,2}\w+(?:, *\*{0,2}\w+)*\s*(?::(?!\w+\s).*)?")
-
-
-_FIELD = re.compile(
-    r"[:@](?:(?P<own>param|parameter|arg|argument|key|keyword|type)"
-    r"|raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype)\b[^:]*:"
-)
-
-
-#: Whether a section is over before that line.
-_Ends = Callable[[Sequence[str], int], bool]
-
-
-def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """A function's docstring (Google, NumPy or Sphinx style) as its description and those of its parameters.
-
-    The description is everything that is written but for the sections about parameters, errors and attributes, also
-    what stands after them: a warning at the end is a warning.
-    """
-    while isinstance(function, functools.partial):  # whose own docstring is Python's
-        function = function.func
-    whole, of_parameters = _divided(_lines(inspect.getdoc(function) or ""))
-    try:  # the library wants a summary before the first section
-        parsed = docstring_parser.parse("\n".join(["-", "", *of_parameters])).params
-    except docstring_parser.ParseError:
-        parsed = []
-    described = {param.arg_name: " ".join(param.description.split()) for param in parsed if param.description}
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(whole)).strip(), described
-
-
-def _lines(text: str) -> list[str]:
-    """Of a docstring that begins with a section, `getdoc` takes the section's own indent away: this gives it back."""
-    first, *rest = text.splitlines() or [""]
-    title = _TITLE.fullmatch(first)
-    lost = title and title[2] and not _indented(next(filter(str.strip, rest), ""))
-    return [first, *(f"    {line}" for line in rest)] if lost else [first, *rest]
-
-
-def _divided(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The lines about the whole, and those about its parameters."""
-    whole: list[str] = []
-    of_parameters: list[str] = []
-    into = whole
-    ends: _Ends = _never
-    for at, line in enumerate(lines):
-        if ends(lines, at):
-            into, ends = whole, _never
-        opened = _opened(lines, at)
-        if opened is not None:
-            is_of_parameters, ends = opened
-            into = of_parameters if is_of_parameters else []
-        into.append(line)
-    return whole, of_parameters
-
-
-def _opened(lines: Sequence[str], at: int) -> tuple[bool, _Ends] | None:
-    """Whether a section begins in that line that is not for the description: is it about parameters, and its end."""
-    field = _FIELD.match(lines[at])
-    if field:
-        return field["own"] is not None, _sphinx_ends
-    title = _TITLE.fullmatch(lines[at])
-    if title is None:
-        return None
-    if title[2] and _indented(next(filter(str.strip, lines[at + 1 :]), "")):
-        return title[1] in _OF_PARAMETERS, _google_ends
-    return (title[1] in _OF_PARAMETERS, _numpy_ends) if _is_underlined(lines, at) else None
-
-
-def _never(_: Sequence[str], __: int) -> bool:
-    return False
-
-
-def _google_ends(lines: Sequence[str], at: int) -> bool:
-    return bool(lines[at]) and not _indented(lines[at])
-
-
-def _numpy_ends(lines: Sequence[str], at: int) -> bool:
-    """At the next title, and at words that are neither an entry nor what is indented under one."""
-    line = lines[at]
-    if not line or _indented(line) or _UNDERLINE.fullmatch(line):
-        return False
-    return _is_underlined(lines, at) or not _NUMPY_ENTRY.fullmatch(line)
-
-
-def _sphinx_ends(lines: Sequence[str], at: int) -> bool:
-    """At the next field, and at a paragraph that is not indented."""
-    line = lines[at]
-    return line.startswith((":", "@")) or (bool(line) and not _indented(line) and not lines[at - 1].strip())
-
-
-def _indented(line: str) -> bool:
-    return line[:1].isspace()
-
-
-def _is_underlined(lines: Sequence[str], at: int) -> bool:
-    return at + 1 < len(lines) and _UNDERLINE.fullmatch(lines[at + 1]) is not None
-
-
-#: What a Decimal is written as; one that is read is written so again.
-_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
-
-
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-
-
-class HintsSchema(GenerateJsonSchema):
-    """Made anew for each schema, by pydantic.
-
-    As number or text, which pydantic says, a Decimal would be two things to a model, with bounds on one of them only.
-    As a number it would come through a float. A number that is sent is still read.
-    """
-
-    def decimal_schema(self, schema: Any) -> dict[str, Any]:
-        """Text with a format, and with its bounds, which only say something to who reads them."""
-        number: dict[str, Any] = super().decimal_schema(schema)["anyOf"][0]
-        bounds = {key: number[key] for key in _BOUNDS if key in number}
-        return {"type": "string", "format": "decimal", "pattern": _DECIMAL, **bounds}
-
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -158,32 +26,26 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def infer_parameters(
     function: Callable[..., Any],
     metadata: Mapping[str, Mapping[str, Any]],
-    described: Mapping[str, str],
+    descriptions: Mapping[str, str],
     injected: Collection[str] = (),
 ) -> tuple[ToolParameter, ...]:
-    """The visible parameters of a function: not private, not variadic, not injected.
+    """Return the parameters of a function that a model fills: not private, variadic, injected or bound by a partial.
 
-    What a `functools.partial` binds is the program's own, too. Raises ToolValidationError when there is no signature to
-    read, a hint cannot be resolved, or `metadata` names a parameter that is not there.
+    `metadata` overrides descriptions and enums by parameter name, `descriptions` come from the docstring. Raises
+    ToolValidationError for a function without a readable signature, for a type hint that cannot be resolved, and for an
+    unknown name in `metadata`.
     """
     own = list(_signature(function).items())
     hints = _hints(function)
-    injected = {*injected, *_bound(function), *(name for name, hint in hints.items() if is_context(hint))}
+    hidden = {*injected, *_bound_keywords(function), *(name for name, hint in hints.items() if is_context(hint))}
     visible = {
         name: param
         for name, param in (own[1:] if is_method(function) else own)
-        if not name.startswith("_") and name not in injected and param.kind not in _VARIADIC
+        if not name.startswith("_") and name not in hidden and param.kind not in _VARIADIC
     }
-    unknown = sorted(set(metadata) - set(visible))
-    if unknown:
-        has = list(visible)
-        raise ToolValidationError(f"param_metadata of {name_of(function)!r} names unknown {unknown!r}; it has {has!r}")
-    for name, said in metadata.items():
-        if not isinstance(said, Mapping):
-            cure = f"give a dict such as {{'description': {said!r}}}"
-            raise ToolValidationError(f"param_metadata[{name!r}] of {name_of(function)!r} is {said!r}: {cure}")
+    _check_metadata(function, metadata, visible)
     return tuple(
-        _parameter(param, hints.get(name, str), metadata.get(name, {}), described.get(name, ""))
+        _parameter(param, hints.get(name, str), metadata.get(name, {}), descriptions.get(name, ""))
         for name, param in visible.items()
     )
 
@@ -197,50 +59,13 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         ) from exc
 
 
-def _bound(function: Any) -> set[str]:
-    """What `functools.partial` binds by name: Python lets a call overrule it, and a model must not."""
-    bound: set[str] = set()
-    while isinstance(function, functools.partial):
-        bound |= set(function.keywords)
-        function = function.func
-    return bound
-
-
-def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | None) -> Parameters:
-    """Parameters declared by hand: where one may be left out and names no default, its function's own counts."""
-    try:
-        own = inspect.signature(function).parameters if function else {}
-    except (ValueError, TypeError):  # some built-ins have none
-        return parameters
-    defaults = {name: param.default for name, param in own.items() if param.default is not inspect.Parameter.empty}
-    return Parameters(
-        replace(each, default=defaults[each.name])
-        if not each.required and each.default is None and defaults.get(each.name) is not None
-        else each
-        for each in parameters
-    )
-
-
-def is_method(function: Callable[..., Any] | None) -> bool:
-    """Whether it is a function written in a class, whose first argument is the instance or the class.
-
-    Elsewhere `self` and `cls` are names like any other.
-    """
-    if not inspect.isfunction(function):
-        return False
-    _, dot, holder = function.__qualname__.rpartition(".")[0].rpartition(".")
-    in_class = bool(dot or holder) and holder != "<locals>"
-    return in_class and next(iter(inspect.signature(function).parameters), "") in ("self", "cls")
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called; an instance that can be called is called like its class."""
-    return getattr(function, "__name__", "") or type(function).__name__
-
-
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolved hints of the parameters alone: a return type that only type checkers can see must not matter."""
-    target = _annotated(function)
+    """Return the resolved hints of the parameters. The return type may be one that only type checkers can resolve."""
+    target: Any = inspect.unwrap(function)
+    while hasattr(target, "func"):  # a partial
+        target = inspect.unwrap(target.func)
+    if not hasattr(target, "__annotations__") or isinstance(target, type):
+        target = getattr(type(target), "__call__", target)  # noqa: B004  # the method has the hints
     own = {name: hint for name, hint in getattr(target, "__annotations__", {}).items() if name != "return"}
     holder = types.SimpleNamespace(__annotations__=own)
     try:
@@ -252,29 +77,57 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         ) from exc
 
 
-def _annotated(function: Callable[..., Any]) -> Any:
-    """What carries the hints: behind decorators, partials and instances that can be called."""
-    target: Any = inspect.unwrap(function)
-    while hasattr(target, "func"):
-        target = inspect.unwrap(target.func)
-    if not hasattr(target, "__annotations__") or isinstance(target, type):
-        target = getattr(type(target), "__call__", target)  # noqa: B004  # what carries its hints
-    return target
+def _bound_keywords(function: Any) -> set[str]:
+    """Return the arguments bound by `functools.partial`: Python lets a call override them, but a model must not."""
+    bound: set[str] = set()
+    while isinstance(function, functools.partial):
+        bound |= set(function.keywords)
+        function = function.func
+    return bound
 
 
-def _parameter(param: inspect.Parameter, hint: Any, meta: Mapping[str, Any], described: str) -> ToolParameter:
+def _check_metadata(
+    function: Callable[..., Any], metadata: Mapping[str, Mapping[str, Any]], visible: Mapping[str, Any]
+) -> None:
+    unknown = sorted(set(metadata) - set(visible))
+    if unknown:
+        has = list(visible)
+        raise ToolValidationError(f"param_metadata of {name_of(function)!r} names unknown {unknown!r}; it has {has!r}")
+    for name, options in metadata.items():
+        if not isinstance(options, Mapping):
+            cure = f"give a dict such as {{'description': {options!r}}}"
+            raise ToolValidationError(f"param_metadata[{name!r}] of {name_of(function)!r} is {options!r}: {cure}")
+
+
+def _parameter(param: inspect.Parameter, hint: Any, options: Mapping[str, Any], documented: str) -> ToolParameter:
     default = param.default
-    if isinstance(default, FieldInfo):  # `x: int = Field(3, description=...)` says what Annotated does
-        hint, default = typing.Annotated[(hint, *_said_by(default))], _default_of(default)
+    if isinstance(default, FieldInfo):  # `x: int = Field(3, description=...)` means the same as Annotated
+        hint = typing.Annotated[(hint, *_annotations_of(default))]
+        default = inspect.Parameter.empty if default.is_required() else default.get_default(call_default_factory=True)
     has_default = default is not inspect.Parameter.empty
     return ToolParameter(
         name=param.name,
         param_type=hint,
-        description=meta.get("description", described) or _described_by(hint) or default_description(param.name),
-        required=not has_default and not _may_be_none(hint),
-        enum=meta.get("enum", _literal_choices(hint)),
+        description=options.get("description", documented)
+        or _field_description(hint)
+        or default_description(param.name),
+        required=not has_default and not may_be_none(hint),
+        enum=options.get("enum", _literal_choices(hint)),
         default=default if has_default else None,
     )
+
+
+def _annotations_of(field: FieldInfo) -> list[Any]:
+    """Return all of a field but its default, which a hint cannot hold."""
+    names = ("description", "discriminator", "examples", "json_schema_extra")
+    return [*field.metadata, Field(**{name: getattr(field, name) for name in names})]
+
+
+def _field_description(hint: Any) -> str:
+    """Return the description in `Annotated[..., Field(description=...)]`; "" for any other hint."""
+    annotations = getattr(hint, "__metadata__", ())
+    fields = (each for each in reversed(annotations) if isinstance(each, FieldInfo) and each.description)
+    return next((each.description or "" for each in fields), "")
 
 
 def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
@@ -289,22 +142,138 @@ def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
     return inside if is_plain else None
 
 
-def _described_by(hint: Any) -> str:
-    """Return what `Annotated[..., Field(description=...)]` says; "" for any other hint."""
-    said = getattr(hint, "__metadata__", ())
-    return next((each.description for each in reversed(said) if isinstance(each, FieldInfo) and each.description), "")
+def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | None) -> Parameters:
+    """Return declared parameters with the function's defaults where an optional one declares none."""
+    try:
+        own = inspect.signature(function).parameters if function else {}
+    except (ValueError, TypeError):  # some built-ins have no signature
+        return parameters
+    defaults = {name: param.default for name, param in own.items() if param.default is not inspect.Parameter.empty}
+    return Parameters(
+        replace(each, default=defaults[each.name])
+        if not each.required and each.default is None and defaults.get(each.name) is not None
+        else each
+        for each in parameters
+    )
 
 
-def _said_by(field: FieldInfo) -> list[Any]:
-    """What it says but for the default: a hint has none."""
-    told = ("description", "discriminator", "examples", "json_schema_extra")
-    return [*field.metadata, Field(**{name: getattr(field, name) for name in told})]
+def is_method(function: Callable[..., Any] | None) -> bool:
+    """Return whether it is a function written in a class, whose first argument is the instance or the class.
+
+    Outside of a class, `self` and `cls` are ordinary names.
+    """
+    if not inspect.isfunction(function):
+        return False
+    _, dot, holder = function.__qualname__.rpartition(".")[0].rpartition(".")
+    in_class = bool(dot or holder) and holder != "<locals>"
+    return in_class and next(iter(inspect.signature(function).parameters), "") in ("self", "cls")
 
 
-def _default_of(field: FieldInfo) -> Any:
-    return inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a function's name; for a callable instance, the name of its class."""
+    return getattr(function, "__name__", "") or type(function).__name__
 
 
-def _may_be_none(hint: Any) -> bool:
-    bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
-    return is_union(bare) and types.NoneType in typing.get_args(bare)
+#: Docstring sections about parameters, whose texts become the parameters' descriptions.
+_PARAMETER_SECTIONS = ("Args", "Arguments", "Parameters", "Params", "Other Parameters")
+
+#: Docstring sections that are useless to a model.
+_DROPPED_SECTIONS = ("Raises", "Exceptions", "Except", "Warns", "Attributes")
+
+_TITLE = re.compile(rf"({'|'.join([*_PARAMETER_SECTIONS, *_DROPPED_SECTIONS])})(:?)\s*")
+
+_UNDERLINE = re.compile(r"[-=]{3,}\s*")
+
+_NUMPY_ENTRY = re.compile(r"\*{0,2}\w+(?:, *\*{0,2}\w+)*\s*(?::(?!\w+\s).*)?")
+
+_SPHINX_FIELD = re.compile(
+    r"[:@](?:(?P<parameter>param|parameter|arg|argument|key|keyword|type)"
+    r"|raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype)\b[^:]*:"
+)
+
+#: Returns whether a section has ended before the line of this index.
+_HasEnded = Callable[[Sequence[str], int], bool]
+
+
+def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the description in a function's docstring (Google, NumPy or Sphinx style), and those of its parameters.
+
+    The description is the whole text except the sections about parameters, errors and attributes. Text after those
+    sections counts, since a warning often stands at the end.
+    """
+    while isinstance(function, functools.partial):  # a partial's own docstring is Python's
+        function = function.func
+    general, of_parameters = _split_sections(_lines(inspect.getdoc(function) or ""))
+    try:  # the library expects a summary before the first section
+        params = docstring_parser.parse("\n".join(["-", "", *of_parameters])).params
+    except docstring_parser.ParseError:
+        params = []
+    descriptions = {param.arg_name: " ".join(param.description.split()) for param in params if param.description}
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(general)).strip(), descriptions
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a docstring. If it begins with a section, restore the indent that `getdoc` took from it."""
+    first, *rest = text.splitlines() or [""]
+    title = _TITLE.fullmatch(first)
+    lost_indent = title and title[2] and not _is_indented(next(filter(str.strip, rest), ""))
+    return [first, *(f"    {line}" for line in rest)] if lost_indent else [first, *rest]
+
+
+def _split_sections(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the lines of the description, and those about parameters."""
+    general: list[str] = []
+    of_parameters: list[str] = []
+    target = general
+    has_ended: _HasEnded | None = None
+    for index, line in enumerate(lines):
+        if has_ended and has_ended(lines, index):
+            target, has_ended = general, None
+        section = _section_at(lines, index)
+        if section is not None:
+            is_about_parameters, has_ended = section
+            target = of_parameters if is_about_parameters else []
+        target.append(line)
+    return general, of_parameters
+
+
+def _section_at(lines: Sequence[str], index: int) -> tuple[bool, _HasEnded] | None:
+    """Return whether the section that begins in this line is about parameters, and how it ends.
+
+    None where no section begins, or one that belongs to the description.
+    """
+    field = _SPHINX_FIELD.match(lines[index])
+    if field:
+        return field["parameter"] is not None, _sphinx_section_ended
+    title = _TITLE.fullmatch(lines[index])
+    if title is None:
+        return None
+    if title[2] and _is_indented(next(filter(str.strip, lines[index + 1 :]), "")):
+        return title[1] in _PARAMETER_SECTIONS, _google_section_ended
+    return (title[1] in _PARAMETER_SECTIONS, _numpy_section_ended) if _is_underlined(lines, index) else None
+
+
+def _google_section_ended(lines: Sequence[str], index: int) -> bool:
+    return bool(lines[index]) and not _is_indented(lines[index])
+
+
+def _numpy_section_ended(lines: Sequence[str], index: int) -> bool:
+    """Return whether the line is the next title, or text that is neither an entry nor indented under one."""
+    line = lines[index]
+    if not line or _is_indented(line) or _UNDERLINE.fullmatch(line):
+        return False
+    return _is_underlined(lines, index) or not _NUMPY_ENTRY.fullmatch(line)
+
+
+def _sphinx_section_ended(lines: Sequence[str], index: int) -> bool:
+    """Return whether the line begins the next field, or a paragraph that is not indented."""
+    line = lines[index]
+    return line.startswith((":", "@")) or (bool(line) and not _is_indented(line) and not lines[index - 1].strip())
+
+
+def _is_indented(line: str) -> bool:
+    return line[:1].isspace()
+
+
+def _is_underlined(lines: Sequence[str], index: int) -> bool:
+    return index + 1 < len(lines) and _UNDERLINE.fullmatch(lines[index + 1]) is not None

@@ -10,7 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 import yaml
 
-from sayso.agent.tools.schema.json_schema import each_part, exclusive
+from sayso.agent.tools.schema.json_schema import each_part, with_exclusive_limits
 from sayso.agent.toolsets.base import SourceError
 
 #: Parts of one operation's schemas that are read; what lies beyond is left open.
@@ -90,7 +90,7 @@ class Inliner:
             return self._followed(schema, inside)
         plain = {key: _settable(key, value) for key, value in schema.items() if _is_kept(key)}
         inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
-        return _nullable(exclusive(inlined), is_nullable=schema.get("nullable") is True)
+        return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
 
     def _followed(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
         reference = schema["$ref"]

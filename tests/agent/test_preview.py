@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from sayso.agent import Tool, ToolError, tool
-from sayso.agent.tools.preview import literal, preview_words
+from sayso.agent.tools.preview import literal, preview_text
 from sayso.channels.markdown import plain, slack_mrkdwn, split, telegram_html, whatsapp_text
 from sayso.pending.proposals import ChannelRun, channel_run
 
@@ -47,7 +47,7 @@ def one_line(text: str) -> str:
 @example("a\\", "*b*")
 def test_arguments_are_shown_character_by_character(first, second):
     """On each platform; also where two arguments together would make a link or a pair of stars."""
-    words = preview_words("send", "Send {a}, {b}", {"a": first, "b": second})
+    words = preview_text("send", "Send {a}, {b}", {"a": first, "b": second})
     expected = one_line(f"Send {one_line(first)}, {one_line(second)}")
     assert one_line(plain(words)) == expected
     assert one_line(shown(words)) == expected
@@ -56,7 +56,7 @@ def test_arguments_are_shown_character_by_character(first, second):
 @given(st.lists(TEXTS, min_size=1, max_size=9).map(" ".join), st.integers(0, 60))
 def test_question_in_several_messages_shows_every_character(text, before):
     """Wherever it is cut: nothing becomes a link, a list or nothing there."""
-    words = preview_words("send", "Send {a}", {"a": "y" * before + text})
+    words = preview_text("send", "Send {a}", {"a": "y" * before + text})
     pieces = split(words, 60)
     assert "".join("".join(map(plain, pieces)).split()) == "".join(plain(words).split())
     assert "".join("".join(map(shown, pieces)).split()) == "".join(shown(words).split())
@@ -65,7 +65,7 @@ def test_question_in_several_messages_shows_every_character(text, before):
 @given(TEXTS.filter(str.strip))
 def test_argument_that_begins_a_line_is_shown_too(text):
     """Where a heading, a quote or a fence would begin."""
-    words = preview_words("send", "{a}\nto Ana", {"a": text})
+    words = preview_text("send", "{a}\nto Ana", {"a": text})
     assert one_line(plain(words)) == one_line(f"{text} to Ana")
 
 
@@ -84,23 +84,23 @@ def test_ordinary_words_stay_as_they_are(text):
 
 def test_argument_cannot_pass_for_another():
     """Where its end would not be seen it stands in quotes, and an empty one is seen."""
-    words = preview_words("pay", None, {"to": "bob, euros = 5", "euros": 500, "note": ""})
+    words = preview_text("pay", None, {"to": "bob, euros = 5", "euros": 500, "note": ""})
     assert words == 'pay: to = "bob, euros = 5", euros = 500, note = ""'
-    assert preview_words("pay", None, {"to": 'b"'}) == r'pay: to = "b\\""'
+    assert preview_text("pay", None, {"to": 'b"'}) == r'pay: to = "b\\""'
 
 
 def test_space_that_makes_a_difference_is_seen():
     """Two files may differ by nothing else; a page would show many as one."""
-    assert preview_words("erase", None, {"name": "a ", "to": "b"}) == 'erase: name = "a ", to = b'
-    assert preview_words("erase", None, {"name": "a   b"}) == 'erase: name = "a \u00a0\u00a0b"'
-    assert preview_words("erase", "Erase {name}?", {"name": "a  b"}) == "Erase a \u00a0b?"
+    assert preview_text("erase", None, {"name": "a ", "to": "b"}) == 'erase: name = "a ", to = b'
+    assert preview_text("erase", None, {"name": "a   b"}) == 'erase: name = "a \u00a0\u00a0b"'
+    assert preview_text("erase", "Erase {name}?", {"name": "a  b"}) == "Erase a \u00a0b?"
 
 
 def test_what_nobody_sees_is_shown_by_its_code():
     """In a template, in a list of arguments, in what holds others, and in what an author's own function says."""
     args = {"name": "in\u200bvoice", "more": ["\u202eb"]}
-    assert preview_words("erase", "Erase {name}, {more[0]}?", args) == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
-    assert preview_words("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"\\]'
+    assert preview_text("erase", "Erase {name}, {more[0]}?", args) == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
+    assert preview_text("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"\\]'
 
     @tool(requires_approval=True, preview=lambda name: f"Erase {name}?")
     def erase(name: str) -> str:
@@ -113,7 +113,7 @@ def test_what_nobody_sees_is_shown_by_its_code():
 def test_name_of_an_argument_cannot_pass_for_others():
     """A schema may let the model make names up."""
     args = {"to = bob, euros": 5.00, "memo": "rent"}
-    assert preview_words("pay", None, args) == 'pay: "to = bob, euros" = 5.0, memo = rent'
+    assert preview_text("pay", None, args) == 'pay: "to = bob, euros" = 5.0, memo = rent'
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_what_holds_others_is_shown_whole():
     args: dict[str, Any] = {
         "to": Address(street="Main *St*", note="n"), "items": [Item("a")], "colour": Colour.RED, "on": date(2026, 1, 2),
     }  # fmt: skip
-    assert preview_words("ship", None, args) == (
+    assert preview_text("ship", None, args) == (
         r'ship: to = {"street": "Main \*St\*", "note": "n"}, items = \[{"what": "a", "count": 1}\], '
         "colour = red, on = 2026-01-02"
     )
-    assert preview_words("ship", "{to.street} {items[0].what} {on:%d.%m.%Y} {colour}", args) == (
+    assert preview_text("ship", "{to.street} {items[0].what} {on:%d.%m.%Y} {colour}", args) == (
         r"Main \*St\* a 02.01.2026 red"
     )
 
@@ -171,7 +171,7 @@ def test_what_holds_others_is_shown_whole():
 def test_attribute_of_an_argument_begins_no_line_of_its_own():
     """A line break in it could pass for a further step."""
     args = {"to": Address(street="Main St\n2. Delete all")}
-    assert preview_words("ship", "Ship to {to.street}", args) == "Ship to Main St ⏎ 2. Delete all"
+    assert preview_text("ship", "Ship to {to.street}", args) == "Ship to Main St ⏎ 2. Delete all"
 
 
 def test_none_is_left_out_only_where_it_is_what_nobody_gives():

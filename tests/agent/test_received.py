@@ -126,7 +126,7 @@ def test_file_that_is_not_kept_any_more_is_to_be_sent_again():
     """The store forgets what is old."""
     room = Room(ToolCall("first_line", {}))
     room.say("read it", Media("0" * 64, "text/csv", "a.csv", stored=True))
-    assert "'a.csv' is not kept any more" in room.results[-1]
+    assert "'a.csv' was deleted after a week" in room.results[-1]
 
 
 def test_file_that_could_not_be_fetched_is_none():

@@ -286,7 +286,7 @@ def test_tool_whose_injector_fails_takes_only_its_own_definition_away():
 
 def test_namespace_that_leaves_nothing_is_refused():
     """Else two of them would be the same one."""
-    with pytest.raises(ToolValidationError, match="namespace '工具' has nothing"):
+    with pytest.raises(ToolValidationError, match="namespace '工具' has no character"):
         named("go").update_namespace("工具")
 
 

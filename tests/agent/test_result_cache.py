@@ -21,7 +21,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.run.result_cache import cache_key
-from sayso.agent.tools.context import TimerBook, schedule_reply, timer_book
+from sayso.agent.tools.context import TurnTimers, provide_timers, schedule_reply
 from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
 from tests.agent.test_compression import LONG, Summariser
 
@@ -172,7 +172,7 @@ def test_calls_that_made_something_are_run_each_time(function, runs):
         runs.append(of)
         return function()
 
-    with timer_book(TimerBook("ana", 1000.0, "en")), channel_run(ChannelRun("ana", "web", "chat", 60.0, "test")):
+    with provide_timers(TurnTimers("ana", 1000.0, "en")), channel_run(ChannelRun("ana", "web", "chat", 60.0, "test")):
         run_agent([price], AGAIN)
     assert len(runs) == 2
 

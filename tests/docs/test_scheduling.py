@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sayso.agent.tools.context import TimerBook, timer_book
+from sayso.agent.tools.context import TurnTimers, provide_timers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "scheduling.md").read_text()
 
@@ -16,8 +16,8 @@ def test_the_tool_of_the_page_sets_its_timers() -> None:
     names: dict[str, Any] = {}
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(block, "docs/how-to/scheduling.md", "exec"), names)
-    book = TimerBook("ana", 1000.0, "en")
-    with timer_book(book):
+    book = TurnTimers("ana", 1000.0, "en")
+    with provide_timers(book):
         assert names["call_back"](about="the offer") == "I will."
     assert [(timer.at, timer.text) for timer in book.added] == [
         (4600.0, "Reminder: the offer"),

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sayso.agent.tools.context import MAX_TIMER_CHARS, TimerBook, timer_book
+from sayso.agent.tools.context import MAX_TIMER_CHARS, TurnTimers, provide_timers
 from sayso.examples.reminders import ZONE_VARIABLE, cancel_reminder, list_reminders, moment, remind_me
 from sayso.pending.turns.change import MAX_TIMERS, Timer
 
@@ -20,8 +20,8 @@ NOW = datetime(2026, 11, 19, 9, 30, tzinfo=UTC).timestamp()
 def book(monkeypatch):
     """The book of a turn of ana's at NOW in Berlin, where bob has a reminder."""
     monkeypatch.setenv(ZONE_VARIABLE, "Europe/Berlin")
-    given = TimerBook("ana", NOW, "en", (Timer("3", NOW + 60, "Reminder: tea", "bob", "tea"),))
-    with timer_book(given):
+    given = TurnTimers("ana", NOW, "en", (Timer("3", NOW + 60, "Reminder: tea", "bob", "tea"),))
+    with provide_timers(given):
         yield given
 
 
@@ -92,7 +92,7 @@ def test_reminder_says_back_when_it_will_be(book):
 def test_reminder_that_cannot_be_is_not_set(book):
     """The past, another year, a book, and words that are no time: each is told, nothing is set."""
     for text, when, why in (
-        ("x", "2026-11-19 at 9", "over"),
+        ("x", "2026-11-19 at 9", "in the past"),
         ("x", "2028-01-01", "too far"),
         ("x" * (MAX_TIMER_CHARS + 1), "tomorrow", "too long"),
         ("x", "soon", "is no time"),
@@ -119,7 +119,7 @@ def test_people_see_and_cancel_their_own_only(book):
     assert list_reminders().splitlines() == lines
     assert cancel_reminder(reminder_id="3") == "You have no reminder 3 here."
     assert cancel_reminder(reminder_id="#5") == f"Cancelled: {lines[0]}"
-    assert ([timer.id for timer in book.added], book.silenced) == (["4"], [])
+    assert ([timer.id for timer in book.added], book.cancelled) == (["4"], [])
 
 
 def test_cancelled_reminder_of_an_earlier_turn_is_silenced(book):
@@ -127,7 +127,7 @@ def test_cancelled_reminder_of_an_earlier_turn_is_silenced(book):
     book.waiting += (Timer("8", NOW + 60, "Reminder: old", "ana", "old"),)
     assert cancel_reminder(reminder_id="8").startswith("Cancelled: 8: old")
     assert cancel_reminder(reminder_id="8") == "You have no reminder 8 here."
-    assert (book.silenced, list_reminders()) == (["8"], "There are no reminders.")
+    assert (book.cancelled, list_reminders()) == (["8"], "There are no reminders.")
 
 
 def test_where_nothing_can_be_said_later_the_tools_say_so():

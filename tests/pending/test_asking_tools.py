@@ -64,7 +64,7 @@ def test_what_is_declared_counts():
 def test_a_read_only_tool_that_asks_is_refused_at_definition(options):
     """It says that nothing changes, and asks for a yes to a change."""
     with pytest.raises(
-        ToolValidationError, match=r"'close' cannot be defined: it asks for a yes .* leave read_only out"
+        ToolValidationError, match=r"'close' cannot be defined: it asks for a confirmation .* leave read_only out"
     ):
         tool(read_only=True, **options)(close)
 

@@ -9,7 +9,15 @@ from contextvars import copy_context
 import pytest
 
 from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
-from sayso.pending.proposals import MAX_STEPS, ChannelRun, Proposed, begin_round, channel_run, in_channel_run, place
+from sayso.pending.proposals import (
+    MAX_STEPS,
+    ChannelRun,
+    Proposed,
+    begin_round,
+    channel_run,
+    in_channel_run,
+    set_position,
+)
 from sayso.pending.proposals import restore as propose_again
 
 
@@ -52,7 +60,7 @@ def test_proposals_are_in_the_order_of_the_calls():
     with channel_run(run_of()) as run:
         for at in (2, 0, 1, 0):
             copy_context().run(
-                lambda at=at: (place.set(at), stash_pending(kind="k", preview=f"{at}-{len(run.places)}"))
+                lambda at=at: (set_position(at), stash_pending(kind="k", preview=f"{at}-{len(run.places)}"))
             )
     assert [action.preview for action in run.proposals] == ["0-1", "0-3", "1-2", "2-0"]
 
@@ -64,7 +72,7 @@ def test_proposals_of_a_later_answer_come_after_those_before():
         for answer, at in ((1, 2), (2, 1), (3, 0)):
             begin_round()
             copy_context().run(
-                lambda at=at, answer=answer: (place.set(at), stash_pending(kind="k", preview=f"{answer}"))
+                lambda at=at, answer=answer: (set_position(at), stash_pending(kind="k", preview=f"{answer}"))
             )
     assert [action.preview for action in run.proposals] == ["1", "2", "3"]
 

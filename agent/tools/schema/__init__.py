@@ -1,1 +1,1 @@
-"""JSON Schemas of tools, and what vendors make of them."""
+"""JSON Schemas of tools: from type hints, normalized, and adapted to each vendor's API."""

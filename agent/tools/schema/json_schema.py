@@ -1,43 +1,196 @@
-"""One plain object schema."""
+"""JSON Schemas as data: normalized to the current draft, references resolved, made immutable."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-#: The parts of a schema that hold one schema, a list of them, or a mapping to them.
-ONE = (
+#: Keywords that hold one schema.
+_SCHEMA_KEYWORDS = (
     "items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else", "unevaluatedProperties",
     "unevaluatedItems",
 )  # fmt: skip
 
+#: Keywords that hold a list of schemas.
+_LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
 
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+#: Keywords that hold schemas by name.
+_MAP_KEYWORDS = ("properties", "patternProperties", "dependentSchemas")
+
+#: Keywords that hold definitions, in the current and the old spelling.
+DEFINITIONS = ("$defs", "definitions")
+
+#: Most references that are replaced by their definitions. A definition may refer to others twice, which doubles the
+#: schema at each level.
+MAX_INLINED = 500
+
+#: Keywords that a tool's whole schema keeps, besides its properties.
+_TOP_LEVEL_KEYWORDS = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "description")
+
+#: Keywords that are dropped: names, addresses, and what is expressed in another way.
+_DROPPED_KEYWORDS = ("title", "const", "discriminator", "$schema", "$id", "$comment", *DEFINITIONS)
+
+_SCALARS = ("string", "integer", "number", "boolean")
 
 
-MAPS = ("properties", "patternProperties", "dependentSchemas")
+def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return the object schema of a tool's arguments without titles, and with references resolved.
+
+    A definition that contains itself stays in `$defs`. The `optional` parameters may be left out, which is how they are
+    null, so their schema does not offer null as well.
+    """
+    inliner = _Inliner(raw)
+    properties = {
+        name: _without_open_defaults(_parameter(inliner.inline(as_object(schema)), is_optional=name in optional))
+        for name, schema in raw.get("properties", {}).items()
+    }
+    rest = inliner.inline({key: value for key, value in raw.items() if key in _TOP_LEVEL_KEYWORDS})
+    if rest.get("additionalProperties") is False:
+        del rest["additionalProperties"]  # the same for every tool, and not worth its tokens
+    schema = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
+    return {**schema, "$defs": inliner.definitions} if inliner.definitions else schema
 
 
-def each_part(schema: Mapping[str, Any], change: Any) -> dict[str, Any]:
-    """A schema with `change` applied to all schemas directly inside it."""
-    made = dict(schema)
-    for key in ONE:
-        if isinstance(made.get(key), dict):
-            made[key] = change(made[key])
-    for key in LISTS:
-        if isinstance(made.get(key), list):
-            made[key] = [change(part) if isinstance(part, dict) else part for part in made[key]]
-    for key in MAPS:
-        if isinstance(made.get(key), dict):
-            made[key] = {name: change(part) if isinstance(part, dict) else part for name, part in made[key].items()}
-    return made
+class _Inliner:
+    """Replaces references by what they refer to. `definitions` are those that contain themselves, or are too many."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._targets: dict[str, dict[str, Any] | None] = {}
+        self._names: dict[str, str] = {}
+        self._inlined_count = 0
+        self.definitions: dict[str, Any] = {}
+
+    def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
+        inlined = _without_decoration(each_part(_modernized(schema), self.inline))
+        reference = inlined.pop("$ref", None)
+        if reference is None:
+            return inlined
+        target = self._target(reference)
+        return {**({"$ref": reference} if target is None else self._replacement(reference, target)), **inlined}
+
+    def _replacement(self, reference: str, target: dict[str, Any]) -> dict[str, Any]:
+        self._inlined_count += 1
+        if self._inlined_count <= MAX_INLINED and not self._contains_itself(reference):
+            return self.inline(target)
+        name = self._name(reference)
+        if name not in self.definitions:
+            self.definitions[name] = {}  # before its parts, which refer to it
+            self.definitions[name] = self.inline(target)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _target(self, reference: Any) -> dict[str, Any] | None:
+        """Return the schema that a reference names: a definition, or any other place in the root schema."""
+        if not isinstance(reference, str):
+            return None
+        if reference not in self._targets:
+            self._targets[reference] = _schema_at(self._root, reference)
+        return self._targets[reference]
+
+    def _name(self, reference: str) -> str:
+        """Return a unique name for a definition, made from the reference's last part."""
+        if reference not in self._names:
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", reference.rpartition("/")[2])
+            while name in self._names.values():
+                name += "_"
+            self._names[reference] = name
+        return self._names[reference]
+
+    def _contains_itself(self, reference: str) -> bool:
+        visited: set[str] = set()
+        remaining = _references_in(self._target(reference))
+        while remaining:
+            other = remaining.pop()
+            if other == reference:
+                return True
+            if other not in visited:
+                visited.add(other)
+                remaining |= _references_in(self._target(other))
+        return False
+
+
+def _schema_at(root: Mapping[str, Any], reference: str) -> dict[str, Any] | None:
+    """Return the schema at a JSON pointer `#/...`; None where there is none."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    value: Any = root
+    for part in filter(None, reference[1:].split("/")):
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        try:
+            value = value[int(key)] if isinstance(value, list) else value[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+    return as_object(value) if isinstance(value, bool | dict) else None
+
+
+def _references_in(schema: Any) -> set[str]:
+    if isinstance(schema, dict):
+        inside = {reference for value in schema.values() for reference in _references_in(value)}
+        return inside | ({schema["$ref"]} if isinstance(schema.get("$ref"), str) else set())
+    return {reference for part in schema for reference in _references_in(part)} if isinstance(schema, list) else set()
+
+
+def _without_decoration(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema without pydantic's titles, and with `const` as an enum, which all vendors know.
+
+    A `discriminator` names definitions that have been inlined by now.
+    """
+    rest = {key: value for key, value in schema.items() if key not in _DROPPED_KEYWORDS}
+    if isinstance(rest.get("default"), float) and not math.isfinite(rest["default"]):
+        del rest["default"]  # JSON cannot hold it
+    return {**rest, "enum": [schema["const"]]} if "const" in schema else rest
+
+
+def _parameter(schema: dict[str, Any], *, is_optional: bool) -> dict[str, Any]:
+    parameter = {key: value for key, value in schema.items() if key != "anyOf"}
+    if "anyOf" in schema:
+        parts = [part for part in schema["anyOf"] if not (is_optional and part.get("type") == "null")]
+        parameter = {**_union(parts), **parameter}
+    if parameter.get("default", ...) is None:
+        del parameter["default"]
+    return parameter
+
+
+def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return alternatives as one schema. Bare scalars beside a bare string are a string (seed: Multi-Type Unions)."""
+    if len(parts) == 1:
+        return parts[0]
+    if {"type": "string"} in parts and all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts):
+        return {"type": "string"}
+    return {"anyOf": parts}
+
+
+def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema without pydantic's explicit "any value" for the items of a bare list or dict."""
+    rest = each_part(schema, _without_open_defaults)
+    if rest.get("items") == {}:
+        del rest["items"]
+    if rest.get("additionalProperties") is True:
+        del rest["additionalProperties"]
+    return rest
+
+
+def each_part(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """Return a schema with `change` applied to all schemas directly inside it."""
+    changed = dict(schema)
+    for key in _SCHEMA_KEYWORDS:
+        if isinstance(changed.get(key), dict):
+            changed[key] = change(changed[key])
+    for key in _LIST_KEYWORDS:
+        if isinstance(changed.get(key), list):
+            changed[key] = [change(part) if isinstance(part, dict) else part for part in changed[key]]
+    for key in _MAP_KEYWORDS:
+        if isinstance(changed.get(key), dict):
+            parts = changed[key].items()
+            changed[key] = {name: change(part) if isinstance(part, dict) else part for name, part in parts}
+    return changed
 
 
 def as_object(schema: Any) -> dict[str, Any]:
-    """`true` is a schema, too: anything goes; and `false`: nothing does. Raises TypeError for anything else."""
+    """Return `true` (any value) and `false` (no value) as an object schema. Raises TypeError for what is no schema."""
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
     if not isinstance(schema, dict):
@@ -46,59 +199,59 @@ def as_object(schema: Any) -> dict[str, Any]:
 
 
 def is_nothing(schema: Any) -> bool:
-    """Whether it is the schema that no value fits."""
+    """Return whether it is the schema that no value fits."""
     return schema is False or schema == {"not": {}}
 
 
-def modern(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """One schema in the present spelling, but not those inside it: what is written so already stays as it is.
+def _modernized(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one schema in the current draft's spelling, but not those inside it.
 
     Schemas inside that are `true` or `false` become objects. Raises TypeError for what is no schema.
     """
-    made = _dependent(_places(exclusive(dict(schema))))
-    if isinstance(made.get("required"), bool):  # draft 3 says so of the property itself
-        del made["required"]
-    for key in LISTS:
-        if isinstance(made.get(key), list):
-            made[key] = [as_object(part) for part in made[key]]
-    for key in MAPS:
-        if isinstance(made.get(key), dict):
-            made[key] = {name: as_object(part) for name, part in made[key].items()}
-    return made
+    modern = _dependencies(_prefix_items(with_exclusive_limits(dict(schema))))
+    if isinstance(modern.get("required"), bool):  # draft 3 puts it on the property itself
+        del modern["required"]
+    for key in _LIST_KEYWORDS:
+        if isinstance(modern.get(key), list):
+            modern[key] = [as_object(part) for part in modern[key]]
+    for key in _MAP_KEYWORDS:
+        if isinstance(modern.get(key), dict):
+            modern[key] = {name: as_object(part) for name, part in modern[key].items()}
+    return modern
 
 
-def exclusive(schema: dict[str, Any]) -> dict[str, Any]:
-    """Draft 4 and OpenAPI 3.0 say `minimum: 1, exclusiveMinimum: true` where the present says `exclusiveMinimum: 1`."""
-    made = dict(schema)
-    for limit, excluded in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(made.get(excluded), bool) and made.pop(excluded) and limit in made:
-            made[excluded] = made.pop(limit)
-    return made
+def with_exclusive_limits(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace `minimum: 1, exclusiveMinimum: true` (draft 4, OpenAPI 3.0) by `exclusiveMinimum: 1`."""
+    modern = dict(schema)
+    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(modern.get(exclusive), bool) and modern.pop(exclusive) and limit in modern:
+            modern[exclusive] = modern.pop(limit)
+    return modern
 
 
-def _places(made: dict[str, Any]) -> dict[str, Any]:
-    """Lists of places have a keyword of their own by now, and a list that ends with them says how long it is."""
-    others = made.pop("additionalItems", None)
-    if isinstance(made.get("items"), list):
-        made["prefixItems"] = made.pop("items")
+def _prefix_items(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace a list in `items` by `prefixItems`, and `additionalItems` by `items`; `items: false` by `maxItems`."""
+    others = schema.pop("additionalItems", None)
+    if isinstance(schema.get("items"), list):
+        schema["prefixItems"] = schema.pop("items")
         if others is not None:
-            made["items"] = others
-    if isinstance(made.get("items"), bool) and not made.pop("items"):
-        places = len(made.get("prefixItems", ()))
-        made["maxItems"] = min(places, made.get("maxItems", places))
-    return {key: value for key, value in made.items() if (key, value) != ("prefixItems", [])}
+            schema["items"] = others
+    if isinstance(schema.get("items"), bool) and not schema.pop("items"):
+        count = len(schema.get("prefixItems", ()))
+        schema["maxItems"] = min(count, schema.get("maxItems", count))
+    return {key: value for key, value in schema.items() if (key, value) != ("prefixItems", [])}
 
 
-def _dependent(made: dict[str, Any]) -> dict[str, Any]:
-    """What hangs on the presence of a property was one keyword for two things."""
-    both = made.pop("dependencies", None)
+def _dependencies(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace `dependencies` by `dependentRequired` for lists of names, and `dependentSchemas` for schemas."""
+    both = schema.pop("dependencies", None)
     if isinstance(both, dict):
         names = {key: value for key, value in both.items() if isinstance(value, list)}
         schemas = {key: value for key, value in both.items() if key not in names}
         for key, value in (("dependentRequired", names), ("dependentSchemas", schemas)):
             if value:
-                made[key] = {**value, **made.get(key, {})}
-    return made
+                schema[key] = {**value, **schema.get(key, {})}
+    return schema
 
 
 def _refuse(_: Any, *__: Any, **___: Any) -> NoReturn:
@@ -106,7 +259,7 @@ def _refuse(_: Any, *__: Any, **___: Any) -> NoReturn:
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that refuses changes. Equal to, and written to JSON as, a plain one; a copy is plain."""
+    """A dict that refuses changes. Equal to a plain dict, and written to JSON like one; a deep copy is plain."""
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
@@ -131,170 +284,14 @@ class FrozenList(list[Any]):
 
 
 def frozen(value: Any) -> Any:
-    """JSON-like data that cannot be changed, at any depth."""
+    """Return JSON-like data as immutable dicts and lists, at any depth."""
     if isinstance(value, dict):
         return FrozenDict({key: frozen(each) for key, each in value.items()})
     return FrozenList(map(frozen, value)) if isinstance(value, list) else value
 
 
 def thawed(value: Any) -> Any:
-    """The same as plain dicts and lists."""
+    """Return immutable data as plain dicts and lists."""
     if isinstance(value, dict):
         return {key: thawed(each) for key, each in value.items()}
     return [thawed(each) for each in value] if isinstance(value, list) else value
-
-
-#: Where definitions are kept, in the new and the old spelling.
-DEFINITIONS = ("$defs", "definitions")
-
-
-#: Definitions that are put in place. Each may refer to others twice: without an end they double and double again.
-MAX_INLINED = 500
-
-
-_SCALARS = ("string", "integer", "number", "boolean")
-
-
-def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The object schema of a tool's arguments: without titles, and with what it refers to in place.
-
-    A definition that contains itself stays in `$defs`. Parameters in `optional` may be left out, which is how they are
-    null: their schema does not offer null as well.
-    """
-    inliner = _Inliner(raw)
-    properties = {
-        name: _bare(_parameter(inliner.inline(as_object(schema)), omissible=name in optional))
-        for name, schema in raw.get("properties", {}).items()
-    }
-    rest = inliner.inline({key: value for key, value in raw.items() if key in _KEPT})
-    if rest.get("additionalProperties") is False:
-        del rest["additionalProperties"]  # as for every tool, and not worth its tokens
-    whole = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
-    return {**whole, "$defs": inliner.kept} if inliner.kept else whole
-
-
-#: What the object itself may say besides its properties.
-_KEPT = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "description")
-
-
-class _Inliner:
-    """Puts what is referred to where it is referred to; `kept` is what refers to itself, or is too much."""
-
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
-        self._targets: dict[str, dict[str, Any] | None] = {}
-        self._names: dict[str, str] = {}
-        self._inlined_so_far = 0
-        self.kept: dict[str, Any] = {}
-
-    def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
-        made = _undecorated(each_part(modern(schema), self.inline))
-        reference = made.pop("$ref", None)
-        if reference is None:
-            return made
-        return {**({"$ref": reference} if self._target(reference) is None else self._inlined(reference)), **made}
-
-    def _inlined(self, reference: str) -> dict[str, Any]:
-        target = self._target(reference) or {}
-        self._inlined_so_far += 1
-        if self._inlined_so_far > MAX_INLINED or self._is_recursive(reference):
-            name = self._name(reference)
-            if name not in self.kept:
-                self.kept[name] = {}  # before what is inside, which refers to it
-                self.kept[name] = self.inline(target)
-            return {"$ref": f"#/$defs/{name}"}
-        return self.inline(target)
-
-    def _target(self, reference: Any) -> dict[str, Any] | None:
-        """What it refers to, in the schema as it was given: a definition, or any other place of it."""
-        if not isinstance(reference, str):
-            return None
-        if reference not in self._targets:
-            self._targets[reference] = _at(self._root, reference)
-        return self._targets[reference]
-
-    def _name(self, reference: str) -> str:
-        """What it is called among the definitions: by its last word, if nothing else is called so."""
-        if reference not in self._names:
-            name = re.sub(r"[^A-Za-z0-9_.-]", "_", reference.rpartition("/")[2])
-            while name in self._names.values():
-                name += "_"
-            self._names[reference] = name
-        return self._names[reference]
-
-    def _is_recursive(self, reference: str) -> bool:
-        seen: set[str] = set()
-        waiting = _references(self._target(reference))
-        while waiting:
-            other = waiting.pop()
-            if other == reference:
-                return True
-            if other not in seen:
-                seen.add(other)
-                waiting |= _references(self._target(other))
-        return False
-
-
-def _at(root: Mapping[str, Any], reference: str) -> dict[str, Any] | None:
-    """The schema at `#/...`; None where there is none."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    place: Any = root
-    for part in filter(None, reference[1:].split("/")):
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        try:
-            place = place[int(key)] if isinstance(place, list) else place[key]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return None
-    return as_object(place) if isinstance(place, bool | dict) else None
-
-
-def _references(schema: Any) -> set[str]:
-    if isinstance(schema, dict):
-        inside = {reference for value in schema.values() for reference in _references(value)}
-        return inside | ({schema["$ref"]} if isinstance(schema.get("$ref"), str) else set())
-    return {reference for part in schema for reference in _references(part)} if isinstance(schema, list) else set()
-
-
-#: Names, addresses, and what is told in other words.
-_DECORATION = ("title", "const", "discriminator", "$schema", "$id", "$comment", *DEFINITIONS)
-
-
-def _undecorated(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without the titles that pydantic makes of names, and with `const` as the enum that all vendors know.
-
-    A `discriminator` says where definitions are that are in their places by now.
-    """
-    made = {key: value for key, value in schema.items() if key not in _DECORATION}
-    if isinstance(made.get("default"), float) and not math.isfinite(made["default"]):
-        del made["default"]  # which JSON cannot say
-    return {**made, "enum": [schema["const"]]} if "const" in schema else made
-
-
-def _parameter(schema: dict[str, Any], *, omissible: bool) -> dict[str, Any]:
-    made = {key: value for key, value in schema.items() if key != "anyOf"}
-    if "anyOf" in schema:
-        parts = [part for part in schema["anyOf"] if not (omissible and part.get("type") == "null")]
-        made = {**_union(parts), **made}
-    if made.get("default", ...) is None:
-        del made["default"]
-    return made
-
-
-def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One alternative is itself; bare scalars that any string may stand for are a string (seed: Multi-Type Unions)."""
-    if len(parts) == 1:
-        return parts[0]
-    if {"type": "string"} in parts and all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts):
-        return {"type": "string"}
-    return {"anyOf": parts}
-
-
-def _bare(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without pydantic's explicit "anything goes" for a bare list or dict."""
-    made = each_part(schema, _bare)
-    if made.get("items") == {}:
-        del made["items"]
-    if made.get("additionalProperties") is True:
-        del made["additionalProperties"]
-    return made

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.agent import Agent, ScriptedProvider, ToolCall
 from sayso.agent.memory.knowledge import KnowledgeMemory
-from sayso.agent.memory.scope import in_scope, memory_scope
+from sayso.agent.memory.scope import current_scope, in_scope
 from sayso.agent.tools import ToolError
 
 NOON = datetime(2026, 12, 24, 12, 0, tzinfo=UTC)
@@ -74,7 +74,7 @@ def test_the_scope_ends_with_its_block():
     """Also where one is inside another."""
     with in_scope("a"), in_scope(""):
         pass
-    assert memory_scope.get() is None
+    assert current_scope() is None
 
 
 @pytest.mark.parametrize("scope", ["../../etc", "/etc/passwd", "a/b", "x" * 9999, "\ud83d", "\0", ".", "..", "😀"])
