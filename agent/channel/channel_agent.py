@@ -34,7 +34,6 @@ from sayso.agent.channel.user_message import HeardJournal, may_be_heard, spoken,
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.scope import in_scope
 from sayso.agent.messages import Message, Role
-from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
 from sayso.agent.run.journal import Journals, NoJournal, TurnJournal, unclear_calls
 from sayso.agent.tools.context import (
@@ -44,6 +43,7 @@ from sayso.agent.tools.context import (
     provide_received_files,
     provide_timers,
 )
+from sayso.agent.tools.results import result_text
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of
@@ -109,7 +109,7 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, told: Collection
         for message in result.messages[last:]
         if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
     ]
-    in_words = [tell_result(unfenced(content)) for content in given if content not in told]
+    in_words = [result_text(unfenced(content)) for content in given if content not in told]
     return [words if len(words) <= MAX_READ_CHARS else f"{words[:MAX_READ_CHARS]} […]" for words in in_words]
 
 

@@ -16,11 +16,10 @@ from pydantic import BaseModel
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.providers.offline import tell_result
 from sayso.agent.result import AgentResult
 from sayso.agent.run.approval import effective_decision
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
-from sayso.agent.tools.results import serialize
+from sayso.agent.tools.results import result_text, serialize
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
@@ -153,7 +152,7 @@ async def _performed(executor: Executor) -> Any:
 def _shown(value: Any) -> str:
     """Return a result in words for observers: whatever it is, its effect took place."""
     try:
-        return value if isinstance(value, str) else tell_result(serialize(value))
+        return value if isinstance(value, str) else result_text(serialize(value))
     except Exception:  # noqa: BLE001  # any type may refuse in its own way
         return type(value).__name__
 
@@ -267,7 +266,7 @@ def _told(tool: Tool, value: Any) -> str:
         )
     if isinstance(value, Ambiguous | NotFound):  # nothing was done: there was nothing, or too much, to do it to
         raise EffectFailed(value.in_words)
-    return tell_result(serialize(value))
+    return result_text(serialize(value))
 
 
 def _undoes(tool: Tool) -> ExecutorFactory:

@@ -1,4 +1,4 @@
-"""Guardrail, GuardrailsPipeline."""
+"""Guardrail, the base of all checks of a text, and GuardrailsPipeline, which runs them in order (seed)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from typing import Any, Literal, Protocol
 from sayso.agent.result import ending_words
 from sayso.pending.concurrency import contained, in_thread, run_sync
 
+log = logging.getLogger(__name__)
+
+#: How many characters of a guardrail's reason observers receive.
+MAX_DETAIL_CHARS = 200
+#: Whether a text is the user's input or the model's output.
+GuardStage = Literal["input", "output"]
+
 
 class GuardrailAction(StrEnum):
-    """What becomes of a text that did not pass: the run ends, another text takes its place, or it is only reported."""
+    """What to do with a text that fails a check: end the run, replace the text, or only report it."""
 
     BLOCK = "block"
     REWRITE = "rewrite"
@@ -23,7 +30,7 @@ class GuardrailAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """One guardrail that a text did not pass. Observers see it, so `detail` holds nothing of the text."""
+    """A guardrail that a text failed. Observers receive it, so `detail` contains nothing of the text."""
 
     guardrail_name: str
     action: GuardrailAction
@@ -32,9 +39,9 @@ class Trip:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailResult:
-    """What one guardrail, or all of a stage, found. `content` is the text to go on with.
+    """The result of one guardrail, or of a pipeline. `content` is the text to go on with.
 
-    `trips` is filled in by a pipeline: also what only warned or rewrote is there.
+    A pipeline fills in `trips`: all guardrails that the text failed, also those that only warned or rewrote.
     """
 
     passed: bool
@@ -45,48 +52,42 @@ class GuardrailResult:
 
 
 class Guardrail:
-    """Base of guardrails: write `check`, or `acheck` where it waits for something. Lives as long as its agent, and is
-    asked by all runs at once.
+    """Base of guardrails: override `check`, or `acheck` if it awaits something.
+
+    One instance serves all runs of an agent at once.
     """
 
-    #: Told to observers, and part of reasons.
+    #: The name in logs, events and reasons.
     name: str = "guardrail"
     action: GuardrailAction = GuardrailAction.BLOCK
-    #: Whether `check` may wait, and so is called in a thread; false for what only looks at the text.
+    #: Whether `check` may block, and so runs in a thread; False for one that only looks at the text.
     blocking: bool = True
 
     def check(self, content: str) -> GuardrailResult:
-        """Look at a text. Of one that did not pass, the result's `content` is what a REWRITE goes on with.
+        """Check a text. If it fails, the result's `content` is what REWRITE goes on with.
 
-        The reason is for observers and logs: say what is wrong, and quote nothing.
+        The reason goes to observers and logs, so it must not quote the text.
         """
         raise NotImplementedError(f"{type(self).__name__} checks nothing: write its check or its acheck")
 
     async def acheck(self, content: str) -> GuardrailResult:
-        """`check`, without holding up the event loop."""
+        """Do the same as `check`, without blocking the event loop."""
         return await in_thread(lambda: self.check(content)) if self.blocking else self.check(content)
 
     def passed(self, content: str) -> GuardrailResult:
-        """Nothing is wrong with it."""
+        """Return the result for a text that is fine."""
         return GuardrailResult(True, content, guardrail_name=self.name)
 
     def tripped(self, content: str, reason: str) -> GuardrailResult:
-        """Something is, and this is the text to go on with where it is rewritten."""
+        """Return the result for a text that fails; `content` is its replacement for REWRITE."""
         return GuardrailResult(False, content, reason, self.name)
 
 
-log = logging.getLogger(__name__)
-
-
-#: Characters of a reason that observers are told.
-MAX_DETAIL_CHARS = 200
-
-
 class GuardrailsPipeline:
-    """`input` looks at what the user says before a model does, `output` at the answer before the user does.
+    """Runs the `input` guardrails on the user's text before the model, the `output` guardrails on the answer.
 
-    Each guardrail sees what the one before it left. The first that blocks ends the stage; one that fails blocks too,
-    whatever its action: a guard that is down lets nobody in.
+    Each guardrail gets the text as the one before it left it. The first that blocks ends the stage. A guardrail that
+    raises an error blocks too, whatever its action.
     """
 
     def __init__(self, input: Sequence[Guardrail] = (), output: Sequence[Guardrail] = ()) -> None:  # noqa: A002  # as in the seed
@@ -94,26 +95,26 @@ class GuardrailsPipeline:
         self.output = tuple(output)
 
     async def acheck_input(self, content: str) -> GuardrailResult:
-        """What the user said, as the model may read it. Raises nothing."""
-        return await _checked(self.input, content)
+        """Return the user's text as the model may read it. Raise nothing."""
+        return await _run(self.input, content)
 
     async def acheck_output(self, content: str) -> GuardrailResult:
-        """The answer, as the user may read it. Raises nothing."""
-        return await _checked(self.output, content)
+        """Return the answer as the user may read it. Raise nothing."""
+        return await _run(self.output, content)
 
     def check_input(self, content: str) -> GuardrailResult:
-        """`acheck_input` for sync code."""
+        """Do the same as `acheck_input`, for sync code."""
         return run_sync(self.acheck_input(content))
 
     def check_output(self, content: str) -> GuardrailResult:
-        """`acheck_output` for sync code."""
+        """Do the same as `acheck_output`, for sync code."""
         return run_sync(self.acheck_output(content))
 
 
-async def _checked(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult:
+async def _run(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult:
     trips: list[Trip] = []
     for guardrail in guardrails:
-        result, action = await _asked(guardrail, content)
+        result, action = await _check(guardrail, content)
         if result.passed:
             continue
         trip = Trip(guardrail.name, action, (result.reason or "no reason given")[:MAX_DETAIL_CHARS])
@@ -125,31 +126,23 @@ async def _checked(guardrails: Sequence[Guardrail], content: str) -> GuardrailRe
     return GuardrailResult(True, content, trips=tuple(trips))
 
 
-async def _asked(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, GuardrailAction]:
-    """What it found, and what to do about it."""
+async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, GuardrailAction]:
+    """Return the guardrail's result and its action. One that raises an error, or returns something else, blocks."""
     try:
-        result = await contained(guardrail.acheck(content))
-        _demand_a_result(result)
+        result: object = await contained(guardrail.acheck(content))
+        if not isinstance(result, GuardrailResult) or not isinstance(result.content, str):
+            # A guardrail written as a predicate would otherwise let every text through.
+            raise TypeError(f"a guardrail returned {type(result).__name__}: return a GuardrailResult with a text")
         return result, GuardrailAction(guardrail.action)
-    except Exception as exc:  # noqa: BLE001  # its words may quote the text: only their kind is told
-        kind = type(exc).__name__
-        log.warning("guardrail.failed", extra={"guardrail": guardrail.name, "reason": kind})
-        failed = GuardrailResult(False, content, f"the guardrail {guardrail.name!r} failed: {kind}", guardrail.name)
-        return failed, GuardrailAction.BLOCK
-
-
-def _demand_a_result(result: object) -> None:
-    """What cannot be read is no pass: a guardrail written as a predicate would let everything through."""
-    if not isinstance(result, GuardrailResult) or not isinstance(result.content, str):
-        raise TypeError(f"a guardrail returned {type(result).__name__}: return a GuardrailResult with a text")
-
-
-#: Whether a text is the user's or the answer.
-GuardStage = Literal["input", "output"]
+    except Exception as exc:  # noqa: BLE001  # only its class is reported: its text may quote the content
+        error = type(exc).__name__
+        log.warning("guardrail.failed", extra={"guardrail": guardrail.name, "reason": error})
+        failure = GuardrailResult(False, content, f"the guardrail {guardrail.name!r} failed: {error}", guardrail.name)
+        return failure, GuardrailAction.BLOCK
 
 
 class GuardrailBlocked(Exception):
-    """Raised when a text may not go on. `reason` is for logs and observers, `words` are for the user."""
+    """Raised when a guardrail blocks a text. `reason` is for logs and observers, `words` is the reply to the user."""
 
     def __init__(self, reason: str, words: str = "") -> None:
         super().__init__(reason)
@@ -158,26 +151,25 @@ class GuardrailBlocked(Exception):
 
 
 class EventSink(Protocol):
-    """Who keeps the trace of a run and tells its observers: a Chronicle."""
+    """Receives the events of a run, such as RunEvents."""
 
-    def note(self, type: Any, *, began: float | None = None, **fields: Any) -> Any:  # noqa: A002  # as traces call it
-        """Add a step to the trace."""
+    def note(self, type: Any, *, began: float | None = None, **fields: Any) -> Any:  # noqa: A002  # as in TraceStep
+        """Append a step to the trace."""
 
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>` of each observer."""
 
 
-async def guarded(pipeline: GuardrailsPipeline | None, stage: GuardStage, text: str, chronicle: EventSink) -> str:
-    """The text to go on with. Raises GuardrailBlocked; each guardrail that was tripped is told and noted before."""
+async def apply_guardrails(pipeline: GuardrailsPipeline | None, stage: GuardStage, text: str, events: EventSink) -> str:
+    """Return the text to go on with. Raise GuardrailBlocked, after every failed check was traced and reported."""
     if pipeline is None:
         return text
     began = time.perf_counter()
-    check = pipeline.acheck_input if stage == "input" else pipeline.acheck_output
-    result = await check(text)
+    result = await (pipeline.acheck_input(text) if stage == "input" else pipeline.acheck_output(text))
     for trip in result.trips:
         name, action = trip.guardrail_name, trip.action.value
-        chronicle.note("guardrail", began=began, summary=f"{stage} guardrail {name}: {action} ({trip.detail})")
-        await chronicle.tell("guardrail_triggered", stage, name, action, trip.detail)
+        events.note("guardrail", began=began, summary=f"{stage} guardrail {name}: {action} ({trip.detail})")
+        await events.tell("guardrail_triggered", stage, name, action, trip.detail)
     if not result.passed:
         raise GuardrailBlocked(f"{stage} guardrail {result.guardrail_name!r} blocked: {result.reason}")
     return result.content

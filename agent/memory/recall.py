@@ -206,7 +206,7 @@ class RunMemory:
         )
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
-        self.chronicle.spent(usage)
+        self.chronicle.add_side_usage(usage)
         self.chronicle.note(
             type_,
             began=began,

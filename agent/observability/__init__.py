@@ -1,1 +1,1 @@
-"""Observers, traces, usage."""
+"""Observers, traces and usage of runs."""

@@ -1,4 +1,4 @@
-"""Chronicle: what happens in one run, told to its observers and kept as its trace."""
+"""RunEvents: reports the events of one run to its observers, and records its trace."""
 
 from __future__ import annotations
 
@@ -22,20 +22,30 @@ from sayso.pending.concurrency import contained
 
 log = logging.getLogger(__name__)
 
-#: Events at a time that observers of this process may still be at work on; those beyond are lost to them.
-MOST_UNDER_WAY = 10_000
+#: How many events non-blocking observers may be working on in this process; further events are dropped for them.
+MAX_BACKGROUND_EVENTS = 10_000
+#: Tasks of non-blocking observers. They are kept here because an event loop holds its tasks only weakly.
+_background_tasks: set[asyncio.Task[None]] = set()
 
 
 class RunEvents:
-    """Of one run, made when it begins. `side_usage` is what it asked models beside its own loop.
+    """The events of one run, created when it begins. `side_usage` is what model calls outside the agent loop used.
 
-    With `asynchronous=False` only the sync methods of observers are called. Results of tools are kept in the trace up
-    to `tool_result_chars` characters; None keeps them whole.
+    With `asynchronous=False` only the sync methods of observers are called. The trace keeps `tool_result_chars`
+    characters of each tool result; None keeps all.
     """
 
     __slots__ = (
-        "_asynchronous", "_began", "_complained", "_keep", "_listeners", "_unpaid", "is_heard", "side_usage", "trace",
-    )  # fmt: skip
+        "_asynchronous",
+        "_logged_failures",
+        "_observers",
+        "_start",
+        "_tool_result_chars",
+        "_unbilled_usage",
+        "has_observers",
+        "side_usage",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -47,65 +57,64 @@ class RunEvents:
         tool_result_chars: int | None = 200,
         run_id: str = "",
     ) -> None:
-        seen = ((observer, _heard(type(observer))) for observer in observers)  # type: ignore[arg-type]  # a class is hashable
-        self._listeners = tuple(seen)
-        #: Whether there is anybody to tell.
-        self.is_heard = bool(self._listeners)
+        with_events = ((observer, _overridden_events(type(observer))) for observer in observers)  # type: ignore[arg-type]  # a class is hashable
+        self._observers = tuple(with_events)
+        self.has_observers = bool(self._observers)
         self._asynchronous = asynchronous
-        self._keep = tool_result_chars
-        self._began = time.perf_counter()
-        self._complained: set[tuple[int, str]] | None = None
+        self._tool_result_chars = tool_result_chars
+        self._start = time.perf_counter()
+        self._logged_failures: set[tuple[int, str]] | None = None
         self.trace = AgentTrace(run_id or new_run_id(), parent_run_id or "", dict(metadata or {}))
-        self.side_usage = self._unpaid = NO_USAGE
+        self.side_usage = self._unbilled_usage = NO_USAGE
 
     @property
     def run_id(self) -> str:
-        """The id that observers are given, and the trace has."""
+        """The id of the run, as observers and the trace have it."""
         return self.trace.run_id
 
     def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> TraceStep:  # noqa: A002  # as in TraceStep
-        """Append a step to the trace. `began` is a `time.perf_counter()`; without it, the step took no time.
+        """Append a step to the trace and return it. `began` is a `time.perf_counter()`; without it the duration is 0.
 
-        Raises TypeError for a field that a step has not.
+        Raise TypeError for a field that TraceStep does not have.
         """
         now = time.perf_counter()
-        since = now if began is None else began
+        start = now if began is None else began
         for name in ("error", "summary", "tool_result"):
             if isinstance(text := fields.get(name), str):
                 fields[name] = redact(text)
-        if self._keep is not None and (result := fields.get("tool_result")) is not None:
-            fields["tool_result"] = _beginning(result, self._keep)
-        at = self.trace.start_time + (since - self._began)
-        return self.trace.add(TraceStep(type, at, (now - since) * 1000, **fields))
+        limit, result = self._tool_result_chars, fields.get("tool_result")
+        if limit is not None and result is not None and len(result) > limit:
+            fields["tool_result"] = f"{result[:limit]}…"
+        timestamp = self.trace.start_time + (start - self._start)
+        return self.trace.add(TraceStep(type, timestamp, (now - start) * 1000, **fields))
 
-    def spent(self, usage: UsageStats) -> None:
-        """Add what a side question to a model cost."""
+    def add_side_usage(self, usage: UsageStats) -> None:
+        """Add what a model call outside the agent loop used."""
         self.side_usage += countable(usage)
-        self._unpaid += countable(usage)
+        self._unbilled_usage += countable(usage)
 
-    def unpaid(self) -> UsageStats:
-        """What was added since this was last asked."""
-        unpaid, self._unpaid = self._unpaid, NO_USAGE
-        return unpaid
+    def take_unbilled_usage(self) -> UsageStats:
+        """Return the side usage that was added since the last call."""
+        usage, self._unbilled_usage = self._unbilled_usage, NO_USAGE
+        return usage
 
     async def tell(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that has it, then `a_on_<event>`.
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it, then `a_on_<event>`.
 
-        Raises nothing but what stops the run itself: its cancellation, and the KeyboardInterrupt of whoever sits at the
-        terminal.
+        Raise only what stops the run itself: its cancellation, or a KeyboardInterrupt at the terminal.
         """
-        for observer, heard in self._listeners:
-            if event in heard.sync:
+        for observer, events in self._observers:
+            if event in events.sync:
                 self._call(observer, event, args)
         if self._asynchronous:
-            for observer, heard in self._listeners:
-                if event in heard.asynchronous:
-                    await self._reach(observer, event, args)
+            for observer, events in self._observers:
+                if event in events.asynchronous:
+                    await self._call_async(observer, event, args)
 
     def tell_call(self, call: LlmCall) -> None:
-        """Tell those who want to know it how a question to a model ended. Raises nothing."""
-        for observer, _ in self._listeners:
-            if hasattr(type(observer), "on_llm_call"):  # its class is asked: an instance may answer with an error
+        """Call `on_llm_call(run_id, call)` of each observer that has this method. Raise nothing."""
+        for observer, _ in self._observers:
+            if hasattr(type(observer), "on_llm_call"):  # not the instance: its __getattr__ may raise
                 self._call(observer, "llm_call", (call,))
 
     def _call(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
@@ -113,87 +122,80 @@ class RunEvents:
             getattr(observer, f"on_{event}")(self.run_id, *args)
         except KeyboardInterrupt:
             raise
-        except BaseException as exc:  # noqa: BLE001  # who watches must not stop what he watches
-            self._complain(observer, event, exc)
+        except BaseException as exc:  # noqa: BLE001  # an observer never stops its run
+            self._log_failure(observer, event, exc)
 
-    async def _reach(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
+    async def _call_async(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
         if getattr(observer, "blocking", False):
             await self._await(observer, event, args)
-        elif len(_under_way) >= MOST_UNDER_WAY:
-            self._complain(observer, event, Overburdened(f"{MOST_UNDER_WAY} events are under way"))
+        elif len(_background_tasks) >= MAX_BACKGROUND_EVENTS:
+            self._log_failure(observer, event, ObserversOverloaded(f"{MAX_BACKGROUND_EVENTS} events are in progress"))
         else:
             task = asyncio.get_running_loop().create_task(self._await(observer, event, args))
-            _under_way.add(task)
-            task.add_done_callback(_under_way.discard)
+            _background_tasks.add(task)
+            task.add_done_callback(_background_tasks.discard)
 
     async def _await(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
-        try:
-            await contained(_told(getattr(observer, f"a_on_{event}"), (self.run_id, *args)))
-        except Exception as exc:  # noqa: BLE001  # who watches must not stop what he watches
-            self._complain(observer, event, exc)
+        async def call_method() -> None:
+            result = getattr(observer, f"a_on_{event}")(self.run_id, *args)
+            if inspect.isawaitable(result):
+                await result
 
-    def _complain(self, observer: AgentObserver, event: str, error: BaseException) -> None:
-        """Once a run: what fails for one event fails for most that follow."""
-        if self._complained is None:
-            self._complained = set()
-        if (which := (id(observer), event)) in self._complained:
+        try:
+            await contained(call_method())
+        except Exception as exc:  # noqa: BLE001  # an observer never stops its run
+            self._log_failure(observer, event, exc)
+
+    def _log_failure(self, observer: AgentObserver, event: str, error: BaseException) -> None:
+        """Log an observer's error, once for each observer and event of a run: most errors repeat."""
+        if self._logged_failures is None:
+            self._logged_failures = set()
+        if (failure := (id(observer), event)) in self._logged_failures:
             return
-        self._complained.add(which)
+        self._logged_failures.add(failure)
         names = {"observer": type(observer).__name__, "event": event, "reason": type(error).__name__}
         log.warning("observer.failed", extra={**names, "at": place_of(error)})
 
 
-class Overburdened(Exception):
-    """Raised when observers are told faster than they can listen."""
+class ObserversOverloaded(Exception):
+    """Raised when events arrive faster than non-blocking observers handle them."""
 
 
 async def wait_for_observers(seconds: float | None = None) -> bool:
-    """Wait until the observers of this event loop have done what nobody waited for. Whether they have, in time."""
+    """Wait until the non-blocking observers of this event loop are done. Return whether they were done in time."""
     loop = asyncio.get_running_loop()
-    tasks = {task for task in _under_way if task.get_loop() is loop}
+    tasks = {task for task in _background_tasks if task.get_loop() is loop}
     if not tasks:
         return True
-    _, late = await asyncio.wait(tasks, timeout=seconds)
-    return not late
-
-
-#: Tasks that nobody waits for: a loop keeps none alive by itself.
-_under_way: set[asyncio.Task[None]] = set()
+    _, unfinished = await asyncio.wait(tasks, timeout=seconds)
+    return not unfinished
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """The events that a class of observers overrides the methods of."""
+class _OverriddenEvents:
+    """The events whose methods an observer class overrides."""
 
     sync: frozenset[str]
     asynchronous: frozenset[str]
 
 
 @lru_cache(maxsize=1024)
-def _heard(observer: Hashable) -> _Heard:
-    """Of a class. Looked up once: telling what nobody overrides costs next to nothing."""
-    return _Heard(_overridden(observer, AgentObserver, "on_"), _overridden(observer, AsyncAgentObserver, "a_on_"))
-
-
-def _overridden(observer: Hashable, base: type, prefix: str) -> frozenset[str]:
-    """Whoever is no subclass hears what it has a method for."""
-    names = {event: f"{prefix}{event}" for event in EVENTS}
-    return frozenset(
-        event for event, name in names.items() if getattr(observer, name, None) not in (None, getattr(base, name))
+def _overridden_events(observer: Hashable) -> _OverriddenEvents:
+    """Return the events of an observer class. Cached, so that events without a listener cost next to nothing."""
+    return _OverriddenEvents(
+        _overridden(observer, AgentObserver, "on_"), _overridden(observer, AsyncAgentObserver, "a_on_")
     )
 
 
-async def _told(method: Any, args: tuple[Any, ...]) -> None:
-    answer = method(*args)
-    if inspect.isawaitable(answer):
-        await answer
-
-
-def _beginning(result: str, chars: int) -> str:
-    return result if len(result) <= chars else f"{result[:chars]}…"
+def _overridden(observer: Hashable, base: type, prefix: str) -> frozenset[str]:
+    """Return the events that a class overrides; all that it has methods for, if it does not derive from `base`."""
+    methods = {event: f"{prefix}{event}" for event in EVENTS}
+    return frozenset(
+        event for event, name in methods.items() if getattr(observer, name, None) not in (None, getattr(base, name))
+    )
 
 
 def place_of(error: BaseException) -> str:
-    """File and line of an error: its words may be somebody's."""
+    """Return the file and line of an error, to log in place of its text, which may be personal data."""
     frames = [(Path(frame.f_code.co_filename).name, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return "{}:{}".format(*frames[-1]) if frames else "?"

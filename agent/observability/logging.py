@@ -1,4 +1,4 @@
-"""LoggingObserver: one line of JSON an event, in Python's logging (seed: Built-in LoggingObserver)."""
+"""LoggingObserver: one line of JSON per event, written with Python's logging (seed: Built-in LoggingObserver)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sayso.agent.messages import Message, UsageStats
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.tools.definition import loggable_name
 
-#: Runs whose model is being asked at a time; of more, the oldest are told without a duration.
-MOST_RUNS = 10_000
+#: How many runs may have an open model call; beyond that, the oldest one's `llm_end` is logged without a duration.
+MAX_RUNS = 10_000
+#: Events after which a run makes no further model call.
+_FINAL_EVENTS = {"run_end", "error", "cancelled"}
 
 
 class LoggingObserver(AgentObserver):
-    """Writes ids, names, counts and durations: never what people, models or tools said, nor why, nor session ids, which
-    are often somebody's number. Of an error, its class. Times are in seconds since 1970, durations in milliseconds.
+    """Logs ids, names, counts, durations and classes of errors: no text of people, models or tools, and no reasons.
+
+    Session ids are left out too, as they often contain a phone number. Timestamps are in Unix seconds, durations in
+    milliseconds.
     """
 
     def __init__(
@@ -32,146 +37,109 @@ class LoggingObserver(AgentObserver):
         self._logger = logger or logging.getLogger("agent.events")
         self._level = level
         self._clock = clock
-        self._asked: dict[str, float] = {}
+        #: When the open model call of each run began.
+        self._llm_starts: dict[str, float] = {}
 
     def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
-        """A line, and the moment from which `llm_end` counts."""
-        if len(self._asked) >= MOST_RUNS:
-            self._asked.pop(next(iter(self._asked)), None)
-        self._asked[run_id] = self._clock()
-        self._line("llm_start", run_id, model=model, messages=len(messages))
+        """Log the call and start measuring its duration."""
+        if len(self._llm_starts) >= MAX_RUNS:
+            self._llm_starts.pop(next(iter(self._llm_starts)), None)
+        self._llm_starts[run_id] = self._clock()
+        self._log("llm_start", run_id, model=model, messages=len(messages))
 
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
-        """A line with what it took."""
-        tokens = usage.total_tokens if usage else 0
-        asked = self._asked.pop(run_id, None)
-        took = {} if asked is None else {"duration_ms": round((self._clock() - asked) * 1000, 3)}
-        self._line("llm_end", run_id, tokens=tokens, **took)
+        """Log the tokens and the duration of the call."""
+        start = self._llm_starts.pop(run_id, None)
+        duration = {} if start is None else {"duration_ms": round((self._clock() - start) * 1000, 3)}
+        self._log("llm_end", run_id, tokens=usage.total_tokens if usage else 0, **duration)
 
-    def _line(self, event: str, run_id: str, **shown: Any) -> None:
-        if event in _LAST:
-            self._asked.pop(run_id, None)
+    def _log(self, event: str, run_id: str, **values: Any) -> None:
+        if event in _FINAL_EVENTS:
+            self._llm_starts.pop(run_id, None)
         if not self._logger.isEnabledFor(self._level):
             return
-        named = {"batch_id" if event.startswith("batch") else "run_id": run_id}
-        line = {"event": event, **named, **shown, "timestamp": round(self._clock(), 3)}
+        ids = {"batch_id" if event.startswith("batch") else "run_id": run_id}
+        line = {"event": event, **ids, **values, "timestamp": round(self._clock(), 3)}
         self._logger.log(self._level, "%s", json.dumps(line, default=_class_name))
-
-
-#: After these, nobody asks for a run any more.
-_LAST = {"run_end", "error", "cancelled"}
 
 
 def _class_name(value: Any) -> str:
     return type(value).__name__
 
 
-def _same(value: Any) -> Any:
-    return value
+#: Where a logged value comes from: an event's parameter, or an attribute of it, as it is or converted by a function.
+_Source = str | tuple[str, Callable[[Any], Any]]
 
-
-def _cost(usage: UsageStats) -> float:
-    return usage.cost_usd
-
-
-def _tokens(usage: UsageStats) -> int:
-    return usage.total_tokens
-
-
-def _iterations(result: Any) -> int:
-    return int(result.iterations)
-
-
-def _result_tokens(result: Any) -> int:
-    return int(result.usage.total_tokens)
-
-
-def _calls(result: Any) -> int:
-    return len(result.tool_calls)
-
-
-def _model(usage: UsageStats) -> str:
-    return usage.model
-
-
-#: All that is ever written: by event, what a line calls it, the parameter it is taken from, and how.
-_SHOWN: Mapping[str, Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+#: For each event all values that are logged: the name in the log line -> its source.
+_LOGGED_VALUES: Mapping[str, Mapping[str, _Source]] = {
     "run_start": {"messages": ("messages", len)},
     "run_end": {
-        "iterations": ("result", _iterations),
-        "tokens": ("result", _result_tokens),
-        "tool_calls": ("result", _calls),
+        "iterations": "result.iterations",
+        "tokens": "result.usage.total_tokens",
+        "tool_calls": ("result.tool_calls", len),
     },
     "error": {"error": ("error", _class_name)},
-    "cache_hit": {"model": ("model", _same)},
-    "usage": {"model": ("usage", _model), "tokens": ("usage", _tokens), "cost_usd": ("usage", _cost)},
+    "cache_hit": {"model": "model"},
+    "usage": {"model": "usage.model", "tokens": "usage.total_tokens", "cost_usd": "usage.cost_usd"},
     "llm_retry": {
-        "attempt": ("attempt", _same),
-        "max_retries": ("max_retries", _same),
+        "attempt": "attempt",
+        "max_retries": "max_retries",
         "error": ("error", _class_name),
-        "backoff_seconds": ("backoff_seconds", _same),
+        "backoff_seconds": "backoff_seconds",
     },
-    "tool_start": {"call_id": ("call_id", _same), "tool": ("tool_name", _same)},
-    "tool_end": {
-        "call_id": ("call_id", _same),
-        "tool": ("tool_name", _same),
-        "duration_ms": ("duration_ms", _same),
-    },
+    "tool_start": {"call_id": "call_id", "tool": "tool_name"},
+    "tool_end": {"call_id": "call_id", "tool": "tool_name", "duration_ms": "duration_ms"},
     "tool_error": {
-        "call_id": ("call_id", _same),
+        "call_id": "call_id",
         "tool": ("tool_name", loggable_name),
         "error": ("error", _class_name),
-        "duration_ms": ("duration_ms", _same),
+        "duration_ms": "duration_ms",
     },
-    "tool_chunk": {"call_id": ("call_id", _same), "tool": ("tool_name", _same), "chars": ("chunk", len)},
-    "iteration_start": {"iteration": ("iteration", _same), "messages": ("messages", len)},
-    "iteration_end": {"iteration": ("iteration", _same)},
-    "batch_start": {"prompts": ("prompts_count", _same)},
-    "batch_end": {
-        "results": ("results_count", _same),
-        "errors": ("errors_count", _same),
-        "duration_ms": ("total_duration_ms", _same),
-    },
-    "policy_decision": {"tool": ("tool_name", _same), "decision": ("decision", _same)},
-    "structured_validate": {"success": ("success", _same), "attempt": ("attempt", _same)},
+    "tool_chunk": {"call_id": "call_id", "tool": "tool_name", "chars": ("chunk", len)},
+    "iteration_start": {"iteration": "iteration", "messages": ("messages", len)},
+    "iteration_end": {"iteration": "iteration"},
+    "batch_start": {"prompts": "prompts_count"},
+    "batch_end": {"results": "results_count", "errors": "errors_count", "duration_ms": "total_duration_ms"},
+    "policy_decision": {"tool": "tool_name", "decision": "decision"},
+    "structured_validate": {"success": "success", "attempt": "attempt"},
     "provider_fallback": {
-        "failed_provider": ("failed_provider", _same),
-        "next_provider": ("next_provider", _same),
+        "failed_provider": "failed_provider",
+        "next_provider": "next_provider",
         "error": ("error", _class_name),
     },
-    "memory_trim": {"removed": ("messages_removed", _same), "remaining": ("messages_remaining", _same)},
-    "session_load": {"messages": ("message_count", _same)},
-    "session_save": {"messages": ("message_count", _same)},
-    "memory_summarize": {"messages": ("messages_summarized", _same)},
-    "entity_extraction": {"entities": ("entities", len), "turns": ("turn_count", _same)},
+    "memory_trim": {"removed": "messages_removed", "remaining": "messages_remaining"},
+    "session_load": {"messages": "message_count"},
+    "session_save": {"messages": "message_count"},
+    "memory_summarize": {"messages": "messages_summarized"},
+    "entity_extraction": {"entities": ("entities", len), "turns": "turn_count"},
     "kg_extraction": {"triples": ("triples", len)},
-    "budget_exceeded": {"tokens": ("tokens_used", _same), "cost_usd": ("cost_used", _same)},
-    "cancelled": {"iteration": ("iteration", _same)},
-    "tool_loop_detected": {"detector": ("detector_name", _same)},
-    "guardrail_triggered": {
-        "stage": ("stage", _same),
-        "guardrail": ("guardrail_name", _same),
-        "action": ("action", _same),
-    },
-    "coherence_check": {"tool": ("tool_name", _same), "coherent": ("coherent", _same)},
-    "model_switch": {
-        "iteration": ("iteration", _same),
-        "old_model": ("old_model", _same),
-        "new_model": ("new_model", _same),
-    },
+    "budget_exceeded": {"tokens": "tokens_used", "cost_usd": "cost_used"},
+    "cancelled": {"iteration": "iteration"},
+    "tool_loop_detected": {"detector": "detector_name"},
+    "guardrail_triggered": {"stage": "stage", "guardrail": "guardrail_name", "action": "action"},
+    "coherence_check": {"tool": "tool_name", "coherent": "coherent"},
+    "model_switch": {"iteration": "iteration", "old_model": "old_model", "new_model": "new_model"},
 }
 
 
-def _method(event: str, shown: Mapping[str, tuple[str, Callable[[Any], Any]]]) -> Callable[..., None]:
+def _logging_method(event: str, sources: Mapping[str, _Source]) -> Callable[..., None]:
     signature = inspect.signature(getattr(AgentObserver, f"on_{event}"))
-    run_id = tuple(signature.parameters)[1]
+    id_parameter = tuple(signature.parameters)[1]
 
-    def tell(self: LoggingObserver, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs).arguments
-        self._line(event, given[run_id], **{name: read(given[of]) for name, (of, read) in shown.items()})
+    def on_event(self: LoggingObserver, *args: Any, **kwargs: Any) -> None:
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        values = {name: _value(source, arguments) for name, source in sources.items()}
+        self._log(event, arguments[id_parameter], **values)
 
-    return tell
+    return on_event
 
 
-for _event, _fields in _SHOWN.items():
-    setattr(LoggingObserver, f"on_{_event}", _method(_event, _fields))
+def _value(source: _Source, arguments: Mapping[str, Any]) -> Any:
+    path, convert = (source, None) if isinstance(source, str) else source
+    parameter, _, attribute = path.partition(".")
+    value = attrgetter(attribute)(arguments[parameter]) if attribute else arguments[parameter]
+    return convert(value) if convert else value
+
+
+for _event, _sources in _LOGGED_VALUES.items():
+    setattr(LoggingObserver, f"on_{_event}", _logging_method(_event, _sources))

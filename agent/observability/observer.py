@@ -1,10 +1,11 @@
-"""AgentObserver, AsyncAgentObserver."""
+"""Observers: base classes for code that watches runs, and the record of one call of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 from urllib.parse import urlsplit
 
 from sayso.agent.messages import Message, UsageStats
@@ -12,47 +13,49 @@ from sayso.agent.providers.base import Provider, ProviderRequest, UnchosenTemper
 from sayso.agent.providers.fallback import name_of
 
 if TYPE_CHECKING:
-    from sayso.agent.result import AgentResult  # which names observers in turn
+    from sayso.agent.result import AgentResult  # which imports this package
+
+P = ParamSpec("P")
 
 
 class AgentObserver:
-    """Overrides what it wants to hear. It is called where the run is, so it should be quick; its errors are logged.
+    """Base of observers: override the methods of the events to receive. Methods run inside the run, so keep them short.
 
-    `run_id` names the run, `call_id` one call of a tool: calls that run at once are told apart by it. What is given is
-    the run's own: read it, and change nothing.
+    An error in a method is logged and does not stop the run. `run_id` names the run; `call_id` names one tool call, as
+    several may run at once. Arguments are the run's own objects: do not change them.
     """
 
     def on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
-        """A run begins with these messages."""
+        """Receive the messages that a run starts with."""
 
     def on_run_end(self, run_id: str, result: AgentResult) -> None:
-        """A run came to its result, whatever that is."""
+        """Receive the result of a run, for every stop reason."""
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
-        """A run ends with an error; `context` says where. If no model could be asked, its result follows."""
+        """Receive the error that ends a run; `context` says where. A failed model call is followed by `on_run_end`."""
 
     def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
-        """A model is about to be asked."""
+        """Receive the request before a model is called."""
 
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
-        """A model answered with this text; empty where it only called tools."""
+        """Receive the text of a model's answer; empty when it only called tools."""
 
     def on_cache_hit(self, run_id: str, model: str, response: str) -> None:
-        """The answer is one that was given before."""
+        """Receive an answer that came from the cache."""
 
     def on_usage(self, run_id: str, usage: UsageStats) -> None:
-        """What one question to a model cost."""
+        """Receive the tokens and the cost of one model call."""
 
     def on_llm_retry(
         self, run_id: str, attempt: int, max_retries: int, error: BaseException, backoff_seconds: float
     ) -> None:
-        """A model failed, and is asked again after the pause."""
+        """Receive the error of a model call that is retried after the backoff."""
 
     def on_tool_start(self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]) -> None:
-        """A tool is about to run."""
+        """Receive a tool call before it runs."""
 
     def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
-        """A tool gave its result."""
+        """Receive the result of a tool call."""
 
     def on_tool_error(
         self,
@@ -63,203 +66,134 @@ class AgentObserver:
         tool_args: Mapping[str, Any],
         duration_ms: float,
     ) -> None:
-        """A tool failed."""
+        """Receive the error of a tool call."""
 
     def on_tool_chunk(self, run_id: str, call_id: str, tool_name: str, chunk: str) -> None:
-        """A tool gave a piece of its result."""
+        """Receive a piece of a result that a tool streams."""
 
     def on_iteration_start(self, run_id: str, iteration: int, messages: Sequence[Message]) -> None:
-        """A step begins; the first is 1."""
+        """Receive the start of an iteration of the agent loop; the first is 1."""
 
     def on_iteration_end(self, run_id: str, iteration: int, response: str) -> None:
-        """A step ended with this text of the model."""
+        """Receive the end of an iteration, with the model's text."""
 
     def on_batch_start(self, batch_id: str, prompts_count: int) -> None:
-        """Several prompts are about to run at once."""
+        """Receive the start of a batch of prompts."""
 
     def on_batch_end(self, batch_id: str, results_count: int, errors_count: int, total_duration_ms: float) -> None:
-        """All of them have ended."""
+        """Receive the end of a batch."""
 
     def on_policy_decision(
         self, run_id: str, tool_name: str, decision: str, reason: str, tool_args: Mapping[str, Any]
     ) -> None:
-        """The policy said `allow`, `review` or `deny` of a call."""
+        """Receive what the policy decided for a tool call: `allow`, `review` or `deny`."""
 
     def on_structured_validate(self, run_id: str, success: bool, attempt: int, error: str | None) -> None:
-        """An answer was held against the format asked for."""
+        """Receive whether an answer matches the `response_format`."""
 
     def on_provider_fallback(self, run_id: str, failed_provider: str, next_provider: str, error: BaseException) -> None:
-        """A provider failed, and the next is asked."""
+        """Receive the error of a provider, and the name of the provider that is called next."""
 
     def on_memory_trim(self, run_id: str, messages_removed: int, messages_remaining: int, reason: str) -> None:
-        """A memory let its oldest messages go."""
+        """Receive how many of its oldest messages a memory removed."""
 
     def on_session_load(self, run_id: str, session_id: str, message_count: int) -> None:
-        """A session was read from its store."""
+        """Receive a session that was read from its store."""
 
     def on_session_save(self, run_id: str, session_id: str, message_count: int) -> None:
-        """A session was written to its store."""
+        """Receive a session that was written to its store."""
 
     def on_memory_summarize(self, run_id: str, summary: str, messages_summarized: int) -> None:
-        """Messages that were let go live on in a summary."""
+        """Receive the summary of messages that were removed from a memory."""
 
     def on_entity_extraction(self, run_id: str, entities: Sequence[Any], turn_count: int) -> None:
-        """What the conversation is about was noted."""
+        """Receive the entities that were extracted from a conversation."""
 
     def on_kg_extraction(self, run_id: str, triples: Sequence[Any]) -> None:
-        """Relations were noted in the knowledge graph."""
+        """Receive the triples that were added to the knowledge graph."""
 
     def on_budget_exceeded(self, run_id: str, reason: str, tokens_used: int, cost_used: float) -> None:
-        """A run stops because of what it cost."""
+        """Receive why a run stops at its budget."""
 
     def on_cancelled(self, run_id: str, iteration: int, reason: str) -> None:
-        """A run was stopped from outside."""
+        """Receive the cancellation of a run."""
 
     def on_tool_loop_detected(self, run_id: str, detector_name: str, details: Mapping[str, Any]) -> None:
-        """A run calls tools in circles."""
+        """Receive that a run repeats the same tool calls."""
 
     def on_guardrail_triggered(self, run_id: str, stage: str, guardrail_name: str, action: str, detail: str) -> None:
-        """A guardrail objected to the `input` or the `output`."""
+        """Receive what a guardrail found; `stage` is `input` or `output`."""
 
     def on_coherence_check(self, run_id: str, tool_name: str, coherent: bool, explanation: str) -> None:
-        """A call was held against what the user had asked for."""
+        """Receive whether a tool call matches what the user asked for."""
 
     def on_model_switch(self, run_id: str, iteration: int, old_model: str, new_model: str) -> None:
-        """The next step asks another model."""
+        """Receive the model that the next iteration calls instead."""
 
 
-#: The names of all events, without the `on_`.
+#: The names of all events, without `on_`.
 EVENTS: tuple[str, ...] = tuple(name.removeprefix("on_") for name in vars(AgentObserver) if name.startswith("on_"))
 
 
-class AsyncAgentObserver(AgentObserver):
-    """Hears each event twice: in `on_<event>`, then in `a_on_<event>`, if it overrides them.
+def _async_twin(method: Callable[P, None]) -> Callable[P, Coroutine[Any, Any, None]]:
+    """Return an async method with the signature and the docstring of `method`, which does nothing."""
 
-    With `blocking` the run waits for it; without, it goes on meanwhile, and what the observer has begun is lost if the
-    event loop ends first: `sayso.agent.observability.dispatcher.wait_for_observers` waits for it. A sync
-    `run()` calls no `a_on_<event>`.
+    @wraps(method)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> None:
+        pass
+
+    return twin
+
+
+class AsyncAgentObserver(AgentObserver):
+    """Base of async observers. Each event calls `on_<event>`, then `a_on_<event>`, where they are overridden.
+
+    With `blocking` the run waits for `a_on_<event>`. Otherwise the run goes on, and what the observer has not finished
+    when the event loop ends is lost: wait for it with `sayso.agent.observability.dispatcher.wait_for_observers`. A
+    synchronous `run()` does not call `a_on_<event>`.
     """
 
     blocking: bool = False
 
-    async def a_on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
-        """A run begins with these messages."""
-
-    async def a_on_run_end(self, run_id: str, result: AgentResult) -> None:
-        """A run came to its result, whatever that is."""
-
-    async def a_on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
-        """A run ends with an error; `context` says where. If no model could be asked, its result follows."""
-
-    async def a_on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
-        """A model is about to be asked."""
-
-    async def a_on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
-        """A model answered with this text; empty where it only called tools."""
-
-    async def a_on_cache_hit(self, run_id: str, model: str, response: str) -> None:
-        """The answer is one that was given before."""
-
-    async def a_on_usage(self, run_id: str, usage: UsageStats) -> None:
-        """What one question to a model cost."""
-
-    async def a_on_llm_retry(
-        self, run_id: str, attempt: int, max_retries: int, error: BaseException, backoff_seconds: float
-    ) -> None:
-        """A model failed, and is asked again after the pause."""
-
-    async def a_on_tool_start(self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]) -> None:
-        """A tool is about to run."""
-
-    async def a_on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
-        """A tool gave its result."""
-
-    async def a_on_tool_error(
-        self,
-        run_id: str,
-        call_id: str,
-        tool_name: str,
-        error: BaseException,
-        tool_args: Mapping[str, Any],
-        duration_ms: float,
-    ) -> None:
-        """A tool failed."""
-
-    async def a_on_tool_chunk(self, run_id: str, call_id: str, tool_name: str, chunk: str) -> None:
-        """A tool gave a piece of its result."""
-
-    async def a_on_iteration_start(self, run_id: str, iteration: int, messages: Sequence[Message]) -> None:
-        """A step begins; the first is 1."""
-
-    async def a_on_iteration_end(self, run_id: str, iteration: int, response: str) -> None:
-        """A step ended with this text of the model."""
-
-    async def a_on_batch_start(self, batch_id: str, prompts_count: int) -> None:
-        """Several prompts are about to run at once."""
-
-    async def a_on_batch_end(
-        self, batch_id: str, results_count: int, errors_count: int, total_duration_ms: float
-    ) -> None:
-        """All of them have ended."""
-
-    async def a_on_policy_decision(
-        self, run_id: str, tool_name: str, decision: str, reason: str, tool_args: Mapping[str, Any]
-    ) -> None:
-        """The policy said `allow`, `review` or `deny` of a call."""
-
-    async def a_on_structured_validate(self, run_id: str, success: bool, attempt: int, error: str | None) -> None:
-        """An answer was held against the format asked for."""
-
-    async def a_on_provider_fallback(
-        self, run_id: str, failed_provider: str, next_provider: str, error: BaseException
-    ) -> None:
-        """A provider failed, and the next is asked."""
-
-    async def a_on_memory_trim(self, run_id: str, messages_removed: int, messages_remaining: int, reason: str) -> None:
-        """A memory let its oldest messages go."""
-
-    async def a_on_session_load(self, run_id: str, session_id: str, message_count: int) -> None:
-        """A session was read from its store."""
-
-    async def a_on_session_save(self, run_id: str, session_id: str, message_count: int) -> None:
-        """A session was written to its store."""
-
-    async def a_on_memory_summarize(self, run_id: str, summary: str, messages_summarized: int) -> None:
-        """Messages that were let go live on in a summary."""
-
-    async def a_on_entity_extraction(self, run_id: str, entities: Sequence[Any], turn_count: int) -> None:
-        """What the conversation is about was noted."""
-
-    async def a_on_kg_extraction(self, run_id: str, triples: Sequence[Any]) -> None:
-        """Relations were noted in the knowledge graph."""
-
-    async def a_on_budget_exceeded(self, run_id: str, reason: str, tokens_used: int, cost_used: float) -> None:
-        """A run stops because of what it cost."""
-
-    async def a_on_cancelled(self, run_id: str, iteration: int, reason: str) -> None:
-        """A run was stopped from outside."""
-
-    async def a_on_tool_loop_detected(self, run_id: str, detector_name: str, details: Mapping[str, Any]) -> None:
-        """A run calls tools in circles."""
-
-    async def a_on_guardrail_triggered(
-        self, run_id: str, stage: str, guardrail_name: str, action: str, detail: str
-    ) -> None:
-        """A guardrail objected to the `input` or the `output`."""
-
-    async def a_on_coherence_check(self, run_id: str, tool_name: str, coherent: bool, explanation: str) -> None:
-        """A call was held against what the user had asked for."""
-
-    async def a_on_model_switch(self, run_id: str, iteration: int, old_model: str, new_model: str) -> None:
-        """The next step asks another model."""
+    a_on_run_start = _async_twin(AgentObserver.on_run_start)
+    a_on_run_end = _async_twin(AgentObserver.on_run_end)
+    a_on_error = _async_twin(AgentObserver.on_error)
+    a_on_llm_start = _async_twin(AgentObserver.on_llm_start)
+    a_on_llm_end = _async_twin(AgentObserver.on_llm_end)
+    a_on_cache_hit = _async_twin(AgentObserver.on_cache_hit)
+    a_on_usage = _async_twin(AgentObserver.on_usage)
+    a_on_llm_retry = _async_twin(AgentObserver.on_llm_retry)
+    a_on_tool_start = _async_twin(AgentObserver.on_tool_start)
+    a_on_tool_end = _async_twin(AgentObserver.on_tool_end)
+    a_on_tool_error = _async_twin(AgentObserver.on_tool_error)
+    a_on_tool_chunk = _async_twin(AgentObserver.on_tool_chunk)
+    a_on_iteration_start = _async_twin(AgentObserver.on_iteration_start)
+    a_on_iteration_end = _async_twin(AgentObserver.on_iteration_end)
+    a_on_batch_start = _async_twin(AgentObserver.on_batch_start)
+    a_on_batch_end = _async_twin(AgentObserver.on_batch_end)
+    a_on_policy_decision = _async_twin(AgentObserver.on_policy_decision)
+    a_on_structured_validate = _async_twin(AgentObserver.on_structured_validate)
+    a_on_provider_fallback = _async_twin(AgentObserver.on_provider_fallback)
+    a_on_memory_trim = _async_twin(AgentObserver.on_memory_trim)
+    a_on_session_load = _async_twin(AgentObserver.on_session_load)
+    a_on_session_save = _async_twin(AgentObserver.on_session_save)
+    a_on_memory_summarize = _async_twin(AgentObserver.on_memory_summarize)
+    a_on_entity_extraction = _async_twin(AgentObserver.on_entity_extraction)
+    a_on_kg_extraction = _async_twin(AgentObserver.on_kg_extraction)
+    a_on_budget_exceeded = _async_twin(AgentObserver.on_budget_exceeded)
+    a_on_cancelled = _async_twin(AgentObserver.on_cancelled)
+    a_on_tool_loop_detected = _async_twin(AgentObserver.on_tool_loop_detected)
+    a_on_guardrail_triggered = _async_twin(AgentObserver.on_guardrail_triggered)
+    a_on_coherence_check = _async_twin(AgentObserver.on_coherence_check)
+    a_on_model_switch = _async_twin(AgentObserver.on_model_switch)
 
 
 @dataclass(frozen=True, slots=True)
 class LlmCall:
-    """A question that has ended: with an `answer` and its `usage`, or with an `error`. `seconds` has its retries.
+    """One finished call of a model: with an `answer` and its `usage`, or with an `error`. `seconds` includes retries.
 
-    `provider`, `address` and `port` say who answered, of several the one that did. `settings` are those of the request
-    that somebody chose, by the names of the vendors.
+    `provider`, `address` and `port` name the provider that answered, which a FallbackProvider chooses. `settings` are
+    the explicitly configured settings of the request, by the vendors' names.
     """
 
     provider: str
@@ -275,39 +209,38 @@ class LlmCall:
     port: int | None = None
 
 
-def llm_call(provider: Provider, request: ProviderRequest, model: str, *, seconds: float, **ended: Any) -> LlmCall:
-    """Return the call for a request and how it ended: `answer` and `usage`, or `error`, and `is_streamed`."""
-    usage = ended.get("usage")
-    who = _who(provider, usage.provider if usage else "")
-    url = urlsplit(str(getattr(who, "base_url", "")))
-    ports = {"http": 80, "https": 443}
+def llm_call(provider: Provider, request: ProviderRequest, model: str, *, seconds: float, **outcome: Any) -> LlmCall:
+    """Return the record of a finished call. `outcome` is `answer` and `usage`, or `error`, and `is_streamed`."""
+    usage = outcome.get("usage")
+    answering = _provider_named(usage.provider if usage else "", provider)
+    url = urlsplit(str(getattr(answering, "base_url", "")))
     return LlmCall(
-        provider=usage.provider if usage and usage.provider else name_of(who),
+        provider=usage.provider if usage and usage.provider else name_of(answering),
         model=model,
         seconds=seconds,
         is_json=request.response_format is not None,
-        settings=_settings(who, request),
+        settings=_settings(answering, request),
         address=url.hostname or "",
-        port=url.port or ports.get(url.scheme),
-        **ended,
+        port=url.port or {"http": 80, "https": 443}.get(url.scheme),
+        **outcome,
     )
 
 
-def _who(provider: Provider, name: str) -> Any:
-    """Return the provider of this name among those that stand behind the given one; else the first of them."""
-    inner = getattr(provider, "provider", None)
-    several = getattr(provider, "providers", None) or ([inner] if inner is not None else [])
-    if not several:
+def _provider_named(name: str, provider: Provider) -> Any:
+    """Return the provider with this name among those that `provider` wraps; else the first of them."""
+    wrapped = getattr(provider, "provider", None)
+    providers = getattr(provider, "providers", None) or ([wrapped] if wrapped is not None else [])
+    if not providers:
         return provider
-    found = [_who(each, name) for each in several]
-    return next((each for each in found if name_of(each) == name), found[0])
+    candidates = [_provider_named(name, each) for each in providers]
+    return next((each for each in candidates if name_of(each) == name), candidates[0])
 
 
 def _settings(provider: Any, request: ProviderRequest) -> dict[str, Any]:
-    chosen = None if isinstance(request.temperature, UnchosenTemperature) else request.temperature
-    given = {
+    temperature = None if isinstance(request.temperature, UnchosenTemperature) else request.temperature
+    settings = {
         "max_tokens": request.max_tokens,
-        "temperature": chosen,
+        "temperature": temperature,
         **(getattr(provider, "model_settings", None) or {}),
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,4 +1,4 @@
-"""AgentUsage, AgentAnalytics."""
+"""AgentUsage counts tokens and cost; AgentAnalytics counts tool calls (seed)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from typing import Any
 
 from sayso.agent.messages import UsageStats
 
-#: Tools that are told apart, and what those beyond are counted as: a model may think of any name.
+#: How many tool names are counted separately, as a model may invent any name; calls of others count as OTHER_TOOLS.
 MAX_TOOLS, OTHER_TOOLS = 1000, "(other)"
+#: How many model calls `AgentUsage.iterations` keeps.
+MAX_ITERATIONS = 1000
+#: The largest number of tokens or dollars that is credible for one call. A float is exact up to here.
+MAX_CREDIBLE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class ToolMetrics:
-    """One tool's figures; durations are in seconds."""
+    """The counts of one tool. Durations are in seconds."""
 
     name: str
     total_calls: int = 0
@@ -32,32 +36,32 @@ class ToolMetrics:
 
     @property
     def success_rate(self) -> float:
-        """From 0 to 1; 0 without a call."""
+        """The share of successful calls, from 0 to 1; 0 without a call."""
         return self.successful_calls / self.total_calls if self.total_calls else 0.0
 
     @property
     def failure_rate(self) -> float:
-        """From 0 to 1; 0 without a call."""
+        """The share of failed calls, from 0 to 1; 0 without a call."""
         return self.failed_calls / self.total_calls if self.total_calls else 0.0
 
     @property
     def avg_duration(self) -> float:
-        """Of a call; 0 without one."""
+        """The mean duration of a call; 0 without a call."""
         return self.total_duration / self.total_calls if self.total_calls else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as plain data."""
-        return {name: getattr(self, name) for name in COLUMNS}
+        """Return the counts, rates and durations as plain data."""
+        return {name: getattr(self, name) for name in METRICS_COLUMNS}
 
 
-#: What is told of a tool, in this order.
-COLUMNS = (*(part.name for part in fields(ToolMetrics)), "success_rate", "failure_rate", "avg_duration")
+#: The columns of the CSV file and the keys of `ToolMetrics.to_dict`, in this order.
+METRICS_COLUMNS = (*(part.name for part in fields(ToolMetrics)), "success_rate", "failure_rate", "avg_duration")
 
 
 class AgentAnalytics:
-    """Counts calls since it was made, or reset. Threads may use it at once.
+    """Counts tool calls since it was created or reset. Thread-safe.
 
-    What a tool was called with is somebody's: of `params` it keeps only whether there were any.
+    Arguments may be personal data, so only whether a call had any is counted.
     """
 
     def __init__(self) -> None:
@@ -72,32 +76,32 @@ class AgentAnalytics:
         params: Mapping[str, Any] | None = None,
         chunk_count: int = 0,
     ) -> None:
-        """Count a call that took `duration` seconds."""
+        """Count one call, which took `duration` seconds."""
         with self._lock:
             name = tool_name if tool_name in self._tools or len(self._tools) < MAX_TOOLS else OTHER_TOOLS
-            so_far = self._tools.get(name) or ToolMetrics(name)
+            metrics = self._tools.get(name) or ToolMetrics(name)
             self._tools[name] = replace(
-                so_far,
-                total_calls=so_far.total_calls + 1,
-                successful_calls=so_far.successful_calls + success,
-                failed_calls=so_far.failed_calls + (not success),
-                total_duration=so_far.total_duration + duration,
-                longest_duration=max(so_far.longest_duration, duration),
-                total_chunks=so_far.total_chunks + chunk_count,
-                calls_with_parameters=so_far.calls_with_parameters + bool(params),
+                metrics,
+                total_calls=metrics.total_calls + 1,
+                successful_calls=metrics.successful_calls + success,
+                failed_calls=metrics.failed_calls + (not success),
+                total_duration=metrics.total_duration + duration,
+                longest_duration=max(metrics.longest_duration, duration),
+                total_chunks=metrics.total_chunks + chunk_count,
+                calls_with_parameters=metrics.calls_with_parameters + bool(params),
             )
 
     def get_metrics(self, tool_name: str) -> ToolMetrics | None:
-        """A tool's figures; None where it was never called."""
+        """Return the counts of a tool, or None if it was never called."""
         return self._tools.get(tool_name)
 
     def get_all_metrics(self) -> dict[str, ToolMetrics]:
-        """Those of all tools, by name, as they are now."""
+        """Return the counts of all tools by name."""
         with self._lock:
             return dict(self._tools)
 
     def summary(self) -> str:
-        """A line for each tool, the one called most first."""
+        """Return one line of text for each tool, most calls first."""
         tools = sorted(self.get_all_metrics().values(), key=lambda tool: (-tool.total_calls, tool.name))
         if not tools:
             return "No tool was called."
@@ -107,170 +111,160 @@ class AgentAnalytics:
         )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """The figures of each tool as plain data, by name."""
+        """Return the counts of each tool as plain data, by name."""
         return {name: tool.to_dict() for name, tool in self.get_all_metrics().items()}
 
     def to_json(self, path: str | Path) -> None:
-        """Write them to a file. Raises OSError."""
+        """Write the counts to a JSON file. Raise OSError."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=2), encoding="utf-8")
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a row for each tool. Raises OSError."""
+        """Write the counts to a CSV file with one row for each tool. Raise OSError."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
-            rows = csv.DictWriter(file, COLUMNS)
+            rows = csv.DictWriter(file, METRICS_COLUMNS)
             rows.writeheader()
             rows.writerows(self.to_dict().values())
 
     def reset(self) -> None:
-        """Count from nothing."""
+        """Set all counts to zero."""
         with self._lock:
             self._tools.clear()
 
 
-#: Questions that are remembered one by one.
-MOST_ITERATIONS = 1000
-
-
-#: Tokens, and dollars, of one question beyond which a number is none: a float holds so many exactly.
-MOST = 2**53
-
-
-_NUMBER = (int, float)
-
-
 def countable(usage: UsageStats) -> UsageStats:
-    """The usage that can be added up: what is below nothing or beyond measure is nothing, and a total is never less
-    than its parts. One in which something has not the type that it should have counts nothing. One strange number would
-    else spoil every sum that it is in.
+    """Return the usage with only credible numbers, so that one wrong number does not spoil every later sum.
+
+    Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A usage with a field
+    of the wrong type counts as empty.
     """
-    parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
-    if not _is_typed(usage):
+    if not _has_valid_types(usage):
         return UsageStats()
-    are_sound = min(parts) >= 0 and max(parts) <= MOST and 0 <= usage.cost_usd <= MOST
-    if are_sound and parts[0] + parts[1] <= usage.total_tokens <= MOST:
+    parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    are_credible = min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and 0 <= usage.cost_usd <= MAX_CREDIBLE
+    if are_credible and parts[0] + parts[1] <= usage.total_tokens <= MAX_CREDIBLE:
         return usage
-    prompt, completion, read, written, total = (
-        each if 0 <= each <= MOST else 0 for each in (*parts, usage.total_tokens)
+    prompt, completion, cache_read, cache_write, total = (
+        number if 0 <= number <= MAX_CREDIBLE else 0 for number in (*parts, usage.total_tokens)
     )
     return replace(
         usage,
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=max(total, prompt + completion),
-        cost_usd=usage.cost_usd if 0 <= usage.cost_usd <= MOST else 0.0,
-        cache_read_tokens=read,
-        cache_write_tokens=written,
+        cost_usd=usage.cost_usd if 0 <= usage.cost_usd <= MAX_CREDIBLE else 0.0,
+        cache_read_tokens=cache_read,
+        cache_write_tokens=cache_write,
     )
 
 
-def _is_typed(usage: UsageStats) -> bool:
-    # Written out: each answer is asked.
+def _has_valid_types(usage: UsageStats) -> bool:
+    # Written out rather than looped: it runs for each answer.
     prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
-    read, written = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
-    counts = prompt is completion is total is read is written is int
-    named = isinstance(usage.model, str) and isinstance(usage.provider, str)
-    return counts and named and isinstance(usage.cost_usd, _NUMBER)
+    cache_read, cache_write = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
+    has_counts = prompt is completion is total is cache_read is cache_write is int
+    has_names = isinstance(usage.model, str) and isinstance(usage.provider, str)
+    return has_counts and has_names and isinstance(usage.cost_usd, int | float)
 
 
 class AgentUsage:
-    """Totals since it was made. Threads may add to it at once; `iterations` are the last questions only."""
+    """Tokens and cost since it was created or reset. Thread-safe. `iterations` keeps the latest model calls only."""
 
-    def __init__(self, *, most_iterations: int = MOST_ITERATIONS) -> None:
+    def __init__(self, *, max_iterations: int = MAX_ITERATIONS) -> None:
         self._lock = threading.Lock()
-        self._prompt = self._completion = self._tokens = self._questions = 0
+        self._prompt = self._completion = self._tokens = self._calls = 0
         self._cost, self._cut_off = 0.0, 0
-        self._iterations: deque[UsageStats] = deque(maxlen=most_iterations)
+        self._iterations: deque[UsageStats] = deque(maxlen=max_iterations)
         self._tools: Counter[str] = Counter()
 
     def add_usage(self, stats: UsageStats, tool_name: str | None = None) -> None:
-        """Count a question to a model, and the tool that its answer called, if any."""
+        """Count a model call, and the tool that its answer called, if any."""
         with self._lock:
             self._prompt += stats.prompt_tokens
             self._completion += stats.completion_tokens
             self._tokens += stats.total_tokens
             self._cost += stats.cost_usd
-            self._questions += 1
+            self._calls += 1
             self._iterations.append(stats)
         if tool_name:
             self.count_tool(tool_name)
 
     def count_tool(self, tool_name: str) -> None:
-        """Count a call that a model made, of whatever name."""
+        """Count a tool call by a model, whether or not the tool exists."""
         with self._lock:
-            known = tool_name in self._tools or len(self._tools) < MAX_TOOLS
-            self._tools[tool_name if known else OTHER_TOOLS] += 1
+            is_known = tool_name in self._tools or len(self._tools) < MAX_TOOLS
+            self._tools[tool_name if is_known else OTHER_TOOLS] += 1
 
     def count_cut_off(self) -> None:
-        """Count an answer that ended at its length limit."""
+        """Count an answer that reached its length limit."""
         with self._lock:
             self._cut_off += 1
 
     def reset(self) -> None:
-        """Begin again at nothing."""
+        """Set all totals to zero."""
         with self._lock:
-            self._prompt = self._completion = self._tokens = self._questions = 0
+            self._prompt = self._completion = self._tokens = self._calls = 0
             self._cost, self._cut_off = 0.0, 0
             self._iterations.clear()
             self._tools.clear()
 
     @property
     def cut_off_answers(self) -> int:
-        """Answers that ended at their length limit."""
+        """The number of answers that reached their length limit."""
         return self._cut_off
 
     @property
     def total_cost_usd(self) -> float:
-        """Dollars."""
+        """The cost of all model calls in dollars."""
         return self._cost
 
     @property
     def total_tokens(self) -> int:
-        """Of questions and answers."""
+        """The tokens of all prompts and answers."""
         return self._tokens
 
     @property
     def total_prompt_tokens(self) -> int:
-        """Of questions."""
+        """The tokens of all prompts."""
         return self._prompt
 
     @property
     def total_completion_tokens(self) -> int:
-        """Of answers."""
+        """The tokens of all answers."""
         return self._completion
 
     @property
     def iterations(self) -> list[UsageStats]:
-        """The last questions, oldest first."""
+        """The usage of the latest model calls, oldest first."""
         with self._lock:
             return list(self._iterations)
 
     @property
     def tool_usage(self) -> dict[str, int]:
-        """How often each tool was called."""
+        """The number of calls of each tool."""
         with self._lock:
             return dict(self._tools)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals as plain data, all of one moment; `iterations` is how many questions there were."""
+        """Return all totals of one moment as plain data; `iterations` is the number of model calls."""
         with self._lock:
             return {
                 "total_prompt_tokens": self._prompt,
                 "total_completion_tokens": self._completion,
                 "total_tokens": self._tokens,
                 "total_cost_usd": self._cost,
-                "iterations": self._questions,
+                "iterations": self._calls,
                 "tool_usage": dict(self._tools),
             }
 
     def __str__(self) -> str:
-        told = self.to_dict()
-        tools = (f"  {name}: {count}" for name, count in sorted(told["tool_usage"].items()))
-        return "\n".join(
-            (
-                f"Tokens: {told['total_tokens']:,} "
-                f"({told['total_prompt_tokens']:,} prompt, {told['total_completion_tokens']:,} completion)",
-                f"Cost: ${told['total_cost_usd']:.6f}",
-                f"Questions to models: {told['iterations']:,}",
-                *(("Tools:", *tools) if told["tool_usage"] else ()),
-            )
-        )
+        totals = self.to_dict()
+        lines = [
+            f"Tokens: {totals['total_tokens']:,} "
+            f"({totals['total_prompt_tokens']:,} prompt, {totals['total_completion_tokens']:,} completion)",
+            f"Cost: ${totals['total_cost_usd']:.6f}",
+            f"Model calls: {totals['iterations']:,}",
+        ]
+        if totals["tool_usage"]:
+            tools = (f"  {name}: {count}" for name, count in sorted(totals["tool_usage"].items()))
+            lines += ["Tools:", *tools]
+        return "\n".join(lines)

@@ -1,4 +1,10 @@
-"""Provider protocol, errors, one door."""
+"""The Provider protocol, its request and its errors, and the calls that treat every kind of provider alike.
+
+ProviderError
+├── RateLimitedError            the vendor's rate limit (HTTP 429)
+├── RequestRefusedError         the content of the request
+└── ProviderConfigurationError  the provider's setup
+"""
 
 from __future__ import annotations
 
@@ -17,108 +23,15 @@ from sayso.agent.swift import swift
 from sayso.agent.tools.arguments import quoted
 from sayso.pending.concurrency import TimeIsUp, contained, in_thread, in_time
 
-#: Characters of such arguments that are kept.
-MAX_NOT_JSON_CHARS = 500
-
-
-#: What JSON holds without a look inside.
-_PLAIN = frozenset((str, bool, type(None)))
-
-
-#: So many bits have few enough digits to be written out.
-_SHORT_BITS = 64
-
-
-def usable(message: Message) -> Message:
-    """The assistant's message, and nobody else's, with calls that can be told, answered and kept.
-
-    Raises TypeError for calls that are none.
-    """
-    if not message.tool_calls:
-        is_plain = message.role is Role.ASSISTANT and message.tool_calls == () and not message.tool_call_id
-        return message if is_plain else Message(Role.ASSISTANT, message.content, details=_details(message))
-    if not isinstance(message.tool_calls, Sequence):
-        raise TypeError(f"{type(message.tool_calls).__name__!r} for tool calls")
-    calls = tuple(map(_usable_call, message.tool_calls))
-    is_ours = message.role is Role.ASSISTANT and message.tool_calls == calls and not message.tool_call_id
-    return message if is_ours else Message(Role.ASSISTANT, message.content, calls, details=_details(message))
-
-
-def _details(message: Message) -> AnswerDetails | None:
-    return message.details if isinstance(message.details, AnswerDetails) else None
-
-
-def arguments(given: object) -> dict[str, Any]:
-    """A call's arguments; in their place what says so, where they are no JSON object."""
-    if given is None:
-        return {}
-    if isinstance(given, dict) and _is_named(given) and (all(map(_is_plain, given.values())) or _is_json(given)):
-        return given
-    shown = given[:MAX_NOT_JSON_CHARS] if isinstance(given, str) else quoted(given)
-    return {NOT_JSON: shown}
-
-
-def _usable_call(call: object) -> ToolCall:
-    if not isinstance(call, ToolCall):
-        raise TypeError(f"{type(call).__name__!r} for a tool call")
-    params, named = arguments(call.parameters), isinstance(call.tool_name, str)
-    if named and params is call.parameters and isinstance(call.id, str):
-        return call
-    return ToolCall(call.tool_name if named else "", params, call.id if isinstance(call.id, str) else "")
-
-
-def _is_named(given: dict[Any, Any]) -> bool:
-    return all(isinstance(name, str) for name in given)
-
-
-def _is_plain(value: object) -> bool:
-    kind = type(value)
-    return kind in _PLAIN or (kind is int and value.bit_length() <= _SHORT_BITS)  # type: ignore[attr-defined]  # an int
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
-#: Characters of an error's text that are shown.
-MAX_REASON_CHARS = 300
-
-
-#: A secret, with the words that precede it: vendors' errors repeat URLs and headers.
-_SECRETS = re.compile(
-    r"((?:key|token|secret|password|signature)[\"']?\s{0,3}[=:]\s{0,3}[\"']?|\b(?:bearer|basic)\s{1,3})[^\s&\"',)]+"
-    r"|\bsk-[\w-]{8,}",
-    re.IGNORECASE,
-)
-
-
-def reason(error: Exception) -> str:
-    """The error's type and the first line of its text, without the keys that it may repeat. Never raises."""
-    kind = type(error).__name__
-    try:
-        line = next(iter(str(error).strip().splitlines()), "")
-    except Exception:  # noqa: BLE001  # somebody else's __str__
-        return kind
-    return f"{kind}: {without_secrets(line)}" if line else kind
-
-
-def without_secrets(line: str) -> str:
-    """The beginning of the line, with stars for what looks like a key."""
-    return _SECRETS.sub(r"\1***", line[:MAX_REASON_CHARS])
-
-
-#: What a failure means for the person who waits: no answer at all; too many requests at the vendor; the vendor does not
-#: take this request; the conversation is too long for the model; the answer ended too early.
+#: What a failure means for the user who waits: the model is unavailable, the vendor is overloaded, the vendor refuses
+#: the request, the conversation exceeds the context window, or the answer ended too early.
 FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
-
-
-#: The code of an error for what a vendor's content filter refused or stopped.
+#: The `code` of an error for a request or an answer that a vendor's content filter stopped.
 FILTERED = "content_filter"
-
+#: How many characters of a call's unreadable arguments are kept.
+MAX_NOT_JSON_CHARS = 500
+#: How many characters of an error's text are kept.
+MAX_REASON_CHARS = 300
 
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
@@ -130,19 +43,28 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 
+#: A secret, with the name before it: vendors' errors repeat URLs and headers.
+_SECRETS = re.compile(
+    r"((?:key|token|secret|password|signature)[\"']?\s{0,3}[=:]\s{0,3}[\"']?|\b(?:bearer|basic)\s{1,3})[^\s&\"',)]+"
+    r"|\bsk-[\w-]{8,}",
+    re.IGNORECASE,
+)
 
-def says_too_long(words: str) -> bool:
-    """Return whether a vendor's words for an error say that the request is too long for the model."""
-    return _TOO_LONG.search(words) is not None
+#: Types that are valid JSON without looking inside.
+_JSON_SCALARS = frozenset((str, bool, type(None)))
+#: Integers of up to this many bits are within Python's limit on digits when they are written as text.
+_MAX_PLAIN_INT_BITS = 64
+#: Marks the end of a stream. A faulty provider may yield anything else.
+_END = object()
 
 
 class ProviderError(Exception):
-    """Raised when a model could not be asked, or gave no answer in time.
+    """Raised when a model could not be called, or did not answer in time.
 
-    `retry_after` is what the vendor asked us to wait, in seconds; asking again can help unless `retryable` is False.
+    `retry_after` is the pause that the vendor asks for, in seconds; a retry can help unless `retryable` is False.
     `status`, `code` and `model` are the HTTP status, the vendor's error code and the model's name, if known. `settings`
-    names the operator's model settings that were in a request which was refused. `refusal` is what the model itself
-    said when it refused, for the person.
+    names the operator's model settings in a refused request. `refusal` is the model's own text for a refusal, to show
+    to the user.
     """
 
     kind: FailureKind = "away"
@@ -159,19 +81,19 @@ class ProviderError(Exception):
 
     @property
     def cause(self) -> str:
-        """What operators look for, on one line and without the vendor's words, which may repeat a person's."""
-        told = {name: getattr(self, name) for name in ("kind", "status", "code", "settings", "model")}
-        return " ".join(f"{name}={value}" for name, value in told.items() if value)
+        """The facts of the error on one line for the log, without the vendor's text, which may repeat a user's."""
+        facts = {name: getattr(self, name) for name in ("kind", "status", "code", "settings", "model")}
+        return " ".join(f"{name}={value}" for name, value in facts.items() if value)
 
 
 class RateLimitedError(ProviderError):
-    """Raised when the vendor refuses because it was asked too often (HTTP 429)."""
+    """Raised when the vendor's rate limit is exceeded (HTTP 429)."""
 
     kind: FailureKind = "busy"
 
 
 class RequestRefusedError(ProviderError):
-    """Raised when the vendor refuses a request for what is in it, such as too many words or a file that is broken."""
+    """Raised when the vendor refuses the content of a request, such as a too long text or a broken file."""
 
     kind: FailureKind = "refused"
 
@@ -180,30 +102,50 @@ class RequestRefusedError(ProviderError):
 
 
 class ProviderConfigurationError(ProviderError):
-    """Raised when a provider cannot work as it is set up (seed: Common Pitfalls)."""
+    """Raised when a provider cannot work as it is configured (seed: Common Pitfalls)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=False)
 
 
+def reason(error: Exception) -> str:
+    """Return the error's class and the first line of its text without secrets. Raise nothing."""
+    kind = type(error).__name__
+    try:
+        line = next(iter(str(error).strip().splitlines()), "")
+    except Exception:  # noqa: BLE001  # a foreign __str__ may raise anything
+        return kind
+    return f"{kind}: {without_secrets(line)}" if line else kind
+
+
+def without_secrets(line: str) -> str:
+    """Return the beginning of the line, with stars in place of anything that looks like a secret."""
+    return _SECRETS.sub(r"\1***", line[:MAX_REASON_CHARS])
+
+
+def says_too_long(text: str) -> bool:
+    """Return whether a vendor's error message says that the request is too long for the model."""
+    return _TOO_LONG.search(text) is not None
+
+
 class UnchosenTemperature(float):
-    """A temperature that nobody chose. It equals a plain `float`; models that nobody knows are not sent it."""
+    """A default temperature. It equals a plain `float`, but is not sent to unknown models, which may refuse it."""
 
     __slots__ = ()
 
 
-#: The temperature where nobody chose one (seed: AgentConfig).
+#: The temperature where none is configured (seed: AgentConfig).
 DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 
 
 @swift
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """What a provider is called with, as keyword arguments of these names.
+    """The keyword arguments that a provider is called with.
 
-    `tools` are tool schemas as plain data, None for a provider that has no parameter for them; `timeout` is in seconds.
-    `temperature` is None where none is to be sent.
-    `response_format` is a JSON Schema, and is given only to a provider whose `supports_response_format` is true.
+    `tools` are tool schemas as plain data, or None for a provider that has no such parameter. `temperature` is None
+    where none is sent. `timeout` is in seconds. `response_format` is a JSON Schema, and is passed only to a provider
+    whose `supports_response_format` is true.
     """
 
     model: str
@@ -216,7 +158,7 @@ class ProviderRequest:
     response_format: Mapping[str, Any] | None = None
 
     def as_kwargs(self) -> dict[str, Any]:
-        """The request in the shape of the call; a `response_format` only where there is one, no tools where None."""
+        """Return the keyword arguments, without `tools` and `response_format` where they are None."""
         kwargs: dict[str, Any] = {
             "model": self.model,
             "system_prompt": self.system_prompt,
@@ -232,22 +174,22 @@ class ProviderRequest:
         return kwargs
 
 
-#: An answer and what it cost.
+#: An answer and its usage.
 Completion = tuple[Message, UsageStats]
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """An item of a stream: what came before broke off and is void, and another answer begins."""
+    """An item of a stream: the answer so far broke off and is void; another answer begins."""
 
 
-#: What a stream yields: text, whole tool calls and, if the vendor tells, the usage and the details.
+#: What a stream yields: text, whole tool calls, and the usage and the details if the vendor reports them.
 StreamItem = str | ToolCall | UsageStats | AnswerDetails | Restart
 
 
 @runtime_checkable
 class Completes(Protocol):
-    """A provider that blocks; it is called in a thread."""
+    """A blocking provider, called in a thread."""
 
     def complete(
         self,
@@ -260,13 +202,13 @@ class Completes(Protocol):
         max_tokens: int,
         timeout: float | None,
     ) -> Completion:
-        """Answer the request; see ProviderRequest."""
+        """Return the answer to a request; see ProviderRequest."""
         ...
 
 
 @runtime_checkable
 class CompletesAsync(Protocol):
-    """A provider that answers in the event loop."""
+    """A provider that is called in the event loop."""
 
     async def acomplete(
         self,
@@ -277,15 +219,15 @@ class CompletesAsync(Protocol):
         tools: Sequence[Mapping[str, Any]],
         temperature: float,
         max_tokens: int,
-        timeout: float | None,  # noqa: ASYNC109  # vendors want to know it too; acall enforces it
+        timeout: float | None,  # noqa: ASYNC109  # sent to the vendor; acall enforces it
     ) -> Completion:
-        """Answer the request; see ProviderRequest."""
+        """Return the answer to a request; see ProviderRequest."""
         ...
 
 
 @runtime_checkable
 class Streams(Protocol):
-    """A provider that blocks while it yields its answer in pieces; it is called in a thread."""
+    """A blocking provider that streams its answer, called in a thread."""
 
     def stream(
         self,
@@ -298,13 +240,13 @@ class Streams(Protocol):
         max_tokens: int,
         timeout: float | None,
     ) -> Iterator[StreamItem]:
-        """Yield the answer to the request; see ProviderRequest."""
+        """Yield the answer to a request; see ProviderRequest."""
         ...
 
 
 @runtime_checkable
 class StreamsAsync(Protocol):
-    """A provider that yields its answer in the event loop."""
+    """A provider that streams its answer in the event loop."""
 
     def astream(
         self,
@@ -317,191 +259,182 @@ class StreamsAsync(Protocol):
         max_tokens: int,
         timeout: float | None,
     ) -> AsyncIterator[StreamItem]:
-        """Yield the answer to the request; see ProviderRequest."""
+        """Yield the answer to a request; see ProviderRequest."""
         ...
 
 
-#: Any one of the four methods is enough. A provider may say more of itself: `name`; `default_model`; whether it
-#: `supports_response_format` (no, unless it says so) and `supports_tools` (yes, unless it says no); and that it
-#: `keeps_time`, because it asks others and gives each of them the request's whole timeout.
+#: A provider has at least one of the four methods. Optional attributes: `name`; `default_model`;
+#: `supports_response_format` (default False); `supports_tools` (default True); `keeps_time`, True for a provider that
+#: calls other providers and applies the timeout to each of them.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 
-
-#: What follows the last piece of a stream: a faulty one may yield anything else.
-_END = object()
-
-
-#: Hears each piece of text of an answer as it comes.
+#: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any, is called when the text is void.
 OnText = Callable[[str], Awaitable[None]]
 
 
 async def acall(provider: Provider, request: ProviderRequest) -> Completion:
-    """Ask the provider through the best door it has.
+    """Call the provider through its best method and return the answer and its usage.
 
-    Raises ProviderError and nothing else: also when `timeout` has passed, for any other error of the provider's, and
-    for an answer that is none.
+    Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an invalid answer.
     """
     try:
-        answer = await in_time(contained(_ask(provider, request.as_kwargs())), _seconds(provider, request))
+        answer = await in_time(contained(_complete(provider, request.as_kwargs())), _timeout(provider, request))
     except ProviderError:
         raise
     except Exception as exc:
-        raise _late(request) if isinstance(exc, TimeIsUp) else _foreign(exc) from exc
-    return _checked(provider, answer)
+        raise _no_answer(request) if isinstance(exc, TimeIsUp) else _as_provider_error(exc) from exc
+    return _valid_answer(provider, answer)
 
 
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
-    """Ask as `acall` does, and let `on_text` hear the text while it comes; `timeout` limits each silence.
+    """Call the provider as `acall` does and pass the text to `on_text` as it arrives; `timeout` limits each silence.
 
-    A provider that cannot stream gives its text as one piece. Where an answer breaks off, what was heard of it is void:
-    `on_text.anew()` says so, if there is such a method. Raises ProviderError. What `on_text` raises is raised.
+    The text of a provider that does not stream is passed on as one piece. Where an answer breaks off, its text is void
+    and `on_text.anew()` is called, if there is such a method. Raise ProviderError, and what `on_text` raises.
     """
-    if _streams(provider):
-        return await _heard(provider, request, on_text)
-    answer, usage = await acall(provider, request)
-    if answer.content:
-        await on_text(answer.content)
-    return answer, usage
-
-
-async def pieces(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
-    """What `astream_call` hears, tool calls and usage included. Raises ProviderError and nothing else."""
-    if not _streams(provider):
+    if not _is_streamed(provider):
         answer, usage = await acall(provider, request)
-        for item in (*([answer.content] if answer.content else ()), *answer.tool_calls, usage):
-            yield item
-        return
-    seconds = None if getattr(provider, "times_silence", False) else _seconds(provider, request)
-    try:
-        async with _opened(provider, request.as_kwargs()) as stream:
-            while (item := await _next(stream, request, seconds)) is not _END:
-                yield _known(item)
-    except ProviderError:
-        raise
-    except Exception as exc:
-        raise _foreign(exc) from exc
-
-
-async def _heard(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
+        if answer.content:
+            await on_text(answer.content)
+        return answer, usage
     items: list[StreamItem] = []
-    stream = pieces(provider, request)
+    stream = stream_items(provider, request)
     try:
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, Restart):
-                    _begin_anew(on_text, items)
+                    _discard(items, on_text)
                 items.append(item)
                 if isinstance(item, str) and item:
                     await on_text(item)
     except ProviderError:
-        _begin_anew(on_text, items)
+        _discard(items, on_text)
         raise
-    return joined(items)
+    return join_items(items)
 
 
-def _begin_anew(on_text: OnText, items: list[StreamItem]) -> None:
-    """Tell the listener that the text so far is void, if there was any."""
+def _discard(items: list[StreamItem], on_text: OnText) -> None:
+    """Clear the items of an answer that broke off; tell the listener, if it has received text."""
     anew = getattr(on_text, "anew", None)
     if anew is not None and any(isinstance(item, str) and item for item in items):
         anew()
     items.clear()
 
 
-async def _next(stream: AsyncIterator[StreamItem], request: ProviderRequest, seconds: float | None) -> Any:
-    """Return the next piece, or _END after the last. Each piece has the whole time limit for itself; a limit around a
-    `yield` would hit the consumer.
-    """
+async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
+    """Yield the answer's text, tool calls and usage as they arrive. Raise only ProviderError."""
+    if not _is_streamed(provider):
+        answer, usage = await acall(provider, request)
+        for item in (*([answer.content] if answer.content else ()), *answer.tool_calls, usage):
+            yield item
+        return
+    seconds = None if getattr(provider, "times_silence", False) else _timeout(provider, request)
     try:
+        async with _opened_stream(provider, request.as_kwargs()) as stream:
+            while (item := await _next_item(stream, request, seconds)) is not _END:
+                yield _valid_item(item)
+    except ProviderError:
+        raise
+    except Exception as exc:
+        raise _as_provider_error(exc) from exc
+
+
+async def _next_item(stream: AsyncIterator[StreamItem], request: ProviderRequest, seconds: float | None) -> Any:
+    """Return the next item, or _END after the last. Raise ProviderError after so many seconds of silence."""
+    try:  # around each item: a limit around the caller's `yield` would count the time of the consumer
         async with asyncio.timeout(seconds) as limit:
             return await contained(anext(stream, _END))
     except TimeoutError as exc:
         if not limit.expired():
             raise
-        raise _late(request) from exc
+        raise _no_answer(request) from exc
 
 
-async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
-    door: Any = provider  # to ask whether it is one of the Protocols would take as long as a round trip
-    if hasattr(door, "acomplete"):
-        return cast("Completion", await door.acomplete(**kwargs))
-    if hasattr(door, "complete"):
-        return cast("Completion", await in_thread(lambda: door.complete(**kwargs)))
-    if hasattr(door, "astream"):
-        return joined([item async for item in door.astream(**kwargs)])
-    if hasattr(door, "stream"):
-        return joined(await in_thread(lambda: list(door.stream(**kwargs))))
+async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
+    methods: Any = provider  # isinstance checks of the Protocols would take as long as a round trip
+    if hasattr(methods, "acomplete"):
+        return cast("Completion", await methods.acomplete(**kwargs))
+    if hasattr(methods, "complete"):
+        return cast("Completion", await in_thread(lambda: methods.complete(**kwargs)))
+    if hasattr(methods, "astream"):
+        return join_items([item async for item in methods.astream(**kwargs)])
+    if hasattr(methods, "stream"):
+        return join_items(await in_thread(lambda: list(methods.stream(**kwargs))))
     raise ProviderConfigurationError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
 
 
 @asynccontextmanager
-async def _opened(provider: Provider, kwargs: dict[str, Any]) -> AsyncIterator[AsyncIterator[StreamItem]]:
-    """The provider's stream. It is closed, where it can be, so that no connection outlives the answer."""
-    door: Any = provider
-    stream = door.astream(**kwargs) if hasattr(door, "astream") else _threaded(lambda: door.stream(**kwargs))
+async def _opened_stream(provider: Provider, kwargs: dict[str, Any]) -> AsyncIterator[AsyncIterator[StreamItem]]:
+    """Yield the provider's stream, and close it at the end so that no connection outlives the answer."""
+    methods: Any = provider
+    if hasattr(methods, "astream"):
+        stream = methods.astream(**kwargs)
+    else:
+        stream = _read_in_thread(lambda: methods.stream(**kwargs))
     try:
         yield stream
     finally:
         if hasattr(stream, "aclose"):
-            with suppress(Exception):  # the answer is whole, or its error is on its way
+            with suppress(Exception):  # the answer is complete, or its error is being raised already
                 await stream.aclose()
 
 
-async def _threaded(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerator[StreamItem, None]:
-    """A blocking stream, read in a thread; once nobody listens it is read no further than its next piece."""
+async def _read_in_thread(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerator[StreamItem, None]:
+    """Yield the items of a blocking stream. Once the consumer stops, at most one further item is read."""
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
-    left = threading.Event()
+    is_abandoned = threading.Event()
 
     def read() -> None:
         for item in stream():
-            if left.is_set():
+            if is_abandoned.is_set():
                 return
             loop.call_soon_threadsafe(queue.put_nowait, item)
 
-    def ended(work: asyncio.Future[None]) -> None:
+    def on_done(work: asyncio.Future[None]) -> None:
         if not work.cancelled():
-            work.exception()  # seen, also when nobody listens any more
+            work.exception()  # retrieved, so that asyncio logs no warning when the consumer has stopped
         queue.put_nowait(_END)
 
     work = asyncio.ensure_future(in_thread(read))
-    work.add_done_callback(ended)
+    work.add_done_callback(on_done)
     try:
         while (item := await queue.get()) is not _END:
             yield item
         await work
     finally:
-        left.set()
+        is_abandoned.set()
         work.cancel()
 
 
-def _streams(provider: Provider) -> bool:
-    """Return whether to read the answer as a stream. A provider without `astream` is asked through `acomplete` or
-    `complete`, if it has one: its blocking `stream` may give text alone and lose the tool calls (seed: Fallback
-    Behavior).
+def _is_streamed(provider: Provider) -> bool:
+    """Return whether to stream the answer.
+
+    A provider without `astream` is called through `acomplete` or `complete`, if it has one: its blocking `stream` may
+    yield text alone and lose the tool calls (seed: Fallback Behavior).
     """
     completes = hasattr(provider, "acomplete") or hasattr(provider, "complete")
     return hasattr(provider, "astream") or (hasattr(provider, "stream") and not completes)
 
 
-def _seconds(provider: Provider, request: ProviderRequest) -> float | None:
-    """For how long to wait; for ever where the provider asks others, and sees to it that each keeps the time."""
+def _timeout(provider: Provider, request: ProviderRequest) -> float | None:
     return None if getattr(provider, "keeps_time", False) else request.timeout
 
 
-def _foreign(error: Exception) -> ProviderError:
-    """Return an error of somebody else's adapter as ours."""
-    made = ProviderError(reason(error))
-    if says_too_long(str(made)):
-        made.kind, made.retryable = "too_long", False
-    return made
-
-
-def _late(request: ProviderRequest) -> ProviderError:
+def _no_answer(request: ProviderRequest) -> ProviderError:
     return ProviderError(f"no answer within {request.timeout} seconds")
 
 
-def _checked(provider: Provider, answer: Any) -> Completion:
-    """The answer, if it is one. A provider may give text for the message (seed: Retry Implementation), and one that
-    does not count may give None for the usage.
+def _as_provider_error(exc: Exception) -> ProviderError:
+    error = ProviderError(reason(exc))
+    if says_too_long(str(error)):
+        error.kind, error.retryable = "too_long", False
+    return error
+
+
+def _valid_answer(provider: Provider, answer: Any) -> Completion:
+    """Return the answer with a valid message and usage. Raise ProviderError if it is not an answer.
+
+    A provider may return text in place of the message (seed: Retry Implementation), and None in place of the usage.
     """
     if isinstance(answer, tuple) and len(answer) == 2:  # written out: a `match` takes three times as long
         message, usage = answer
@@ -509,33 +442,76 @@ def _checked(provider: Provider, answer: Any) -> Completion:
             message = Message(Role.ASSISTANT, message)
         if isinstance(message, Message) and isinstance(message.content, str):
             if isinstance(usage, UsageStats):
-                return _usable(message), countable(usage)
+                return _valid_message(message), countable(usage)
             if usage is None:
-                return _usable(message), UsageStats()
+                return _valid_message(message), UsageStats()
     kind = type(provider).__name__
     raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
 
 
-def _usable(message: Message) -> Message:
-    try:
-        return usable(message)
-    except TypeError as exc:
-        raise ProviderError(f"a provider gave {exc}: return ToolCalls in a tuple") from exc
-
-
-def _known(item: Any) -> StreamItem:
+def _valid_item(item: Any) -> StreamItem:
     if isinstance(item, str | ToolCall | UsageStats | AnswerDetails | Restart):
         return item
     raise ProviderError(f"a stream gave {type(item).__name__!r}: yield text, ToolCall and UsageStats")
 
 
-def joined(items: Iterable[StreamItem]) -> Completion:
-    """The pieces of a stream as one answer. Raises ProviderError for a piece that is none."""
-    parts = [_known(item) for item in items]
-    restarts = [at for at, part in enumerate(parts) if isinstance(part, Restart)]
+def join_items(items: Iterable[StreamItem]) -> Completion:
+    """Return the items of a stream as one answer; only those after the last Restart count. Raise ProviderError."""
+    parts = [_valid_item(item) for item in items]
+    restarts = [index for index, part in enumerate(parts) if isinstance(part, Restart)]
     parts = parts[restarts[-1] + 1 :] if restarts else parts
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
     usage = sum((countable(part) for part in parts if isinstance(part, UsageStats)), UsageStats())
     details = next((part for part in parts if isinstance(part, AnswerDetails)), None)
-    return _usable(Message(Role.ASSISTANT, text, calls, details=details)), usage
+    return _valid_message(Message(Role.ASSISTANT, text, calls, details=details)), usage
+
+
+def _valid_message(message: Message) -> Message:
+    """Return the message as the assistant's, with tool calls that can be run and stored. Raise ProviderError."""
+    raw_calls: Any = message.tool_calls
+    if raw_calls and not isinstance(raw_calls, Sequence):
+        raise _invalid_calls(f"{type(raw_calls).__name__!r} for tool calls")
+    calls = tuple(map(_valid_call, raw_calls)) if raw_calls else ()
+    if message.role is Role.ASSISTANT and raw_calls == calls and not message.tool_call_id:
+        return message
+    details = message.details if isinstance(message.details, AnswerDetails) else None
+    return Message(Role.ASSISTANT, message.content, calls, details=details)
+
+
+def _valid_call(call: object) -> ToolCall:
+    if not isinstance(call, ToolCall):
+        raise _invalid_calls(f"{type(call).__name__!r} for a tool call")
+    parameters, has_name = _valid_arguments(call.parameters), isinstance(call.tool_name, str)
+    if has_name and parameters is call.parameters and isinstance(call.id, str):
+        return call
+    return ToolCall(call.tool_name if has_name else "", parameters, call.id if isinstance(call.id, str) else "")
+
+
+def _invalid_calls(what: str) -> ProviderError:
+    return ProviderError(f"a provider gave {what}: return ToolCalls in a tuple")
+
+
+def _valid_arguments(arguments: object) -> dict[str, Any]:
+    """Return the arguments of a call; where they are no JSON object, `{NOT_JSON: <their text>}`."""
+    if arguments is None:
+        return {}
+    if isinstance(arguments, dict) and all(isinstance(name, str) for name in arguments) and _is_json(arguments):
+        return arguments
+    text = arguments[:MAX_NOT_JSON_CHARS] if isinstance(arguments, str) else quoted(arguments)
+    return {NOT_JSON: text}
+
+
+def _is_json(arguments: dict[str, Any]) -> bool:
+    if all(map(_is_scalar, arguments.values())):  # most arguments, without the cost of writing them
+        return True
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_scalar(value: object) -> bool:
+    kind = type(value)
+    return kind in _JSON_SCALARS or (kind is int and value.bit_length() <= _MAX_PLAIN_INT_BITS)  # type: ignore[attr-defined]  # an int

@@ -1,4 +1,4 @@
-"""FallbackProvider, CircuitBreaker."""
+"""FallbackProvider: calls several providers in order until one answers, with a circuit breaker for each (seed)."""
 
 from __future__ import annotations
 
@@ -23,103 +23,30 @@ from sayso.agent.providers.base import (
     Restart,
     StreamItem,
     acall,
-    pieces,
+    stream_items,
     without_secrets,
 )
 from sayso.agent.providers.testing import iterate_sync
 from sayso.pending.concurrency import run_sync
 
+_log = logging.getLogger(__name__)
 
-class Permit:
-    """The right to ask once. Each is given back, with how it went: `passed`, `failed` or `left`."""
-
-    __slots__ = ()
-
-
-class CircuitBreaker:
-    """Closed at first. After `max_failures` in a row it admits nobody for `cooldown` seconds, then one at a time until
-    one of them passes. Thread-safe; lives as long as its provider.
-    """
-
-    def __init__(self, max_failures: int, cooldown: float, clock: Callable[[], float]) -> None:
-        self._max_failures, self._cooldown, self._clock = max_failures, cooldown, clock
-        self._lock = threading.Lock()
-        self._failures = 0
-        self._until = 0.0
-        self._trial: Permit | None = None
-
-    @property
-    def until(self) -> float:
-        """When the cooldown ends, by the clock."""
-        return self._until
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the last `max_failures` attempts failed."""
-        return self._failures >= self._max_failures
-
-    def insist(self) -> Permit:
-        """A permit, however early it is."""
-        return Permit()
-
-    def take(self) -> Permit | None:
-        """A permit, None where it is too early or another one tries."""
-        with self._lock:
-            permit = Permit()
-            if not self.is_open:
-                return permit
-            if self._trial is not None or self._clock() < self._until:
-                return None
-            self._trial = permit
-            return permit
-
-    def passed(self, permit: Permit) -> None:
-        """It went well: everybody is admitted again."""
-        with self._lock:
-            self._give_back(permit)
-            self._failures = 0
-
-    def failed(self, permit: Permit) -> None:
-        """One more failure in a row."""
-        with self._lock:
-            self._give_back(permit)
-            self._failures += 1
-            if self.is_open:
-                self._until = self._clock() + self._cooldown
-
-    def left(self, permit: Permit) -> None:
-        """Nobody waited for how it went."""
-        with self._lock:
-            self._give_back(permit)
-
-    def _give_back(self, permit: Permit) -> None:
-        if self._trial is permit:
-            self._trial = None
-
-
-#: Hears that a provider failed and the next one is asked: both names and the error.
+#: Called with the names of the failed and of the next provider, and the error.
 FallbackListener = Callable[[str, str, Exception], None]
-
-
-#: Who hears it in the current run. It is called where the provider is: in the run's event loop, or in a thread.
+#: The listener of the current run. It is called where the provider is: in the run's event loop, or in a thread.
 fallback_listener: ContextVar[FallbackListener | None] = ContextVar("sayso_fallback_listener", default=None)
-
-
-#: Characters of each provider's reason, where all have failed.
+#: How many characters of each provider's error are kept in the error of all.
 SHORT_REASON_CHARS = 120
 
 
-_log = logging.getLogger(__name__)
-
-
 class FallbackProvider:
-    """Asks its providers in order until one answers (seed: Provider Fallback). Thread-safe; lives as long as its agent.
+    """Calls its providers in order until one answers (seed: Provider Fallback). Thread-safe; one per agent.
 
-    One that failed `max_failures` times in a row is skipped for `cooldown_seconds`, then tried by one request at a
-    time. Where all are skipped, the one whose cooldown ends first is asked all the same.
+    A provider that failed `max_failures` times in a row is skipped for `cooldown_seconds`, and then tried by one
+    request at a time. If all providers are skipped, the one whose cooldown ends first is called all the same.
 
-    The request's model goes to the first provider; any other gets its own `default_model`, if it has one. Each gets the
-    request's whole timeout.
+    The request's model is meant for the first provider; every other gets its own `default_model`, if it has one. Each
+    provider gets the whole timeout of the request.
     """
 
     keeps_time = True
@@ -135,84 +62,85 @@ class FallbackProvider:
     ) -> None:
         if max_failures < 1:
             raise ValueError(f"max_failures={max_failures!r} never asks anybody: use 1 or more")
-        self._lines = [
+        self._candidates = [
             _Candidate(
                 provider, name_of(provider), CircuitBreaker(max_failures, cooldown_seconds, clock), is_first=not number
             )
             for number, provider in enumerate(providers)
         ]
-        if not self._lines:
+        if not self._candidates:
             raise ValueError("a FallbackProvider without providers has nobody to ask: give it one or more")
         self._on_fallback = on_fallback
         self._clock = clock
 
     @property
     def providers(self) -> list[Provider]:
-        """Those it asks, in order."""
-        return [line.provider for line in self._lines]
+        """The providers in the order in which they are called."""
+        return [candidate.provider for candidate in self._candidates]
 
     @property
     def default_model(self) -> str | None:
-        """That of the first."""
-        return _default_model(self._lines[0].provider)
+        """The default model of the first provider."""
+        return _default_model(self._candidates[0].provider)
 
     @property
     def supports_response_format(self) -> bool:
-        """Whether all do."""
+        """Whether all providers support it."""
         return all(getattr(provider, "supports_response_format", False) for provider in self.providers)
 
     @property
     def supports_tools(self) -> bool:
-        """Whether all do."""
+        """Whether all providers support them."""
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)
 
     def context_tokens(self, model: str = "") -> int | None:
-        """Return the least that a provider's model can read at once; None where nobody knows."""
-        windows = [line.context_tokens(model) for line in self._lines]
+        """Return the smallest context window of the providers in tokens, or None if all are unknown."""
+        windows = [candidate.context_tokens(model) for candidate in self._candidates]
         return min((window for window in windows if window), default=None)
 
     @property
     def model_settings(self) -> list[Mapping[str, Any]] | None:
-        """Those of all, in their order; None where nobody has any."""
+        """The settings of each provider in order, or None if no provider has any."""
         settings = [getattr(provider, "model_settings", None) or {} for provider in self.providers]
         return settings if any(settings) else None
 
-    async def acomplete(self, **request: Any) -> Completion:
-        """The first answer that can be had. Raises ProviderError with the reason of each provider."""
-        asked, journey = ProviderRequest(**request), self._journey()
-        for leg in journey:
-            with leg:
-                answer, usage = await acall(leg.line.provider, leg.line.fitted(asked))
-                return answer, leg.line.signed(usage)
-        raise journey.error()
+    async def acomplete(self, **kwargs: Any) -> Completion:
+        """Return the first answer. Raise ProviderError with the reason of each provider if none answers."""
+        request, attempts = ProviderRequest(**kwargs), self._attempts()
+        for attempt in attempts:
+            with attempt:
+                answer, usage = await acall(attempt.candidate.provider, attempt.candidate.request_for(request))
+                return answer, attempt.candidate.with_name(usage)
+        raise attempts.error()
 
-    async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
-        """The pieces of the first whole answer. A Restart follows the pieces of one that broke off."""
-        asked, journey, has_begun = ProviderRequest(**request), self._journey(), False
-        for leg in journey:
+    async def astream(self, **kwargs: Any) -> AsyncGenerator[StreamItem, None]:
+        """Yield the items of the first whole answer. A Restart follows the items of an answer that broke off."""
+        request, attempts, has_begun = ProviderRequest(**kwargs), self._attempts(), False
+        for attempt in attempts:
             if has_begun:
                 yield Restart()
                 has_begun = False
-            with leg:
-                async with aclosing(pieces(leg.line.provider, leg.line.fitted(asked))) as stream:
+            candidate = attempt.candidate
+            with attempt:
+                async with aclosing(stream_items(candidate.provider, candidate.request_for(request))) as stream:
                     async for item in stream:
                         has_begun = True
-                        yield leg.line.signed(item) if isinstance(item, UsageStats) else item
+                        yield candidate.with_name(item) if isinstance(item, UsageStats) else item
                 return
-        raise journey.error()
+        raise attempts.error()
 
-    def complete(self, **request: Any) -> Completion:
-        """`acomplete` for sync code."""
-        return run_sync(self.acomplete(**request))
+    def complete(self, **kwargs: Any) -> Completion:
+        """Do the same as `acomplete`, for sync code."""
+        return run_sync(self.acomplete(**kwargs))
 
-    def stream(self, **request: Any) -> Iterator[StreamItem]:
-        """`astream` for sync code."""
-        return iterate_sync(self.astream(**request))
+    def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
+        """Do the same as `astream`, for sync code."""
+        return iterate_sync(self.astream(**kwargs))
 
-    def _journey(self) -> _Attempts:
-        return _Attempts(self._lines, self._tell, self._clock)
+    def _attempts(self) -> _Attempts:
+        return _Attempts(self._candidates, self._report_fallback, self._clock)
 
-    def _tell(self, failed: str, following: str, error: Exception) -> None:
+    def _report_fallback(self, failed: str, following: str, error: Exception) -> None:
         _log.warning("provider_fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
         listener, on_fallback = fallback_listener.get(), self._on_fallback
         try:
@@ -220,41 +148,14 @@ class FallbackProvider:
                 on_fallback(failed, error)
             if listener is not None:
                 listener(failed, following, error)
-        except Exception as exc:  # noqa: BLE001  # who listens must never cost an answer
+        except Exception as exc:  # noqa: BLE001  # a listener must never cost an answer
             _log.warning("provider_fallback_listener_failed reason=%s", type(exc).__name__)
 
 
 def name_of(provider: object) -> str:
-    """What the provider calls itself, else what its class is called."""
+    """Return the provider's `name`, or the name of its class if it has none."""
     name = getattr(provider, "name", None)
     return name if isinstance(name, str) and name else type(provider).__name__
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """One provider, and whether it is worth asking."""
-
-    provider: Provider
-    name: str
-    breaker: CircuitBreaker
-    is_first: bool
-
-    def fitted(self, request: ProviderRequest) -> ProviderRequest:
-        """The request for a model that this vendor knows."""
-        model = None if self.is_first else _default_model(self.provider)
-        return replace(request, model=model) if model else request
-
-    def context_tokens(self, model: str) -> int | None:
-        """Return what this vendor's model can read at once, in tokens; None where nobody knows."""
-        known = getattr(self.provider, "context_tokens", None)
-        own = None if self.is_first else _default_model(self.provider)
-        return known(own or model) if callable(known) else None
-
-    def signed(self, usage: UsageStats) -> UsageStats:
-        """The usage with the name of who answered; one that has no name of its own may say it there itself."""
-        if usage.provider and not getattr(self.provider, "name", None):
-            return usage
-        return replace(usage, provider=self.name)
 
 
 def _default_model(provider: Provider) -> str | None:
@@ -262,79 +163,183 @@ def _default_model(provider: Provider) -> str | None:
     return model if isinstance(model, str) else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """One provider with its circuit breaker."""
+
+    provider: Provider
+    name: str
+    breaker: CircuitBreaker
+    is_first: bool
+
+    def request_for(self, request: ProviderRequest) -> ProviderRequest:
+        """Return the request with a model that this provider has."""
+        model = None if self.is_first else _default_model(self.provider)
+        return replace(request, model=model) if model else request
+
+    def context_tokens(self, model: str) -> int | None:
+        """Return the context window of this provider's model in tokens, or None if it is unknown."""
+        method = getattr(self.provider, "context_tokens", None)
+        default_model = None if self.is_first else _default_model(self.provider)
+        return method(default_model or model) if callable(method) else None
+
+    def with_name(self, usage: UsageStats) -> UsageStats:
+        """Return the usage with this provider's name. A provider without a `name` may have set it in the usage."""
+        if usage.provider and not getattr(self.provider, "name", None):
+            return usage
+        return replace(usage, provider=self.name)
+
+
 class _Attempts:
-    """One request on its way from provider to provider."""
+    """The attempts to get one request answered: iterate over them, and run each in a `with` block.
+
+    The iteration goes on only after a failed attempt, as a successful one returns to the caller.
+    """
 
     def __init__(
-        self, lines: list[_Candidate], tell: Callable[[str, str, Exception], None], clock: Callable[[], float]
+        self,
+        candidates: list[_Candidate],
+        report_fallback: Callable[[str, str, Exception], None],
+        clock: Callable[[], float],
     ) -> None:
-        self._lines, self._tell, self._clock = lines, tell, clock
+        self._candidates, self._report_fallback, self._clock = candidates, report_fallback, clock
         self._failures: list[tuple[str, ProviderError]] = []
         self._skipped: list[str] = []
 
     def __iter__(self) -> Iterator[_Attempt]:
-        for line in self._lines:
-            permit = line.breaker.take()
+        for candidate in self._candidates:
+            permit = candidate.breaker.take()
             if permit is None:
-                self._skipped.append(f"{line.name}: skipped for {max(0.0, line.breaker.until - self._clock()):.0f} s")
+                seconds = max(0.0, candidate.breaker.open_until - self._clock())
+                self._skipped.append(f"{candidate.name}: skipped for {seconds:.0f} s")
             else:
-                yield self._leg(line, permit)
-        if not self._failures:
-            line = min(self._lines, key=lambda line: line.breaker.until)
+                yield self._attempt(candidate, permit)
+        if not self._failures:  # all were skipped
+            candidate = min(self._candidates, key=lambda candidate: candidate.breaker.open_until)
             self._skipped = []
-            yield self._leg(line, line.breaker.insist())
+            yield self._attempt(candidate, candidate.breaker.force())
 
-    def fail(self, line: _Candidate, error: ProviderError) -> None:
-        """It did not answer."""
-        self._failures.append((line.name, error))
-
-    def error(self) -> ProviderError:
-        """What all of them have said, as one error."""
-        errors = [error for _, error in self._failures]
-        said = [f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}" for name, error in self._failures]
-        waits = [error.retry_after for error in errors if error.retry_after is not None]
-        kind = RateLimitedError if all(isinstance(error, RateLimitedError) for error in errors) else ProviderError
-        failure = kind(
-            f"no provider answered ({'; '.join(said + self._skipped)})",
-            retry_after=min(waits, default=None),
-            retryable=any(error.retryable for error in errors),
-        )
-        # A shorter transcript or one without files helps, whatever is wrong with the others.
-        may_help = [each for kind in ("too_long", "refused") for each in errors if each.kind == kind]
-        last = failure.__cause__ = may_help[0] if may_help else errors[-1]
-        for name in ("kind", "status", "code", "model", "settings", "refusal"):
-            setattr(failure, name, getattr(last, name))
-        return failure
-
-    def _leg(self, line: _Candidate, permit: Permit) -> _Attempt:
+    def _attempt(self, candidate: _Candidate, permit: Permit) -> _Attempt:
         if self._failures:
             name, error = self._failures[-1]
-            self._tell(name, line.name, error)
-        return _Attempt(self, line, permit)
+            self._report_fallback(name, candidate.name, error)
+        return _Attempt(self, candidate, permit)
+
+    def add_failure(self, candidate: _Candidate, error: ProviderError) -> None:
+        """Record that a provider did not answer."""
+        self._failures.append((candidate.name, error))
+
+    def error(self) -> ProviderError:
+        """Return the errors of all providers as one error."""
+        errors = [error for _, error in self._failures]
+        reasons = [f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}" for name, error in self._failures]
+        pauses = [error.retry_after for error in errors if error.retry_after is not None]
+        error_class = (
+            RateLimitedError if all(isinstance(error, RateLimitedError) for error in errors) else ProviderError
+        )
+        failure = error_class(
+            f"no provider answered ({'; '.join(reasons + self._skipped)})",
+            retry_after=min(pauses, default=None),
+            retryable=any(error.retryable for error in errors),
+        )
+        # The kinds that the caller can cure come first: a shorter transcript, or one without files, helps.
+        curable = [error for kind in ("too_long", "refused") for error in errors if error.kind == kind]
+        cause = failure.__cause__ = curable[0] if curable else errors[-1]
+        for name in ("kind", "status", "code", "model", "settings", "refusal"):
+            setattr(failure, name, getattr(cause, name))
+        return failure
 
 
 class _Attempt:
-    """One provider's turn: its failure is noted and the next one's turn comes."""
+    """One call of one provider, as a context manager: records the outcome, and suppresses a ProviderError."""
 
-    def __init__(self, journey: _Attempts, line: _Candidate, permit: Permit) -> None:
-        self.line = line
-        self._journey, self._permit = journey, permit
+    def __init__(self, attempts: _Attempts, candidate: _Candidate, permit: Permit) -> None:
+        self.candidate = candidate
+        self._attempts, self._permit = attempts, permit
 
     def __enter__(self) -> None:
-        """Nothing is left to do: the permit is taken."""
+        """Do nothing: the permit is taken already."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        breaker = self.candidate.breaker
         if error is None:
-            self.line.breaker.passed(self._permit)
+            breaker.record_success(self._permit)
             return False
-        if not isinstance(error, ProviderError):  # we were stopped: that says nothing about the provider
-            self.line.breaker.left(self._permit)
+        if not isinstance(error, ProviderError):  # the run was stopped, which says nothing about the provider
+            breaker.release(self._permit)
             return False
-        if isinstance(error, RequestRefusedError):  # one person's request is no reason to skip it for the others
-            self.line.breaker.left(self._permit)
+        if isinstance(error, RequestRefusedError):  # caused by one user's request, so others are not affected
+            breaker.release(self._permit)
         else:
-            self.line.breaker.failed(self._permit)
-        self._journey.fail(self.line, error)
+            breaker.record_failure(self._permit)
+        self._attempts.add_failure(self.candidate, error)
         return True
+
+
+class Permit:
+    """The right to make one call. It ends with `record_success`, `record_failure` or `release`."""
+
+    __slots__ = ()
+
+
+class CircuitBreaker:
+    """Closed at first. Opens for `cooldown` seconds after `max_failures` failures in a row; then one call at a time is
+    admitted, until one succeeds and closes it. Thread-safe.
+    """
+
+    def __init__(self, max_failures: int, cooldown: float, clock: Callable[[], float]) -> None:
+        self._max_failures, self._cooldown, self._clock = max_failures, cooldown, clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._open_until = 0.0
+        self._trial: Permit | None = None
+
+    @property
+    def open_until(self) -> float:
+        """When the cooldown ends, by the clock."""
+        return self._open_until
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last `max_failures` calls failed."""
+        return self._failures >= self._max_failures
+
+    def take(self) -> Permit | None:
+        """Return a permit, or None during the cooldown and while a trial call is running after it."""
+        with self._lock:
+            permit = Permit()
+            if not self.is_open:
+                return permit
+            if self._trial is not None or self._clock() < self._open_until:
+                return None
+            self._trial = permit
+            return permit
+
+    def force(self) -> Permit:
+        """Return a permit even if the circuit is open."""
+        return Permit()
+
+    def record_success(self, permit: Permit) -> None:
+        """End a call that succeeded, and close the circuit."""
+        with self._lock:
+            self._end(permit)
+            self._failures = 0
+
+    def record_failure(self, permit: Permit) -> None:
+        """End a call that failed, and open the circuit after too many failures."""
+        with self._lock:
+            self._end(permit)
+            self._failures += 1
+            if self.is_open:
+                self._open_until = self._clock() + self._cooldown
+
+    def release(self, permit: Permit) -> None:
+        """End a call whose outcome says nothing about the provider."""
+        with self._lock:
+            self._end(permit)
+
+    def _end(self, permit: Permit) -> None:
+        if self._trial is permit:
+            self._trial = None

@@ -1,4 +1,7 @@
-"""Files: what a model is shown of the files in a transcript. What it cannot take is named in words, never dropped."""
+"""FileReading: the files of a transcript as a model gets them. A file that a model cannot read is named in text.
+
+A request holds the bytes of its files in memory, so all requests of an event loop share one limit.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,22 @@ from sayso.pending.concurrency import in_thread, offload
 
 log = logging.getLogger(__name__)
 
-#: The bytes of a file, wherever they are kept.
+#: Returns the bytes of a file.
 LoadMedia = Callable[[Media], bytes]
 
-#: Characters of a text file that a model is shown, and of a file's name.
+#: How many characters of a text file, and of a file's name, a model is sent.
 MAX_TEXT_CHARS, MAX_NAME_CHARS = 20_000, 80
-#: Bytes of people's files that all requests to models have in memory at a time. Each byte is there about five times: as
-#: it is, in base64 and in what is sent. 40 people who send 12 MB each cost a worker about 95 MB over idle.
+#: How many bytes of users' files all requests of an event loop may hold at a time. Each byte takes about five bytes of
+#: memory: raw, in base64 and in the request body. 40 users who send 12 MB each cost a worker about 95 MB over idle.
 MAX_BYTES_AT_ONCE = 12_000_000
-#: What a model hears of a file for which its request has no room.
+#: What a model is told of a file for which its request has no room.
 NO_ROOM = "there is no room for it beside newer files"
-#: Seconds that a voice message may take to be converted.
+#: How long converting a voice message may take, in seconds.
 CONVERT_SECONDS = 20.0
 
-#: Text that is not called text/*.
+#: Types of text that do not begin with text/.
 _TEXT_TYPES = frozenset(f"application/{kind}" for kind in ("json", "csv", "xml", "yaml", "x-yaml", "x-ndjson"))
-#: How else a type is spelled.
+#: Other spellings of MIME types -> the usual one.
 _SPELLINGS = {
     "image/jpg": "image/jpeg",
     "audio/mp3": "audio/mpeg",
@@ -45,25 +48,26 @@ _SPELLINGS = {
     "audio/opus": "audio/ogg",
     "application/ogg": "audio/ogg",
 }
-#: Types whose first bytes are known. Vendors refuse a request, and each one after it, for a file that is not its type.
-_PROVEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
-#: What a model is told of an image of a tool that it does not see.
+#: Types that are verified by the first bytes of a file. Vendors refuse a request with a file of another type than its
+#: declared one, and as the file stays in the transcript, every later request too.
+_VERIFIABLE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
+#: What a model is told of a tool's image that it is not sent.
 _UNSEEN = "[you cannot see the image]"
-#: What voice is converted to, where a model hears that.
-_CONVERTED = "audio/mpeg"
+#: The type that voice messages are converted to for models that accept it.
+_CONVERTED_TYPE = "audio/mpeg"
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A file that is sent as it is."""
+    """A file that is sent as such."""
 
     data: bytes
     mime_type: str
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A message, and its files as the model gets them: in words, or as they are."""
+class MessageWithFiles:
+    """A message, and its files as the model gets them: as text or as a file."""
 
     message: Message
     files: tuple[str | Binary, ...] = ()
@@ -71,18 +75,29 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """Reads files for one request to a model that accepts these MIME types, up to so many bytes each and together."""
+    """Reads the files of one request.
+
+    `accepts` are the MIME types that the model takes, `max_bytes` the limit of one file and `max_request_bytes` that of
+    all of them.
+    """
 
     load: LoadMedia | None
     accepts: Collection[str]
     max_bytes: int
     max_request_bytes: int
 
-    async def of(self, messages: Sequence[Message]) -> list[Shown]:
-        """Every message with its files, of which the newest come first where not all fit. Nothing is raised: a file
-        that cannot be had is named.
+    @asynccontextmanager
+    async def holding(self, messages: Sequence[Message]) -> AsyncIterator[list[MessageWithFiles]]:
+        """Read the files of a request as `read` does, and reserve memory for them until the request is over.
+
+        All requests of one event loop share MAX_BYTES_AT_ONCE; a request waits until enough of it is free.
         """
-        shown, room = list[Shown](), self.max_request_bytes
+        async with _memory_of_this_loop().reserved(self._bytes_to_hold(messages)):
+            yield await self.read(messages)
+
+    async def read(self, messages: Sequence[Message]) -> list[MessageWithFiles]:
+        """Return every message with its files. If not all files fit, the newest are taken. Raise nothing."""
+        results, room = list[MessageWithFiles](), self.max_request_bytes
         for message in reversed(messages):
             files = list[str | Binary]()
             for media in message.media:
@@ -90,67 +105,59 @@ class FileReading:
                 room -= len(file.data) if isinstance(file, Binary) else 0
                 files.append(file)
             for picture in message.pictures:
-                image = await self._picture(picture, room)
+                image = await self._tool_image(picture, room)
                 room -= len(image.data) if isinstance(image, Binary) else 0
                 files.append(image)
-            shown.append(Shown(message, tuple(files)))
-        return shown[::-1]
+            results.append(MessageWithFiles(message, tuple(files)))
+        return results[::-1]
 
-    async def _picture(self, picture: Picture, room: int) -> str | Binary:
-        """Return an image of a tool as it is, or why the model cannot see it."""
+    def _bytes_to_hold(self, messages: Sequence[Message]) -> int:
+        """Return the most bytes of files that a request holds in memory."""
+        files = [media for message in messages if message.role is Role.USER for media in message.media]
+        return sum(media.size for media in files if self._is_readable(_type(media)) and not self._is_too_large(media))
+
+    async def _tool_image(self, picture: Picture, room: int) -> str | Binary:
         data = picture.data or (await self._bytes(picture.media) if picture.media else None)
-        kind = _proven(data) if data else ""
+        kind = _verified_type(data) if data else ""
         if not data or kind not in self.accepts or len(data) > min(self.max_bytes, room):
             return _UNSEEN
         return Binary(data, kind)
 
-    @asynccontextmanager
-    async def holding(self, messages: Sequence[Message]) -> AsyncIterator[list[Shown]]:
-        """Read the files of a request, as `of` does, and count their bytes until the request is over.
-
-        All requests of one event loop have MAX_BYTES_AT_ONCE together, and wait for each other's files.
-        """
-        async with _room().taken(self._bytes_of(messages)):
-            yield await self.of(messages)
-
-    def _bytes_of(self, messages: Sequence[Message]) -> int:
-        """Return how many bytes of files a request has in memory at most."""
-        files = [media for message in messages if message.role is Role.USER for media in message.media]
-        return sum(media.size for media in files if self._is_of_use(_kind(media)) and not self._is_too_large(media))
-
     def _is_too_large(self, media: Media) -> bool:
-        return media.size > self.max_bytes and not _is_text(_kind(media))
+        return media.size > self.max_bytes and not _is_text(_type(media))
 
     async def _file(self, message: Message, media: Media, room: int) -> str | Binary:
-        if message.role is not Role.USER:  # it was made here, and its reader has it
-            return f"[file {_named(media)}]"
-        kind = _kind(media)
-        if not self._is_of_use(kind):
-            return _words(media, _cannot(kind))
+        if message.role is not Role.USER:  # made by a tool, and shown to the user
+            return f"[file {_quoted_name(media)}]"
+        kind = _type(media)
+        if not self._is_readable(kind):
+            return _not_shown(media, _cannot(kind))
         if self._is_too_large(media):
-            return _words(media, f"it has {media.size} bytes, more than can be shown")
+            return _not_shown(media, f"it has {media.size} bytes, more than can be shown")
         if media.size > room and not _is_text(kind):
-            return _words(media, NO_ROOM)
+            return _not_shown(media, NO_ROOM)
         data = await self._bytes(media)
         if not data:
-            return _words(media, "it could not be loaded" if data is None else "it is empty")
+            return _not_shown(media, "it could not be loaded" if data is None else "it is empty")
         if len(data) > self.max_bytes and not _is_text(kind):
-            return _words(media, f"it has {len(data)} bytes, more than can be shown")
-        proven = _proven(data)
-        if kind in _PROVEN and not proven:
-            return _words(media, "it is damaged, or not what it is called")
-        kind = proven or kind
+            return _not_shown(media, f"it has {len(data)} bytes, more than can be shown")
+        verified = _verified_type(data)
+        if kind in _VERIFIABLE and not verified:
+            return _not_shown(media, "it is damaged, or not what it is called")
+        kind = verified or kind
         if _is_text(kind):
-            return _text(media, data)
+            return _text_excerpt(media, data)
         if kind in self.accepts:
-            return Binary(data, kind) if len(data) <= room else _words(media, NO_ROOM)
-        return await self._converted(media, data, room) if self._is_convertible(kind) else _words(media, _cannot(kind))
+            return Binary(data, kind) if len(data) <= room else _not_shown(media, NO_ROOM)
+        return (
+            await self._converted(media, data, room) if self._is_convertible(kind) else _not_shown(media, _cannot(kind))
+        )
 
-    def _is_of_use(self, kind: str) -> bool:
+    def _is_readable(self, kind: str) -> bool:
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
 
     def _is_convertible(self, kind: str) -> bool:
-        return kind.startswith("audio/") and _CONVERTED in self.accepts and shutil.which("ffmpeg") is not None
+        return kind.startswith("audio/") and _CONVERTED_TYPE in self.accepts and shutil.which("ffmpeg") is not None
 
     async def _bytes(self, media: Media) -> bytes | None:
         load = self.load
@@ -158,33 +165,33 @@ class FileReading:
             return None
         try:
             return await offload(lambda: load(media))
-        except Exception as exc:  # noqa: BLE001  # whoever keeps files may fail in any way, and the turn goes on
-            log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _kind(media))
+        except Exception as exc:  # noqa: BLE001  # the turn goes on without the file
+            log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _type(media))
             return None
 
     async def _converted(self, media: Media, data: bytes, room: int) -> str | Binary:
         converted = await in_thread(lambda: as_mp3(data))
         if not converted:
-            return _words(media, _cannot("audio/"))
-        return Binary(converted, _CONVERTED) if len(converted) <= room else _words(media, NO_ROOM)
+            return _not_shown(media, _cannot("audio/"))
+        return Binary(converted, _CONVERTED_TYPE) if len(converted) <= room else _not_shown(media, NO_ROOM)
 
 
-class _Room:
-    """The bytes of files that all requests of one event loop may have in memory. Who came first is served first."""
+class _SharedMemory:
+    """The memory for files that the requests of one event loop share. Requests are served in order."""
 
     def __init__(self) -> None:
         self._free = MAX_BYTES_AT_ONCE
-        self._first = asyncio.Lock()
+        self._queue = asyncio.Lock()
         self._freed = asyncio.Event()
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
-        """Take so many bytes while this lasts, all there are where that is more."""
+    async def reserved(self, size: int) -> AsyncIterator[None]:
+        """Reserve `size` bytes while the context lasts, but at most all there are."""
         size = min(size, MAX_BYTES_AT_ONCE)
         if not size:
             yield
             return
-        async with self._first:
+        async with self._queue:
             while self._free < size:
                 self._freed.clear()
                 await self._freed.wait()
@@ -196,28 +203,30 @@ class _Room:
             self._freed.set()
 
 
-_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, _Room] = WeakKeyDictionary()
+_memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = WeakKeyDictionary()
 
 
-def _room() -> _Room:
-    return _rooms.setdefault(asyncio.get_running_loop(), _Room())
+def _memory_of_this_loop() -> _SharedMemory:
+    return _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
 
 
-def named_only(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with their files named in words, all but those of text: the vendor refused one of them."""
-    return [_named_only(message) if message.media or message.pictures else message for message in messages]
+def without_files(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with all but text files named in text, for a vendor that has refused one of them."""
+    return [_without_files(message) if message.media or message.pictures else message for message in messages]
 
 
-def _named_only(message: Message) -> Message:
-    refused = [each for each in message.media if message.role is Role.USER and not _is_text(_kind(each))]
-    words = [_words(each, "it could not be shown to you") for each in refused] + [_UNSEEN] * bool(message.pictures)
-    kept = tuple(each for each in message.media if each not in refused)
-    return replace(message, content="\n".join(filter(None, [message.content, *words])), media=kept, pictures=())
+def _without_files(message: Message) -> Message:
+    removed = [media for media in message.media if message.role is Role.USER and not _is_text(_type(media))]
+    notes = [_not_shown(media, "it could not be shown to you") for media in removed]
+    if message.pictures:
+        notes.append(_UNSEEN)
+    media = tuple(each for each in message.media if each not in removed)
+    return replace(message, content="\n".join(filter(None, [message.content, *notes])), media=media, pictures=())
 
 
 def as_mp3(data: bytes) -> bytes | None:
-    """A sound as MP3; None where ffmpeg does not know it."""
-    # Without its list of protocols, a playlist that calls itself a voice message would have ffmpeg open files and URLs.
+    """Return audio as MP3, or None if ffmpeg cannot read it."""
+    # Without this list of protocols, ffmpeg would open the files and URLs of a playlist sent as a voice message.
     command = ["ffmpeg", "-v", "quiet", "-protocol_whitelist", "pipe", "-i", "pipe:0", "-f", "mp3", "pipe:1"]
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=CONVERT_SECONDS, check=True)  # noqa: S603
@@ -227,32 +236,32 @@ def as_mp3(data: bytes) -> bytes | None:
     return done.stdout or None
 
 
-def _kind(media: Media) -> str:
-    """The MIME type without parameters, in its usual spelling."""
+def _type(media: Media) -> str:
+    """Return the MIME type without parameters, in its usual spelling."""
     kind = media.mime_type.partition(";")[0].strip().lower()
     return _SPELLINGS.get(kind, kind)
 
 
-def _proven(data: bytes) -> str:
-    """The type that the first bytes prove; "" where they prove none of those that can be proven."""
-    if b"%PDF-" in data[:1024]:  # readers forgive what stands before it
+def _verified_type(data: bytes) -> str:
+    """Return the verifiable type that the first bytes show, or ""."""
+    if b"%PDF-" in data[:1024]:  # PDF readers ignore bytes before it
         return "application/pdf"
     kind = settle_type(data, "")
-    return kind if kind in _PROVEN else ""
+    return kind if kind in _VERIFIABLE else ""
 
 
 def _is_text(kind: str) -> bool:
     return kind.startswith("text/") or kind in _TEXT_TYPES
 
 
-def _text(media: Media, data: bytes) -> str:
+def _text_excerpt(media: Media, data: bytes) -> str:
     text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")  # decoded, all of it could take four times its bytes
     is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
-    cut = f", its first {MAX_TEXT_CHARS} of {_length(data)} characters" if is_cut else ""
-    return f"[file {_named(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
+    cut = f", its first {MAX_TEXT_CHARS} of {_count_chars(data)} characters" if is_cut else ""
+    return f"[file {_quoted_name(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
 
 
-def _length(data: bytes) -> int:
+def _count_chars(data: bytes) -> int:
     """Return the number of characters of a text."""
     decoder = getincrementaldecoder("utf-8")("replace")
     blocks = (data[at : at + 65_536] for at in range(0, len(data), 65_536))
@@ -265,11 +274,11 @@ def _cannot(kind: str) -> str:
     return "you cannot see files of this type"
 
 
-def _words(media: Media, why: str) -> str:
-    return f"[file {_named(media)} was sent, but {why}]"
+def _not_shown(media: Media, why: str) -> str:
+    return f"[file {_quoted_name(media)} was sent, but {why}]"
 
 
-def _named(media: Media) -> str:
-    """Name and type, quoted: people choose a file's name, and must not speak through it."""
+def _quoted_name(media: Media) -> str:
+    """Return name and type, quoted: a user chooses the name, and it must not read as an instruction."""
     name = json.dumps(inert(media.filename)[:MAX_NAME_CHARS] or "without a name", ensure_ascii=False)
-    return f"{name} ({inert(_kind(media))[:MAX_NAME_CHARS]})".replace("[", "(").replace("]", ")")
+    return f"{name} ({inert(_type(media))[:MAX_NAME_CHARS]})".replace("[", "(").replace("]", ")")

@@ -1,11 +1,11 @@
-"""OfflineProvider: matching words to tools."""
+"""OfflineProvider: answers without a language model, by matching the user's words to tools (seed)."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from itertools import takewhile
 from typing import Any
@@ -13,124 +13,24 @@ from typing import Any
 from sayso.agent.channel.user_message import spoken
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats
 from sayso.agent.providers.base import Completion, ProviderRequest
-from sayso.agent.providers.offline_matching import convert, match_tools, name_words, pick_calls
+from sayso.agent.providers.offline_matching import ToolSchema, call_arguments, convert, match_tools, name_words
+from sayso.agent.tools.results import result_text
 from sayso.channels.types import Media
-from sayso.pending.executors import Ambiguous, NotFound, plain
 
-#: Tools that are named to a user whose words match none.
-MAX_NAMED = 12
-
-
+#: How many tools are named to a user whose text matches none.
+MAX_NAMED_TOOLS = 12
+#: Commands that list the tools. Telegram sends /start when a user opens the bot.
+HELP_COMMANDS = frozenset({"help", "start"})
+#: Example values by JSON type.
 _SAMPLES = {"integer": "3", "number": "19.90", "boolean": "yes", "array": "a,b", "object": "'{}'"}
 
 
-def tell_result(content: str) -> str:
-    """A tool's result for a person: JSON in words, text as it is."""
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return content
-    if isinstance(value, dict):
-        return _tell_kind(value)
-    return "\n".join(f"- {plain(item)}" for item in value) if isinstance(value, list) and value else plain(value)
+@dataclass(frozen=True, slots=True)
+class OfflineStep:
+    """Calls of one tool, with the arguments of each."""
 
-
-def tell_unmatched(message: Message | None, schemas: Sequence[Mapping[str, Any]]) -> str:
-    """Return the user's own words and files, proof that they arrived, then what this provider is and can do."""
-    text = message.content.strip() if message else ""
-    media = message.media if message else ()
-    told = [f"You said: {text}".rstrip(), *map(_tell_media, media)]
-    return "\n".join([*told, _abilities(schemas)] if schemas else told)
-
-
-def _abilities(schemas: Sequence[Mapping[str, Any]]) -> str:
-    names = [" ".join(name_words(schema["name"])) for schema in schemas[:MAX_NAMED]]
-    more = [f"{len(schemas) - MAX_NAMED} more"] if len(schemas) > MAX_NAMED else []
-    *first, last = [*names, *more]
-    listed = f"{', '.join(first)} and {last}" if first else last
-    return (
-        "That matches none of my tools, and I am not a language model: I match words to tools, always in the same "
-        f"way. I can {listed}. For example: {example(schemas[0])}"
-    )
-
-
-def tell_help(schemas: Sequence[Mapping[str, Any]]) -> str:
-    """What this provider is, and every tool with a command to copy."""
-    honest = (
-        "I am not a language model: I match your words to the tools below, always in the same way. "
-        "Say it in your own words or use the command."
-    )
-    if not schemas:
-        return f"{honest}\nThere are no tools."
-    return "\n".join([honest, *(f"{example(schema)} - {_summary(schema)}" for schema in schemas)])
-
-
-def ask_missing(schema: Mapping[str, Any], missing: Sequence[str], given: Mapping[str, Any]) -> str:
-    """The question for arguments that the text did not hold."""
-    return f"{schema['name']} needs {' and '.join(missing)}. For example: {example(schema, given)}"
-
-
-def ask_which(schemas: Sequence[Mapping[str, Any]]) -> str:
-    """The question which of several tools was meant."""
-    names = [f"/{schema['name']}" for schema in schemas]
-    return f"Did you mean {', '.join(names[:-1])} or {names[-1]}?"
-
-
-def example(schema: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> str:
-    """A command that calls the tool, with the values already known and samples for the other required ones."""
-    known = given or {}
-    parameters = schema["parameters"]
-    names = [name for name in parameters["properties"] if name in known or name in parameters.get("required", ())]
-    values = {name: known.get(name) or _sample(name, parameters["properties"][name]) for name in names}
-    return " ".join([f"/{schema['name']}", *(f"{name}={_quoted(value)}" for name, value in values.items())])
-
-
-def _tell_kind(result: dict[str, Any]) -> str:
-    kind, entity, query = (result.get(key) for key in ("kind", "entity", "query"))
-    if kind == "ambiguous":
-        return Ambiguous(str(entity or ""), str(query), list(result.get("matches") or [])).in_words
-    if kind == "not_found":
-        return NotFound(str(entity or ""), str(query)).in_words
-    for key in ("preview", "message"):
-        if kind and isinstance(result.get(key), str):
-            return str(result[key])
-    return "\n".join(f"{key}: {plain(value)}" for key, value in result.items() if key != "kind") or "nothing"
-
-
-def _tell_media(media: Media) -> str:
-    size = f"{media.size} bytes" if media.size else ""
-    parts = (media.kind, media.mime_type, size, media.filename)
-    return f"[{' '.join(part for part in parts if part)}]"
-
-
-def _summary(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("description", "")).partition("\n")[0]
-
-
-def _sample(name: str, prop: Mapping[str, Any]) -> str:
-    if prop.get("enum"):
-        return str(prop["enum"][0])
-    if prop.get("format") == "date":
-        return "2026-01-31"
-    if name.endswith("_id"):
-        return f"{name[:3].upper()}-42"
-    return _SAMPLES.get(str(prop.get("type")), "...")
-
-
-def _quoted(value: Any) -> str:
-    text = str(value)
-    return f"'{text}'" if re.search(r"\s", text) else text
-
-
-#: Commands that explain; Telegram sends /start when a person opens the bot.
-HELP_COMMANDS = frozenset({"help", "start"})
-
-
-OfflineSchema = Mapping[str, Any]
-
-
-#: What a text comes to: words for the user, or a tool with the arguments of each of its calls.
-OfflineStep = str | tuple[OfflineSchema, list[dict[str, Any]]]
+    tool: ToolSchema
+    calls: list[dict[str, Any]]
 
 
 def _today() -> date:
@@ -138,88 +38,142 @@ def _today() -> date:
 
 
 class OfflineProvider:
-    """Deterministic stand-in for a model: the same transcript and tools give the same answer, free of charge."""
+    """A deterministic replacement for a model: the same transcript and tools give the same answer, at no cost."""
 
     def __init__(self, *, today: Callable[[], date] = _today) -> None:
         self._today = today
 
-    async def acomplete(self, **request: Any) -> Completion:
-        """Answer tool results in words, commands and matching text with tool calls, other text with what it can do."""
-        asked = ProviderRequest(**request)
-        answer = self._answer(asked.messages, asked.tools or ())
-        return answer, _usage(asked, answer)
+    async def acomplete(self, **kwargs: Any) -> Completion:
+        """Answer a command or matching text with tool calls, tool results with their text, other text with help."""
+        request = ProviderRequest(**kwargs)
+        answer = self._answer(request.messages, request.tools or ())
+        prompt_words = sum(len(message.content.split()) for message in request.messages)
+        answer_words = len(answer.content.split())
+        usage = UsageStats(prompt_words, answer_words, prompt_words + answer_words, 0.0, "offline", "offline")
+        return answer, usage
 
-    def _answer(self, messages: Sequence[Message], schemas: Sequence[OfflineSchema]) -> Message:
+    def _answer(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Message:
         if messages and messages[-1].role is Role.TOOL:
             return Message(Role.ASSISTANT, _results(messages))
-        user = next((message for message in reversed(messages) if message.role is Role.USER), None)
-        move = self._move(user, schemas)
-        if isinstance(move, str):
-            return Message(Role.ASSISTANT, move)
-        schema, calls = move
-        missing = [name for name in schema["parameters"].get("required", ()) if name not in calls[0]]
+        user_message = next((message for message in reversed(messages) if message.role is Role.USER), None)
+        step = self._next_step(user_message, tools)
+        if isinstance(step, str):
+            return Message(Role.ASSISTANT, step)
+        missing = [name for name in step.tool["parameters"].get("required", ()) if name not in step.calls[0]]
         if missing:
-            return Message(Role.ASSISTANT, ask_missing(schema, missing, calls[0]))
-        first = f"call_{len(messages)}"
-        ids = [first, *(f"{first}_{number}" for number in range(2, len(calls) + 1))]
-        return Message(
-            Role.ASSISTANT, tool_calls=tuple(ToolCall(schema["name"], *each) for each in zip(calls, ids, strict=True))
-        )
+            example = example_command(step.tool, step.calls[0])
+            return Message(Role.ASSISTANT, f"{step.tool['name']} needs {' and '.join(missing)}. For example: {example}")
+        first_id = f"call_{len(messages)}"
+        ids = [first_id, *(f"{first_id}_{number}" for number in range(2, len(step.calls) + 1))]
+        calls = (ToolCall(step.tool["name"], args, id_) for args, id_ in zip(step.calls, ids, strict=True))
+        return Message(Role.ASSISTANT, tool_calls=tuple(calls))
 
-    def _move(self, user: Message | None, schemas: Sequence[OfflineSchema]) -> OfflineStep:
-        text = spoken(user.content).strip() if user else ""
+    def _next_step(self, user_message: Message | None, tools: Sequence[ToolSchema]) -> OfflineStep | str:
+        """Return the tool calls that the user asks for, or a text for the user."""
+        text = spoken(user_message.content).strip() if user_message else ""
         if text.startswith("/") and text[1:2].isalpha():
-            return _command(text[1:], schemas)
-        matched = match_tools(text, schemas)
-        if not matched:
-            return tell_unmatched(user, schemas)
-        if len(matched) > 1:
-            return ask_which(matched)
-        return matched[0], pick_calls(text, matched[0], self._today())
+            return _command(text[1:], tools)
+        matches = match_tools(text, tools)
+        if not matches:
+            return _no_match_text(user_message, tools)
+        if len(matches) > 1:
+            *first, last = [f"/{tool['name']}" for tool in matches]
+            return f"Did you mean {', '.join(first)} or {last}?"
+        return OfflineStep(matches[0], call_arguments(text, matches[0], self._today()))
 
 
 def _results(messages: Sequence[Message]) -> str:
-    """Every tool result since the user last spoke, in order."""
+    """Return the text of every tool result since the last user message, in order."""
     recent = list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))
-    return "\n".join(tell_result(message.content) for message in reversed(recent) if message.role is Role.TOOL)
+    return "\n".join(result_text(message.content) for message in reversed(recent) if message.role is Role.TOOL)
 
 
-def _command(text: str, schemas: Sequence[OfflineSchema]) -> OfflineStep:
+def _command(text: str, tools: Sequence[ToolSchema]) -> OfflineStep | str:
     head, _, rest = text.partition(" ")
-    name = head.partition("@")[0]  # Telegram groups write /name@the_bot
-    schema = next((schema for schema in schemas if schema["name"] == name), None)
-    if schema is not None:
-        return schema, [_command_arguments(rest, schema)]
+    name = head.partition("@")[0]  # in Telegram groups commands are written /name@the_bot
+    tool = next((tool for tool in tools if tool["name"] == name), None)
+    if tool is not None:
+        return OfflineStep(tool, [_command_arguments(rest, tool)])
     if name.lower() in HELP_COMMANDS:
-        return tell_help(schemas)
+        return _help_text(tools)
     return f"There is no command /{name}. /help lists them all."
 
 
-def _command_arguments(rest: str, schema: OfflineSchema) -> dict[str, Any]:
-    """`key=value` pairs, converted; words without a key are the first required parameter still open."""
-    properties = schema["parameters"]["properties"]
+def _command_arguments(text: str, tool: ToolSchema) -> dict[str, Any]:
+    """Return the `key=value` pairs, converted. Words without a key are the first required parameter without a value."""
+    properties = tool["parameters"]["properties"]
     args: dict[str, Any] = {}
-    loose: list[str] = []
-    for part in _split(rest):
+    words: list[str] = []
+    for part in _split(text):
         key, equals, value = part.partition("=")
         if equals and key.isidentifier():
             args[key] = convert(value, properties.get(key, {}))
         else:
-            loose.append(part)
-    open_names = [name for name in schema["parameters"].get("required", ()) if name not in args]
-    if loose and open_names:
-        args[open_names[0]] = convert(" ".join(loose), properties[open_names[0]])
+            words.append(part)
+    open_names = [name for name in tool["parameters"].get("required", ()) if name not in args]
+    if words and open_names:
+        args[open_names[0]] = convert(" ".join(words), properties[open_names[0]])
     return args
 
 
 def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # an apostrophe is no opening quote to a person
+    except ValueError:  # an apostrophe, which a shell would read as an open quote
         return text.split()
 
 
-def _usage(request: ProviderRequest, answer: Message) -> UsageStats:
-    prompt = sum(len(message.content.split()) for message in request.messages)
-    completion = len(answer.content.split())
-    return UsageStats(prompt, completion, prompt + completion, 0.0, "offline", "offline")
+def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) -> str:
+    """Return the user's own text and files, to show that they arrived, and then what the tools can do."""
+    text = user_message.content.strip() if user_message else ""
+    files = user_message.media if user_message else ()
+    lines = [f"You said: {text}".rstrip(), *map(_file_text, files)]
+    if tools:
+        names = [" ".join(name_words(tool["name"])) for tool in tools[:MAX_NAMED_TOOLS]]
+        if len(tools) > MAX_NAMED_TOOLS:
+            names.append(f"{len(tools) - MAX_NAMED_TOOLS} more")
+        *first, last = names
+        abilities = f"{', '.join(first)} and {last}" if first else last
+        lines.append(
+            "That matches none of my tools, and I am not a language model: I match words to tools, always in the same "
+            f"way. I can {abilities}. For example: {example_command(tools[0])}"
+        )
+    return "\n".join(lines)
+
+
+def _file_text(media: Media) -> str:
+    size = f"{media.size} bytes" if media.size else ""
+    parts = (media.kind, media.mime_type, size, media.filename)
+    return f"[{' '.join(part for part in parts if part)}]"
+
+
+def _help_text(tools: Sequence[ToolSchema]) -> str:
+    """Return what this provider is, and for each tool a command to copy."""
+    intro = (
+        "I am not a language model: I match your words to the tools below, always in the same way. "
+        "Say it in your own words or use the command."
+    )
+    if not tools:
+        return f"{intro}\nThere are no tools."
+    summaries = ((tool, str(tool.get("description", "")).partition("\n")[0]) for tool in tools)
+    return "\n".join([intro, *(f"{example_command(tool)} - {summary}" for tool, summary in summaries)])
+
+
+def example_command(tool: ToolSchema, args: Mapping[str, Any] | None = None) -> str:
+    """Return a command that calls the tool, with the given arguments and samples for missing required ones."""
+    args = args or {}
+    parameters = tool["parameters"]
+    names = [name for name in parameters["properties"] if name in args or name in parameters.get("required", ())]
+    values = {name: str(args.get(name) or _sample(name, parameters["properties"][name])) for name in names}
+    quoted = {name: f"'{value}'" if re.search(r"\s", value) else value for name, value in values.items()}
+    return " ".join([f"/{tool['name']}", *(f"{name}={value}" for name, value in quoted.items())])
+
+
+def _sample(name: str, parameter: Mapping[str, Any]) -> str:
+    if parameter.get("enum"):
+        return str(parameter["enum"][0])
+    if parameter.get("format") == "date":
+        return "2026-01-31"
+    if name.endswith("_id"):
+        return f"{name[:3].upper()}-42"
+    return _SAMPLES.get(str(parameter.get("type")), "...")

@@ -1,4 +1,4 @@
-"""Which tool, which arguments."""
+"""Matching of a user's text to tools without a model: which tool is meant, and which arguments the text contains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
-#: Words that carry no intent; greetings and answers are among them, so that chit-chat never finds a tool.
+#: A tool's schema as plain data: `name`, `description` and `parameters`.
+ToolSchema = Mapping[str, Any]
+
+#: Words that do not select a tool. Greetings, yes and no are among them, so that small talk calls no tool.
 STOP_WORDS = frozenset(
     """a all also am an and any are as at be been but by can could did do does for from had has have hello hey hi how
     i if in into is it its just kindly let like me my need no not now of off ok okay on one or our out please so some
@@ -17,314 +20,264 @@ STOP_WORDS = frozenset(
     what when where which who will with would yes you your bye good morning evening night nope yep about called named
     whose""".split()  # noqa: SIM905  # sixty quoted words read worse
 )
-
-
-#: Verbs so general that they find a tool only together with another word of its name.
+#: General verbs, which match a tool only together with another word of its name.
 WEAK_WORDS = frozenset({"do", "get", "give", "look", "make", "run", "see", "set", "show", "tell", "use"})
+#: The score of a word in a tool's name; a word in its description or parameters scores 1.
+NAME_WEIGHT = 10
 
-
+#: Negations. "Don't delete INV-42" contains every word of the request that it forbids.
+_NEGATION = re.compile(r"\b(don['\u2019]?t|do not|never)\b", re.IGNORECASE)
 _TOKEN = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|“([^”]+)”|([\w#$€£@+-][\w.:@/+#%$€£='\u2019-]*)")
+
+#: Names of parameters by what they mean.
+_ID_PARAMETER = re.compile(r"(^|_)(id|ids|number|no|nr|code|ref|reference|key|uuid|sku)$")
+_DATE_PARAMETER = re.compile(r"(^|_)(date|day|on|due|since|until)(_|$)")
+_MOMENT_PARAMETER = re.compile(r"(^|_)when(_|$)")
+_CURRENCY_PARAMETER = re.compile(r"(^|_)currency(_|$)")
+
+#: Values in a text.
+_NUMBER = re.compile(r"[$€£]?([+-]?\d+(?:\.\d+)?)[$€£%]?")
+_ID = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z_@-])\S+|\S+@\S+")
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(T[\d:.]+)?")
+_DAY = r"(?:(?:on )?(?:today|tomorrow|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{4}-\d\d-\d\d))"
+_TIME = r"(?:\d{1,2}(?::\d\d)?(?: ?[ap]m)?|noon|midnight)"
+_DELAY = r"in (?:\d+|an?|one|half an) (?:second|minute|hour|day|week)s?"
+#: A point in time: "in 20 minutes", "tomorrow at 9", "at 9 on friday", "2026-12-24T18:00".
+_MOMENT = re.compile(
+    rf"{_DELAY}|{_DAY}(?: (?:at )?{_TIME})?|at {_TIME}(?: {_DAY})?|\d{{4}}-\d\d-\d\dT[\d:.+-]+Z?", re.IGNORECASE
+)
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+#: Values that are booleans in a command, but not in a sentence: "on Monday", "1 guest".
+_BOOLEAN_ONLY_IN_COMMANDS = frozenset({"on", "off", "1", "0"})
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One piece of a text: a word, or a whole quotation without its quotes."""
+    """A word of a text, or a whole quotation without its quotes."""
 
     text: str
     quoted: bool = False
 
 
 def tokens(text: str) -> list[Token]:
-    """The text in pieces, in order, without punctuation around them."""
-    found = []
+    """Return the words and quotations of a text in order, without punctuation around them."""
+    result = []
     for match in _TOKEN.finditer(text):
         *quotes, word = match.groups()
         quote = next((each for each in quotes if each), None)
         if quote is not None:
-            found.append(Token(quote.strip(), quoted=True))
+            result.append(Token(quote.strip(), quoted=True))
         elif stripped := word.rstrip(".:/=-'\u2019"):
-            found.append(Token(stripped))
-    return found
-
-
-def stem(word: str) -> str:
-    """A word without plural, -ing and final e: "deleting", "deletes" and "delete" are one."""
-    word = word.lower()
-    if len(word) > 3 and word.endswith("ies"):
-        return word[:-3] + "y"
-    if len(word) > 5 and word.endswith("ing"):
-        word = _undoubled(word[:-3])
-    elif len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        word = word[:-1]
-    return word[:-1] if len(word) > 3 and word.endswith("e") else word
+            result.append(Token(stripped))
+    return result
 
 
 def name_words(name: str) -> list[str]:
-    """The words of an identifier: `find_invoice` and `findInvoice` are both find, invoice."""
+    """Return the words of an identifier: `find_invoice` and `findInvoice` both give find, invoice."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
     return [word.lower() for word in re.split(r"[\W_]+", spaced) if word]
 
 
 def stems(words: Iterable[str]) -> frozenset[str]:
-    """The stems of all words that carry meaning."""
+    """Return the stems of all words but the stop words."""
     return frozenset(stem(word) for word in words if word.lower() not in STOP_WORDS)
 
 
-def _undoubled(word: str) -> str:
-    doubled = len(word) > 3 and word[-1] == word[-2] and word[-1] not in "ls"
-    return word[:-1] if doubled else word
-
-
-#: A word of the tool's name weighs this much; a word of its description or parameters weighs 1.
-NAME_WEIGHT = 10
-
-
-ToolSchema = Mapping[str, Any]
-
-
-#: "Don't delete INV-42" holds every word of the request it forbids; a matcher of words must not guess.
-_FORBIDS = re.compile(r"\b(don['\u2019]?t|do not|never)\b", re.IGNORECASE)
+def stem(word: str) -> str:
+    """Return a word without plural, -ing and final e: the same for "deleting", "deletes" and "delete"."""
+    word = word.lower()
+    if len(word) > 3 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 5 and word.endswith("ing"):
+        word = word[:-3]
+        if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "ls":  # "stopping"
+            word = word[:-1]
+    elif len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
 _WEAK_STEMS = frozenset(stem(word) for word in WEAK_WORDS)
 
 
+def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
+    """Return the tools that a text may mean: none, one, or several that only the user can tell apart."""
+    if _NEGATION.search(text):
+        return []
+    # What is quoted is data and says nothing about the tool.
+    text_stems = stems(word for token in tokens(text) if not token.quoted for word in name_words(token.text))
+    matches = [_match(text_stems, tool) for tool in tools]
+    candidates = [match for match in matches if match.name_hits and match.is_specific]
+    if not candidates:
+        return []
+    best_score = max(match.score for match in candidates)
+    best = [match for match in candidates if match.score == best_score]
+    if len(best) == 1 and not _is_distinct(best[0], matches):
+        best = [match for match in candidates if len(match.name_hits) == len(best[0].name_hits)]
+    return [match.tool for match in best]
+
+
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    schema: ToolSchema
+class _Match:
+    """How well a text matches a tool: the stems of the tool's name, and those of them that the text contains."""
+
+    tool: ToolSchema
     name: frozenset[str]
-    hits: frozenset[str]
+    name_hits: frozenset[str]
     score: int
 
     @property
-    def complete(self) -> bool:
-        """Whether the text holds the tool's whole name."""
-        return self.hits == self.name
+    def is_complete(self) -> bool:
+        """Whether the text contains the whole name of the tool."""
+        return self.name_hits == self.name
 
     @property
-    def meant(self) -> bool:
-        """Whether more than a general verb points here."""
-        return self.complete or bool(self.hits - _WEAK_STEMS)
+    def is_specific(self) -> bool:
+        """Whether more than a general verb matches."""
+        return self.is_complete or bool(self.name_hits - _WEAK_STEMS)
 
 
-def match_tools(text: str, schemas: Sequence[ToolSchema]) -> list[ToolSchema]:
-    """The tools the text may mean: none, the one, or several that only a question can tell apart."""
-    if _FORBIDS.search(text):
-        return []
-    said = _said(text)
-    everyone = [_candidate(said, schema) for schema in schemas]
-    candidates = [each for each in everyone if each.hits and each.meant]
-    if not candidates:
-        return []
-    best = max(each.score for each in candidates)
-    winners = [each for each in candidates if each.score == best]
-    if len(winners) == 1 and not _is_distinct(winners[0], everyone):
-        winners = [each for each in candidates if len(each.hits) == len(winners[0].hits)]
-    return [each.schema for each in winners]
+def _match(text_stems: frozenset[str], tool: ToolSchema) -> _Match:
+    name = frozenset(stem(word) for word in name_words(tool["name"]))
+    context = name_words(str(tool.get("description", "")))
+    for parameter, schema in tool.get("parameters", {}).get("properties", {}).items():
+        context += name_words(parameter)
+        context += [word for choice in schema.get("enum", ()) for word in name_words(str(choice))]
+    name_hits, context_hits = name & text_stems, (text_stems & stems(context)) - name
+    return _Match(tool, name, name_hits, NAME_WEIGHT * len(name_hits) + len(context_hits))
 
 
-def _said(text: str) -> frozenset[str]:
-    """The words of a text; what stands in quotes is data and means no tool."""
-    return stems(word for token in tokens(text) if not token.quoted for word in name_words(token.text))
+def _is_distinct(match: _Match, matches: Sequence[_Match]) -> bool:
+    """Return whether the text contains the tool's whole name, or a specific word of it that no other name has."""
+    other_names = frozenset().union(*(each.name for each in matches if each is not match))
+    return match.is_complete or bool(match.name_hits - other_names - _WEAK_STEMS)
 
 
-def _candidate(said: frozenset[str], schema: ToolSchema) -> _Candidate:
-    name = frozenset(stem(word) for word in name_words(schema["name"]))
-    hits = name & said
-    return _Candidate(schema, name, hits, NAME_WEIGHT * len(hits) + len((said & _background(schema)) - name))
+def call_arguments(text: str, tool: ToolSchema, today: date) -> list[dict[str, Any]]:
+    """Return the arguments of each call that a text asks for, without those that it does not contain.
 
-
-def _background(schema: ToolSchema) -> frozenset[str]:
-    words = name_words(str(schema.get("description", "")))
-    for name, prop in _properties(schema).items():
-        words += name_words(name)
-        words += [word for choice in prop.get("enum", ()) for word in name_words(str(choice))]
-    return stems(words)
-
-
-def _is_distinct(winner: _Candidate, everyone: Sequence[_Candidate]) -> bool:
-    """Whether the text holds the whole name, or a telling word of it that no other tool's name has."""
-    others = frozenset().union(*(each.name for each in everyone if each is not winner))
-    return winner.complete or bool(winner.hits - others - _WEAK_STEMS)
-
-
-def _properties(schema: ToolSchema) -> Mapping[str, Any]:
-    properties: Mapping[str, Any] = schema.get("parameters", {}).get("properties", {})
-    return properties
-
-
-_ID_PARAMETER = re.compile(r"(^|_)(id|ids|number|no|nr|code|ref|reference|key|uuid|sku)$")
-
-
-_DATE_PARAMETER = re.compile(r"(^|_)(date|day|on|due|since|until)(_|$)")
-
-
-_MOMENT_PARAMETER = re.compile(r"(^|_)when(_|$)")
-
-
-_CURRENCY_PARAMETER = re.compile(r"(^|_)currency(_|$)")
-
-
-_NUMBER = re.compile(r"[$€£]?([+-]?\d+(?:\.\d+)?)[$€£%]?")
-
-
-_ID = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z_@-])\S+|\S+@\S+")
-
-
-_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(T[\d:.]+)?")
-
-
-_TRUE = frozenset({"true", "yes", "on", "1"})
-
-
-_FALSE = frozenset({"false", "no", "off", "0"})
-
-
-_DAY = r"(?:(?:on )?(?:today|tomorrow|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{4}-\d\d-\d\d))"
-
-
-_TIME = r"(?:\d{1,2}(?::\d\d)?(?: ?[ap]m)?|noon|midnight)"
-
-
-_DELAY = r"in (?:\d+|an?|one|half an) (?:second|minute|hour|day|week)s?"
-
-
-#: A moment in words: "in 20 minutes", "tomorrow at 9", "at 9 on friday", "2026-12-24T18:00".
-_MOMENT = re.compile(
-    rf"{_DELAY}|{_DAY}(?: (?:at )?{_TIME})?|at {_TIME}(?: {_DAY})?|\d{{4}}-\d\d-\d\dT[\d:.+-]+Z?", re.IGNORECASE
-)
-
-
-#: What is a boolean in a command but something else in a sentence: "on Monday", "1 guest".
-_BOOLEAN_ONLY_IN_COMMANDS = frozenset({"on", "off", "1", "0"})
-
-
-def pick_calls(text: str, schema: Mapping[str, Any], today: date) -> list[dict[str, Any]]:
-    """Return the arguments of each call that a text asks for; what it does not say is left out.
-
-    A text that names several things ("delete INV-1 and INV-2") asks for one call each, where a tool requires nothing
-    but an identifier.
+    A text with several identifiers ("delete INV-1 and INV-2") asks for one call each, if the tool requires only an
+    identifier.
     """
-    said = tokens(text)
-    named = [token for token in said if _identifier(token)] if _takes_one_identifier(schema) else []
-    if len(named) < 2:
-        return [ArgumentExtractor(schema, said, today).pick()]
-    others = [token for token in said if token not in named]
-    return [ArgumentExtractor(schema, [*others, token], today).pick() for token in dict.fromkeys(named)]
+    text_tokens = tokens(text)
+    identifiers = [token for token in text_tokens if _identifier(token)] if _requires_one_identifier(tool) else []
+    if len(identifiers) < 2:
+        return [ArgumentExtractor(tool, text_tokens, today).extract()]
+    others = [token for token in text_tokens if token not in identifiers]
+    return [ArgumentExtractor(tool, [*others, each], today).extract() for each in dict.fromkeys(identifiers)]
 
 
-def _takes_one_identifier(schema: Mapping[str, Any]) -> bool:
-    required = schema["parameters"].get("required", ())
+def _requires_one_identifier(tool: ToolSchema) -> bool:
+    required = tool["parameters"].get("required", ())
     if len(required) != 1 or not _ID_PARAMETER.search(required[0]):
         return False
-    return bool(schema["parameters"]["properties"][required[0]].get("type") == "string")
-
-
-def convert(value: str, prop: Mapping[str, Any]) -> Any:
-    """A typed value out of text, by the parameter's schema; text that does not fit stays as it is."""
-    kind = prop.get("type")
-    if kind == "boolean":
-        return _boolean(value)
-    if kind in ("integer", "number", "array", "object"):
-        return _from_json(value, kind)
-    return value
+    return bool(tool["parameters"]["properties"][required[0]].get("type") == "string")
 
 
 @dataclass(slots=True)
 class ArgumentExtractor:
-    """Lives for one text. Typed values are taken first, so that the loose words left over are really loose."""
+    """Finds the arguments of one call in a text. `tokens` are those that no argument has taken yet.
 
-    schema: Mapping[str, Any]
-    left: list[Token]
+    Values of a recognizable type are taken first, so that a plain string parameter gets only the words left over.
+    """
+
+    tool: ToolSchema
+    tokens: list[Token]
     today: date
     args: dict[str, Any] = field(default_factory=dict)
 
-    def pick(self) -> dict[str, Any]:
-        """Return the arguments found in the message, by parameter name."""
+    def extract(self) -> dict[str, Any]:
+        """Return the arguments by parameter name, in the order of the parameters."""
         self._take_assignments()
-        for name, prop in self._open():
+        for name, parameter in self._open_parameters():
             if _MOMENT_PARAMETER.search(name):
                 self._take_moment(name)
-                continue
-            self._take(name, _reader(name, prop, self.today))
-        for name, prop in self._open():
-            if self._is_required(name) and prop.get("type") == "string":
-                self._take_string(name, prop)
-        return {name: self.args[name] for name in self._properties() if name in self.args}
+            else:
+                self._take_first(name, _reader(name, parameter, self.today))
+        for name, parameter in self._open_parameters():
+            if name in self.tool["parameters"].get("required", ()) and parameter.get("type") == "string":
+                self._take_string(name, parameter)
+        return {name: self.args[name] for name in self._parameters() if name in self.args}
 
-    def _properties(self) -> Mapping[str, Any]:
-        properties: Mapping[str, Any] = self.schema["parameters"]["properties"]
-        return properties
+    def _parameters(self) -> Mapping[str, Any]:
+        parameters: Mapping[str, Any] = self.tool["parameters"]["properties"]
+        return parameters
 
-    def _is_required(self, name: str) -> bool:
-        return name in self.schema["parameters"].get("required", ())
-
-    def _open(self) -> list[tuple[str, Mapping[str, Any]]]:
-        return [(name, prop) for name, prop in self._properties().items() if name not in self.args]
+    def _open_parameters(self) -> list[tuple[str, Mapping[str, Any]]]:
+        return [(name, parameter) for name, parameter in self._parameters().items() if name not in self.args]
 
     def _take_assignments(self) -> None:
-        """`invoice_id=INV-42` inside a sentence says outright what it is."""
-        for token in list(self.left):
+        """Take values that name their parameter, such as `invoice_id=INV-42`."""
+        for token in list(self.tokens):
             name, equals, value = token.text.partition("=")
-            if equals and value and name in self._properties() and not token.quoted:
-                self.args[name] = convert(value, self._properties()[name])
-                self.left.remove(token)
+            if equals and value and name in self._parameters() and not token.quoted:
+                self.args[name] = convert(value, self._parameters()[name])
+                self.tokens.remove(token)
 
-    def _take(self, name: str, read: Callable[[Token], Any]) -> None:
-        for index, token in enumerate(self.left):
+    def _take_first(self, name: str, read: Callable[[Token], Any]) -> None:
+        """Take the first token that `read` has a value for."""
+        for index, token in enumerate(self.tokens):
             value = read(token)
             if value is not None:
                 self.args[name] = value
-                del self.left[index]
+                del self.tokens[index]
                 return
 
     def _take_moment(self, name: str) -> None:
-        """The first run of words that says when, as long as it goes."""
-        count = len(self.left)
+        """Take the first and then longest run of tokens that is a point in time."""
+        count = len(self.tokens)
         for start, end in ((first, last) for first in range(count) for last in range(count, first, -1)):
-            run = self.left[start:end]
-            said = " ".join(token.text for token in run)
-            if _MOMENT.fullmatch(said) and not any(token.quoted for token in run):
-                self.args[name] = said
-                del self.left[start:end]
+            run = self.tokens[start:end]
+            text = " ".join(token.text for token in run)
+            if _MOMENT.fullmatch(text) and not any(token.quoted for token in run):
+                self.args[name] = text
+                del self.tokens[start:end]
                 return
 
-    def _take_string(self, name: str, prop: Mapping[str, Any]) -> None:
-        if "enum" in prop or "format" in prop or _MOMENT_PARAMETER.search(name):
+    def _take_string(self, name: str, parameter: Mapping[str, Any]) -> None:
+        """Take a quotation, a bare number for an identifier, or the words that are left over."""
+        if "enum" in parameter or "format" in parameter or _MOMENT_PARAMETER.search(name):
             return
-        self._take(name, lambda token: token.text if token.quoted else None)
+        self._take_first(name, lambda token: token.text if token.quoted else None)
         if name in self.args:
             return
         if _ID_PARAMETER.search(name):
-            self._take(name, _bare_number)
+            self._take_first(name, _bare_number)
         else:
             self._take_words(name)
 
     def _take_words(self, name: str) -> None:
-        """From the first word with a meaning of its own to the last, so that "Bank of America" keeps its "of"."""
-        of_tool = {stem(word) for word in name_words(self.schema["name"])}
-        words = [token for token in self.left if stem(token.text) not in of_tool]
-        loose = [index for index, token in enumerate(words) if token.text.lower() not in STOP_WORDS]
-        if loose:
-            taken = words[loose[0] : loose[-1] + 1]
+        """Take all from the first to the last word that is no stop word: "Bank of America" keeps its "of"."""
+        tool_stems = {stem(word) for word in name_words(self.tool["name"])}
+        words = [token for token in self.tokens if stem(token.text) not in tool_stems]
+        meaningful = [index for index, token in enumerate(words) if token.text.lower() not in STOP_WORDS]
+        if meaningful:
+            taken = words[meaningful[0] : meaningful[-1] + 1]
             self.args[name] = " ".join(token.text for token in taken)
-            self.left = [token for token in self.left if token not in taken]
+            self.tokens = [token for token in self.tokens if token not in taken]
 
 
-def _reader(name: str, prop: Mapping[str, Any], today: date) -> Callable[[Token], Any]:
-    """How a token becomes a value of this parameter; None when it does not."""
-    if "enum" in prop:
-        by_text = {str(choice).lower(): choice for choice in prop["enum"]}
-        return lambda token: by_text.get(token.text.lower())
-    kind = prop.get("type")
-    if kind == "string":
-        return _string_reader(name, prop, today)
-    readers: dict[Any, Callable[[Token], Any]] = {"integer": _integer, "number": _number, "boolean": _said_boolean}
-    return readers.get(kind, lambda token: None)
+def _reader(name: str, parameter: Mapping[str, Any], today: date) -> Callable[[Token], Any]:
+    """Return a function from a token to the parameter's value, or to None if the token is no such value."""
+    if "enum" in parameter:
+        choices = {str(choice).lower(): choice for choice in parameter["enum"]}
+        return lambda token: choices.get(token.text.lower())
+    match parameter.get("type"):
+        case "string":
+            return _string_reader(name, parameter, today)
+        case "integer":
+            return _integer
+        case "number":
+            return _number
+        case "boolean":
+            return _boolean_in_sentence
+        case _:
+            return lambda token: None
 
 
-def _string_reader(name: str, prop: Mapping[str, Any], today: date) -> Callable[[Token], Any]:
-    if prop.get("format") in ("date", "date-time") or _DATE_PARAMETER.search(name):
+def _string_reader(name: str, parameter: Mapping[str, Any], today: date) -> Callable[[Token], Any]:
+    if parameter.get("format") in ("date", "date-time") or _DATE_PARAMETER.search(name):
         return lambda token: _date(token, today)
     if _CURRENCY_PARAMETER.search(name):
         return lambda token: token.text if re.fullmatch("[A-Z]{3}", token.text) else None
@@ -334,13 +287,10 @@ def _string_reader(name: str, prop: Mapping[str, Any], today: date) -> Callable[
 
 
 def _identifier(token: Token) -> str | None:
-    if token.quoted or (_ID.fullmatch(token.text) and not _is_typed(token.text)):
+    is_typed = _ISO_DATE.fullmatch(token.text) or _NUMBER.fullmatch(token.text)
+    if token.quoted or (_ID.fullmatch(token.text) and not is_typed):
         return token.text.lstrip("#")
     return None
-
-
-def _is_typed(text: str) -> bool:
-    return bool(_ISO_DATE.fullmatch(text) or _NUMBER.fullmatch(text))
 
 
 def _bare_number(token: Token) -> str | None:
@@ -349,10 +299,10 @@ def _bare_number(token: Token) -> str | None:
 
 
 def _number(token: Token) -> int | float | None:
-    found = None if token.quoted else _NUMBER.fullmatch(token.text)
-    if not found:
+    match = None if token.quoted else _NUMBER.fullmatch(token.text)
+    if not match:
         return None
-    return float(found[1]) if "." in found[1] else int(found[1])
+    return float(match[1]) if "." in match[1] else int(match[1])
 
 
 def _integer(token: Token) -> int | None:
@@ -367,7 +317,7 @@ def _date(token: Token, today: date) -> str | None:
     return None if days is None else (today + timedelta(days)).isoformat()
 
 
-def _said_boolean(token: Token) -> bool | None:
+def _boolean_in_sentence(token: Token) -> bool | None:
     value = _boolean(token.text)
     return value if isinstance(value, bool) and token.text.lower() not in _BOOLEAN_ONLY_IN_COMMANDS else None
 
@@ -378,8 +328,18 @@ def _boolean(text: str) -> bool | str:
     return False if text.lower() in _FALSE else text
 
 
+def convert(text: str, parameter: Mapping[str, Any]) -> Any:
+    """Return a text as a value of the parameter's type; text that does not fit is returned as it is."""
+    kind = parameter.get("type")
+    if kind == "boolean":
+        return _boolean(text)
+    if kind in ("integer", "number", "array", "object"):
+        return _from_json(text, kind)
+    return text
+
+
 def _from_json(text: str, kind: str) -> Any:
-    """JSON, or for a list also `a,b,c`. Anything else is left to the tool's own validation to refuse."""
+    """Return the text read as JSON, or for an array also as `a,b,c`. Other text is refused by the tool's validation."""
     try:
         value = json.loads(text)
     except ValueError:

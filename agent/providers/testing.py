@@ -1,4 +1,4 @@
-"""LocalProvider, ScriptedProvider."""
+"""Providers for tests and demos: ScriptedProvider, and LocalProvider, which repeats the user's text (seed)."""
 
 from __future__ import annotations
 
@@ -14,54 +14,31 @@ from sayso.agent.providers.base import Completion, ProviderError, ProviderReques
 
 T = TypeVar("T")
 
+#: One answer: a message, its text, its tool calls, or an exception to raise.
+ScriptLine = Message | str | ToolCall | list[ToolCall] | Exception
 
 _END = object()
 
 
-def iterate_sync(stream: AsyncGenerator[T, None]) -> Iterator[T]:
-    """The pieces of the stream, each fetched when it is asked for; also inside a running loop, which then waits too."""
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        runner = asyncio.Runner()
-
-        def wait(step: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-            return pool.submit(lambda: runner.run(step(), context=context)).result()
-
-        try:
-            while (piece := wait(lambda: _next(stream))) is not _END:
-                yield piece
-        finally:
-            wait(stream.aclose)
-            pool.submit(runner.close).result()
-
-
-async def _next(stream: AsyncGenerator[T, None]) -> Any:
-    return await anext(stream, _END)
-
-
-#: One answer: a message, its text alone, its tool calls alone, or an exception to raise.
-Line = Message | str | ToolCall | list[ToolCall] | Exception
-
-
 class ScriptedProvider:
-    """Lives for one test or demo. `requests` holds every request it got, also those it answered with an error."""
+    """Gives prepared answers in order. `requests` holds every request, also those answered with an exception."""
 
-    def __init__(self, lines: Iterable[Line]) -> None:
+    def __init__(self, lines: Iterable[ScriptLine]) -> None:
         self._lines = list(lines)
         self._lock = threading.Lock()
         self.requests: list[ProviderRequest] = []
 
-    async def acomplete(self, **request: Any) -> Completion:
-        """The next line. Raises ProviderError when the script has ended."""
+    async def acomplete(self, **kwargs: Any) -> Completion:
+        """Return the next answer. Raise ProviderError at the end of the script."""
         with self._lock:
-            self.requests.append(ProviderRequest(**{**request, "messages": tuple(request["messages"])}))
+            self.requests.append(ProviderRequest(**{**kwargs, "messages": tuple(kwargs["messages"])}))
             count = len(self.requests)
         if count > len(self._lines):
             raise ProviderError(f"the script has {len(self._lines)} lines, this is request {count}")
         line = self._lines[count - 1]
         if isinstance(line, Exception):
             raise line
-        return _message(line), UsageStats(1, 1, 2, model=request["model"], provider="scripted")
+        return _message(line), UsageStats(1, 1, 2, model=kwargs["model"], provider="scripted")
 
 
 def _message(line: Message | str | ToolCall | list[ToolCall]) -> Message:
@@ -73,35 +50,51 @@ def _message(line: Message | str | ToolCall | list[ToolCall]) -> Message:
 
 
 class LocalProvider:
-    """Says the user's latest words back, free of charge, and never calls a tool (seed: Testing)."""
+    """Repeats the user's latest message at no cost, and never calls a tool (seed: Testing)."""
 
     name = "local"
 
-    def complete(self, **request: Any) -> Completion:
-        """The words, and which model was meant to have them."""
-        asked = ProviderRequest(**request)
-        users = (message.content for message in reversed(asked.messages) if message.role is Role.USER)
-        answer = Message(Role.ASSISTANT, f"[local provider: {asked.model or 'local'}] {next(users, '')}".rstrip())
-        return answer, UsageStats(model=asked.model, provider=self.name)
+    def complete(self, **kwargs: Any) -> Completion:
+        """Return the user's text and the name of the requested model."""
+        request = ProviderRequest(**kwargs)
+        users = (message.content for message in reversed(request.messages) if message.role is Role.USER)
+        answer = Message(Role.ASSISTANT, f"[local provider: {request.model or 'local'}] {next(users, '')}".rstrip())
+        return answer, UsageStats(model=request.model, provider=self.name)
 
-    async def acomplete(self, **request: Any) -> Completion:
-        """As `complete`."""
-        return self.complete(**request)
+    async def acomplete(self, **kwargs: Any) -> Completion:
+        """Do the same as `complete`."""
+        return self.complete(**kwargs)
 
-    def stream(self, **request: Any) -> Iterator[StreamItem]:
-        """As `complete`, word by word."""
-        answer, usage = self.complete(**request)
-        for word in answer.content.splitlines(keepends=True):
-            yield from _words(word)
+    def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
+        """Yield the answer of `complete` word by word, each with the space after it, and then the usage."""
+        answer, usage = self.complete(**kwargs)
+        for line in answer.content.splitlines(keepends=True):
+            *words, last = line.split(" ")
+            yield from (f"{word} " for word in words)
+            yield last
         yield usage
 
-    async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
-        """As `stream`."""
-        for item in self.stream(**request):
+    async def astream(self, **kwargs: Any) -> AsyncGenerator[StreamItem, None]:
+        """Do the same as `stream`."""
+        for item in self.stream(**kwargs):
             yield item
 
 
-def _words(line: str) -> Iterator[str]:
-    """The words, each with the space after it."""
-    yield from (f"{word} " for word in line.split(" ")[:-1])
-    yield line.split(" ")[-1]
+def iterate_sync(stream: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield the items of an async stream to sync code, one at a time. Inside a running event loop, block that loop."""
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        runner = asyncio.Runner()
+
+        def wait(step: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+            return pool.submit(lambda: runner.run(step(), context=context)).result()
+
+        async def next_item() -> Any:
+            return await anext(stream, _END)
+
+        try:
+            while (item := wait(next_item)) is not _END:
+                yield item
+        finally:
+            wait(stream.aclose)
+            pool.submit(runner.close).result()

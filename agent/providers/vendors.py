@@ -1,24 +1,43 @@
-"""OpenAI, Anthropic, Gemini, Ollama."""
+"""The vendors' providers: Anthropic, Gemini, OpenAI and servers with its API, Ollama (seed)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sayso.agent.providers.clients import http_client
 from sayso.agent.providers.files import LoadMedia
-from sayso.agent.providers.vendor import IMAGES, VendorProvider, http_client, key_of
+from sayso.agent.providers.vendor import IMAGES, VendorProvider, key_of
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 
-#: Where Anthropic itself is: said outright, as its library would let ANTHROPIC_BASE_URL send the key elsewhere.
+#: The vendors' own addresses. Always given: the libraries would take ANTHROPIC_BASE_URL or OPENAI_BASE_URL instead,
+#: and send the key there.
 ANTHROPIC_URL = "https://api.anthropic.com"
+GEMINI_URL = "https://generativelanguage.googleapis.com"
+OPENAI_URL = "https://api.openai.com/v1"
+#: The default address of a local Ollama.
+OLLAMA_URL = "http://localhost:11434/v1"
+#: Sent as the key to a server that needs none, as the library requires one.
+NO_KEY = "none"
+#: The files that Gemini's models read.
+_GEMINI_TYPES = (
+    *(f"image/{kind}" for kind in ("png", "jpeg", "webp", "heic", "heif")),
+    *(f"audio/{kind}" for kind in ("ogg", "mpeg", "wav", "aiff", "aac", "flac")),
+    *(f"video/{kind}" for kind in ("mp4", "mpeg", "webm", "quicktime", "3gpp")),
+    "application/pdf",
+)
+#: Providers whose streams always end with a finish reason: a stream without one was cut off. Other servers may omit it.
+_SEND_FINISH_REASON = frozenset({"openai", "ollama"})
+_REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": True}
 
 
 class AnthropicProvider(VendorProvider):
-    """Anthropic. `cache_prompt`: the system prompt and the tools are kept by the vendor for five minutes, and cost a
-    tenth when they are sent again.
+    """Models of Anthropic.
+
+    With `cache_prompt`, Anthropic caches the system prompt and the tools for five minutes; cached tokens cost a tenth.
     """
 
     name = "anthropic"
@@ -61,26 +80,13 @@ class AnthropicProvider(VendorProvider):
 
         return AnthropicModel(name, provider=Anthropic(anthropic_client=client))
 
-    def _settings(self) -> Mapping[str, Any]:
+    def _vendor_settings(self) -> Mapping[str, Any]:
         caches = ("anthropic_cache_instructions", "anthropic_cache_tool_definitions")
         return dict.fromkeys(caches, True) if self._cache_prompt else {}
 
 
-#: Where the Gemini API is.
-GEMINI_URL = "https://generativelanguage.googleapis.com"
-
-
-_IMAGES = tuple(f"image/{kind}" for kind in ("png", "jpeg", "webp", "heic", "heif"))
-
-
-_SOUNDS = tuple(f"audio/{kind}" for kind in ("ogg", "mpeg", "wav", "aiff", "aac", "flac"))
-
-
-_FILMS = tuple(f"video/{kind}" for kind in ("mp4", "mpeg", "webm", "quicktime", "3gpp"))
-
-
 class GeminiProvider(VendorProvider):
-    """Gemini, which hears and sees films, too."""
+    """Models of Google Gemini, which also read audio and video."""
 
     name = "gemini"
     api_format = "gemini"
@@ -103,52 +109,41 @@ class GeminiProvider(VendorProvider):
         super().__init__(key, default_model, load_media=load_media, accepts=accepts, model_settings=model_settings)
 
     def _takes(self, model: str) -> Collection[str]:
-        return (*_IMAGES, *_SOUNDS, *_FILMS, "application/pdf")
+        return _GEMINI_TYPES
 
     def _connect(self) -> Any:
         from google.genai.types import HttpRetryOptions
         from pydantic_ai.providers.google import GoogleProvider
 
-        http, once = http_client(), HttpRetryOptions(attempts=1)
-        speaker = GoogleProvider(api_key=self._api_key, base_url=self._base_url, http_client=http, retry_options=once)
-        return http, speaker
+        http, no_retry = http_client(), HttpRetryOptions(attempts=1)
+        provider = GoogleProvider(
+            api_key=self._api_key, base_url=self._base_url, http_client=http, retry_options=no_retry
+        )
+        return http, provider
 
     async def _disconnect(self, client: Any) -> None:
-        http, _ = client  # the library closes none that it was given
+        http, _ = client  # the library does not close a client that it was given
         await http.aclose()
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from sayso.agent.providers.pydantic_ai.request import GeminiModel
 
-        _, speaker = client
-        return GeminiModel(name, provider=speaker)
-
-
-#: Where OpenAI itself is. Said outright: its library would let OPENAI_BASE_URL send the key elsewhere.
-OPENAI_URL = "https://api.openai.com/v1"
-
-
-#: What is sent as a key to a server that needs none: the library insists on one.
-NO_KEY = "none"
-
-
-#: They end each stream with a reason, so one that just ends was cut by somebody between us. Others may give none.
-_GIVE_A_REASON = frozenset({"openai", "ollama"})
-
-
-_WHOLE: Any = {"openai_chat_streaming_requires_finish_reason": True}
+        _, provider = client
+        return GeminiModel(name, provider=provider)
 
 
 class OpenAIProvider(VendorProvider):
-    """OpenAI, or with a `base_url` a server such as vLLM or LM Studio, which then needs no key: the key in
-    OPENAI_API_KEY goes to OpenAI only. With a `base_url` and `name="openai"`: a proxy in front of OpenAI itself.
+    """Models of OpenAI or, with a `base_url`, of a server with the same API, such as vLLM or LM Studio.
+
+    Such a server needs no key: the key in OPENAI_API_KEY is sent to OpenAI only. For a proxy in front of OpenAI itself,
+    give a `base_url` and `name="openai"`.
     """
 
     name = "openai"
     api_format = "openai-chat"
     sdk = "openai"
     extra = "llm"
-    ends_streams = False  # the library asks for a reason where all servers give one
+    ends_streams = False  # the library checks it instead, see _model
     modules: tuple[str, ...] = (
         "sayso.agent.providers.pydantic_ai.request",
         "pydantic_ai.providers.openai",
@@ -177,13 +172,13 @@ class OpenAIProvider(VendorProvider):
         return self.name == "openai"
 
     def _takes(self, model: str) -> Collection[str]:
-        """Only its audio models hear; the others answer 400 to sound. Of other servers only pictures are expected."""
-        sounds = ("audio/wav", "audio/mpeg") if "audio" in model else ()
-        return (*IMAGES, *sounds, "application/pdf") if self._is_openai else (*IMAGES, *sounds)
+        """Return the types. Only audio models accept audio; others answer 400. Other servers are sent images only."""
+        audio = ("audio/wav", "audio/mpeg") if "audio" in model else ()
+        return (*IMAGES, *audio, "application/pdf") if self._is_openai else (*IMAGES, *audio)
 
     def _import(self) -> None:
         super()._import()
-        from openai.resources.chat import AsyncChat, AsyncCompletions  # noqa: F401  # which it else puts off
+        from openai.resources.chat import AsyncChat, AsyncCompletions  # noqa: F401  # which the library imports lazily
 
     def _connect(self) -> Any:
         from openai import AsyncOpenAI
@@ -196,27 +191,21 @@ class OpenAIProvider(VendorProvider):
     def _model(self, client: Any, name: str) -> Model[Any]:
         from sayso.agent.providers.pydantic_ai.request import ChatModel
 
-        profile = _WHOLE if self.name in _GIVE_A_REASON else None
-        return ChatModel(name, provider=self._speaker(client), profile=profile)
+        profile = _REQUIRES_FINISH_REASON if self.name in _SEND_FINISH_REASON else None
+        return ChatModel(name, provider=self._library_provider(client), profile=profile)
 
-    def _speaker(self, client: Any) -> Any:
-        """Who knows what the server's models can do."""
+    def _library_provider(self, client: Any) -> Any:
+        """Return pydantic-ai's provider, which knows what the server's models can do."""
         from pydantic_ai.providers.openai import OpenAIProvider as OpenAI
         from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-        return (
-            OpenAI(openai_client=client)
-            if self._is_openai
-            else OpenAICompatibleProvider(self.name, openai_client=client)
-        )
-
-
-#: Where a local Ollama listens.
-OLLAMA_URL = "http://localhost:11434/v1"
+        if self._is_openai:
+            return OpenAI(openai_client=client)
+        return OpenAICompatibleProvider(self.name, openai_client=client)
 
 
 class OllamaProvider(OpenAIProvider):
-    """As OpenAIProvider. Ollama does not say which of its models see: an image sent to one that does not is refused."""
+    """Models of a local Ollama. It does not say which models read images; one that does not refuses the request."""
 
     modules = ("sayso.agent.providers.pydantic_ai.request", "pydantic_ai.providers.ollama")
 
@@ -235,30 +224,32 @@ class OllamaProvider(OpenAIProvider):
             model_settings=model_settings,
         )  # fmt: skip
 
-    def _speaker(self, client: Any) -> Any:
+    def _library_provider(self, client: Any) -> Any:
         from pydantic_ai.providers.ollama import OllamaProvider as Ollama
 
         return Ollama(openai_client=client)
 
 
 class OpenAIResponsesProvider(OpenAIProvider):
-    """As OpenAIProvider. Models that think keep their reasoning through a loop of tools; OpenAI stores nothing."""
+    """Models of OpenAI through its Responses API, where a reasoning model keeps its reasoning between tool calls.
+
+    OpenAI is told not to store the conversation.
+    """
 
     modules = ("pydantic_ai.models.openai", "pydantic_ai.providers.openai", "pydantic_ai.providers.openai_compatible")
     ends_streams = True
 
     def _import(self) -> None:
         super()._import()
-        from openai.resources.responses import AsyncResponses  # noqa: F401  # which it else puts off
+        from openai.resources.responses import AsyncResponses  # noqa: F401  # which the library imports lazily
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.openai import OpenAIResponsesModel
 
-        return OpenAIResponsesModel(name, provider=self._speaker(client))
+        return OpenAIResponsesModel(name, provider=self._library_provider(client))
 
-    def _settings(self) -> Mapping[str, Any]:
-        """The effort stands elsewhere in these requests."""
-        body = dict(self._extra.get("extra_body") or {})
-        effort = body.pop("reasoning_effort", None)
-        chosen = {} if effort is None else {"openai_reasoning_effort": effort}
-        return {"openai_store": False, "extra_body": body or None, **chosen}
+    def _vendor_settings(self) -> Mapping[str, Any]:
+        body = dict(self._library_settings.get("extra_body") or {})
+        effort = body.pop("reasoning_effort", None)  # a field of another name in this API
+        settings = {} if effort is None else {"openai_reasoning_effort": effort}
+        return {"openai_store": False, "extra_body": body or None, **settings}

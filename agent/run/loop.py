@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from sayso.agent.config import AgentConfig
-from sayso.agent.guards.pipeline import GuardrailBlocked, guarded
+from sayso.agent.guards.pipeline import GuardrailBlocked, apply_guardrails
 from sayso.agent.messages import NO_USAGE, Message, Role
 from sayso.agent.providers.base import ProviderError
 from sayso.agent.result import ending_words
@@ -53,14 +53,14 @@ class Loop:
         pipeline = self._config.guardrails
         for message in run.request.said:
             if pipeline is not None and message.role is Role.USER and message.content:
-                passed = await guarded(pipeline, "input", message.content, run.chronicle)
+                passed = await apply_guardrails(pipeline, "input", message.content, run.chronicle)
                 run.messages.append(message if passed == message.content else _reworded(message, passed))
             else:
                 run.messages.append(message)
 
     async def _steps(self, run: RunState, watch: CallObserver) -> RunEnd:
         for run.iterations in range(1, self._config.max_iterations + 1):
-            ending = await (self._watched(run, watch) if run.chronicle.is_heard else self._iteration(run, watch))
+            ending = await (self._watched(run, watch) if run.chronicle.has_observers else self._iteration(run, watch))
             if ending is not None:
                 return ending
         return _exhausted(run)
@@ -128,7 +128,7 @@ class Loop:
         """The model's last word, once it has the form that was asked for; None to ask for that form again."""
         pipeline, form, content = self._config.guardrails, run.request.response_format, answer.content
         if pipeline is not None:
-            content = await guarded(pipeline, "output", content, run.chronicle)
+            content = await apply_guardrails(pipeline, "output", content, run.chronicle)
         if form is None:
             reason = answer.details.finish_reason if answer.details else ""
             is_empty = not (content.strip() or run.artifacts or run.choices)

@@ -27,7 +27,7 @@ from sayso.agent.providers.base import (
     astream_call,
 )
 from sayso.agent.providers.fallback import fallback_listener, name_of
-from sayso.agent.providers.files import named_only
+from sayso.agent.providers.files import without_files
 from sayso.agent.result import ending_words
 from sayso.agent.run.budget import BudgetRefusal, book_in, refusal_of
 from sayso.agent.run.cache import Cache, CacheKeyBuilder, forgotten, looked_up, stored
@@ -357,7 +357,7 @@ class ModelCaller:
 
     async def spend_beside(self, run: RunState) -> None:
         """Take what the run's side questions cost since then to the account, and off its budget."""
-        await self.spend_on(run, run.chronicle.unpaid())
+        await self.spend_on(run, run.chronicle.take_unbilled_usage())
 
     async def spend_on(self, run: RunState, usage: UsageStats) -> None:
         """Take what a run used to the account, and off its budget."""
@@ -387,7 +387,7 @@ class ModelCaller:
     def _messages(self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]) -> Sequence[Message]:
         """Return what the model is sent of the transcript."""
         messages = self._fitted(run, model, prompt, schemas)
-        return named_only(messages) if run.names_files else messages
+        return without_files(messages) if run.names_files else messages
 
     def _fitted(self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]) -> Sequence[Message]:
         """Return the transcript as far as the model's context window has room for it."""
@@ -459,14 +459,14 @@ class ModelCaller:
         run.usage += usage
         self.spend(usage)
         run.chronicle.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
-        if run.chronicle.is_heard:
+        if run.chronicle.has_observers:
             await run.chronicle.tell("cache_hit", run.model, answer.content)
             await run.chronicle.tell("llm_end", answer.content, usage)
         return kept
 
     async def _answered(self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None) -> Completion:
         chronicle, began = run.chronicle, perf_counter()
-        if chronicle.is_heard:
+        if chronicle.has_observers:
             await chronicle.tell("llm_start", list(request.messages), run.model, request.system_prompt)
         try:
             answer, usage = await self._until_taken(run, request, on_text)
@@ -496,14 +496,14 @@ class ModelCaller:
         if details is not None and details.finish_reason == "length":
             self._usage.count_cut_off()
             log.warning("model.cut_off run=%s model=%s", chronicle.run_id, usage.model or run.model)
-        if chronicle.is_heard:
+        if chronicle.has_observers:
             await chronicle.tell("llm_end", answer.content, usage)
             await chronicle.tell("usage", usage)
         await self._book(run, usage)
         return answer, usage
 
     def _tell_call(self, run: RunState, request: ProviderRequest, began: float, **ended: Any) -> None:
-        if run.chronicle.is_heard:
+        if run.chronicle.has_observers:
             seconds = perf_counter() - began
             run.chronicle.tell_call(llm_call(self._provider, request, run.model, seconds=seconds, **ended))
 

@@ -181,7 +181,7 @@ class Runner:
     async def _prepared(self, run: RunState) -> None:
         """What the run knows when it begins. Raises SessionError."""
         request, config = run.request, self._config
-        if run.chronicle.is_heard:
+        if run.chronicle.has_observers:
             with run.remembering.in_scope():  # observers may ask whose run it is
                 await run.chronicle.tell("run_start", list(request.said), config.prompt)
         if self._session is not None and request.memory is None:
@@ -265,7 +265,7 @@ class Runner:
 
     def _takes_time(self, run: RunState) -> bool:
         """Whether anything that needs the memory comes between the run's last word and its being remembered."""
-        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.chronicle.is_heard
+        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.chronicle.has_observers
 
     async def _broken(self, run: RunState, error: BaseException) -> None:
         """Told once, and raised by whoever called this."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall
-from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, pieces
+from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, stream_items
 from sayso.agent.providers.fallback import name_of
 from sayso.agent.run.structured import decode_value
 from sayso.agent.tools.screening import fenced
@@ -260,10 +260,10 @@ class TextToolProvider:
         return replace(answer, content=said, tool_calls=(*answer.tool_calls, *self._named(parsed.tool_calls))), usage
 
     async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
-        """The pieces of the answer; text only as far as it cannot be the beginning of a call. Raises ProviderError."""
+        """The items of the answer; text only as far as it cannot be the beginning of a call. Raises ProviderError."""
         asked = ProviderRequest(**request)
         text, told = "", 0
-        async with aclosing(pieces(self.provider, self._in_text(asked))) as stream:
+        async with aclosing(stream_items(self.provider, self._in_text(asked))) as stream:
             async for item in stream:
                 if isinstance(item, Restart):
                     text, told = "", 0

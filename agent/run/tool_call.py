@@ -55,7 +55,7 @@ class CoherenceCheck:
             timeout=self._config.request_timeout,
             fail_closed=self._config.coherence_fail_closed,
         )
-        self._chronicle.spent(result.usage)
+        self._chronicle.add_side_usage(result.usage)
         await self._chronicle.tell("coherence_check", call.tool_name, result.coherent, result.explanation)
         if result.coherent:
             return ""
@@ -261,7 +261,7 @@ class CallObserver:
     @property
     def looks_at_calls(self) -> bool:
         """Whether anybody wants to know of a call before it begins."""
-        return self._chronicle.is_heard or self._objector is not None
+        return self._chronicle.has_observers or self._objector is not None
 
     def chosen(self, calls: Sequence[ToolCall], reasoning: str) -> None:
         """The model's choice of tools."""
@@ -274,13 +274,13 @@ class CallObserver:
         """A call that cannot be made: of an unknown tool, or with arguments that it does not take."""
         call = outcome.call
         self._chronicle.note("error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content)
-        if self._chronicle.is_heard:
+        if self._chronicle.has_observers:
             error = ValueError(outcome.content.removeprefix("Error: "))
             await self._chronicle.tell("tool_error", call.id, call.tool_name, error, call.parameters, 0.0)
 
     async def decided(self, asked: ToolRequest) -> None:
         """The policy's word on a call."""
-        if self._chronicle.is_heard:
+        if self._chronicle.has_observers:
             decision = asked.decision
             await self._chronicle.tell(
                 "policy_decision", asked.tool.name, decision.decision, decision.reason, _written(asked)
@@ -295,7 +295,7 @@ class CallObserver:
     async def watched(self, asked: ToolRequest, config: AgentConfig) -> ToolRun:
         """Run the call, and tell of its begin, its chunks and its end. One that is denied, or asked for, begins not."""
         call, began, begins = asked.call, perf_counter(), _begins(asked)
-        counted = begins and (self._chronicle.is_heard or self._analytics is not None)
+        counted = begins and (self._chronicle.has_observers or self._analytics is not None)
         chunks = _Chunks(self._chronicle, call) if counted else None
         if chunks:
             await self._chronicle.tell("tool_start", call.id, call.tool_name, call.parameters)
@@ -319,7 +319,7 @@ class CallObserver:
             self._log_failure(call, ran.error)
         if suspicions:
             await self._suspected(call, suspicions)
-        if begins and self._chronicle.is_heard:
+        if begins and self._chronicle.has_observers:
             await self._ended(call, ran, began)
         if self._analytics is not None and begins:
             seconds, count = perf_counter() - began, chunks.count if chunks else 0
@@ -392,7 +392,7 @@ class _Chunks:
     def __call__(self, chunk: Any) -> None:
         """One more piece. One from the loop's own thread needs no crossing, and would come too late by it."""
         self.count += 1
-        if not self._chronicle.is_heard:
+        if not self._chronicle.has_observers:
             return
         if threading.get_ident() == self._thread:
             self._tell(str(chunk))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sayso.pending.concurrency import contained
-from sayso.pending.executors import ToolResult, as_json
+from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, plain
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
 TAIL_SHARE = 0.25
@@ -84,3 +85,27 @@ def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
     if chunk_callback:
         chunk_callback(text)
     return text
+
+
+def result_text(content: str) -> str:
+    """Return a tool's result as text for a user: JSON in words, other text as it is."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return content
+    if isinstance(value, dict):
+        return _object_text(value)
+    return "\n".join(f"- {plain(item)}" for item in value) if isinstance(value, list) and value else plain(value)
+
+
+def _object_text(result: dict[str, Any]) -> str:
+    """Return an object as lines of text, and a typed result (see ToolResult) by its kind."""
+    kind, entity, query = (result.get(key) for key in ("kind", "entity", "query"))
+    if kind == "ambiguous":
+        return Ambiguous(str(entity or ""), str(query), list(result.get("matches") or [])).in_words
+    if kind == "not_found":
+        return NotFound(str(entity or ""), str(query)).in_words
+    for key in ("preview", "message"):
+        if kind and isinstance(result.get(key), str):
+            return str(result[key])
+    return "\n".join(f"{key}: {plain(value)}" for key, value in result.items() if key != "kind") or "nothing"

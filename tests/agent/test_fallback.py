@@ -15,7 +15,7 @@ from sayso.agent.providers.base import (
     RequestRefusedError,
     acall,
     astream_call,
-    joined,
+    join_items,
 )
 from sayso.agent.providers.fallback import FallbackProvider, fallback_listener
 from sayso.agent.providers.testing import LocalProvider
@@ -322,7 +322,7 @@ def test_any_one_method_is_enough_for_all_four(name):
     provider, asked = FallbackProvider([OneDoor()]), REQUEST.as_kwargs()
     answer = (Message(Role.ASSISTANT, "[local provider: big] hi"), UsageStats(model="big", provider="local"))
     assert provider.complete(**asked) == answer == asyncio.run(provider.acomplete(**asked))
-    assert joined(provider.stream(**asked)) == answer == hear(provider)[0]
+    assert join_items(provider.stream(**asked)) == answer == hear(provider)[0]
 
 
 def test_a_stream_for_sync_code_can_be_left():

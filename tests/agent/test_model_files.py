@@ -43,7 +43,7 @@ def texts(shown: Sequence[object]) -> list[str]:
 def test_file_that_cannot_be_shown_is_not_read():
     """Its size is known: forty of them at once would be in memory for nothing."""
     store = Store()
-    (shown,) = asyncio.run(files(store).of(sent(5000, 900, 200)))
+    (shown,) = asyncio.run(files(store).read(sent(5000, 900, 200)))
     assert store.read == [900]
     assert [type(file) for file in shown.files] == [str, Binary, str]
     assert "5000 bytes, more than can be shown" in texts([shown])[0]
@@ -56,7 +56,7 @@ def test_large_text_is_cut_and_its_length_told():
     reads = FileReading(lambda _: text.encode(), [], 1000, 1000)
     assert (
         "its first 20000 of 300000 characters"
-        in texts(asyncio.run(reads.of(sent(1_200_000, mime_type="text/plain"))))[0]
+        in texts(asyncio.run(reads.read(sent(1_200_000, mime_type="text/plain"))))[0]
     )
 
 

@@ -122,11 +122,11 @@ def test_a_name_that_no_tool_can_have_is_not_written(caplog):
 
 def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
     """Of more than there is room for, the oldest is forgotten."""
-    monkeypatch.setattr(lines, "MOST_RUNS", 2)
+    monkeypatch.setattr(lines, "MAX_RUNS", 2)
     observer = LoggingObserver()
     for number in range(5):
         observer.on_llm_start(f"r{number}", MESSAGES, "m", "s")
-    assert len(observer._asked) == 2
+    assert len(observer._llm_starts) == 2
 
 
 def test_a_run_that_ends_without_an_answer_is_forgotten():
@@ -134,7 +134,7 @@ def test_a_run_that_ends_without_an_answer_is_forgotten():
     observer = LoggingObserver()
     observer.on_llm_start("r1", MESSAGES, "m", "s")
     observer.on_run_end("r1", RESULT)
-    assert observer._asked == {}
+    assert observer._llm_starts == {}
 
 
 def test_a_level_that_nobody_logs_costs_no_line(caplog):

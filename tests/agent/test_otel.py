@@ -27,8 +27,8 @@ from sayso.agent import (
     ToolCall,
     UsageStats,
 )
+from sayso.agent.observability import conventions as gen_ai
 from sayso.agent.observability import otel
-from sayso.agent.observability import otel as gen_ai
 from sayso.agent.observability.otel import OpenTelemetryObserver
 
 SECRET = "s3cret"
@@ -164,7 +164,7 @@ def test_a_run_that_ended_hears_nothing_more():
 
 def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
     """The oldest ends, as an error."""
-    monkeypatch.setattr(otel, "MOST_RUNS", 2)
+    monkeypatch.setattr(otel, "MAX_RUNS", 2)
     stage = Stage()
     for number in range(5):
         stage.begin(f"r{number}")

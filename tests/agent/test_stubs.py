@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, tool
-from sayso.agent.providers.base import ProviderRequest, astream_call, joined
+from sayso.agent.providers.base import ProviderRequest, astream_call, join_items
 from sayso.agent.providers.testing import LocalProvider, ScriptedProvider
 
 
@@ -47,7 +47,7 @@ def test_all_doors_say_the_same(words):
     """No space and no line gets lost on the way."""
     asked, provider = request(Message(Role.USER, words)), LocalProvider()
     answer = provider.complete(**asked)
-    assert answer == joined(provider.stream(**asked)) == asyncio.run(provider.acomplete(**asked))
+    assert answer == join_items(provider.stream(**asked)) == asyncio.run(provider.acomplete(**asked))
     heard = []
 
     async def hear(piece):

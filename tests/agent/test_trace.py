@@ -7,8 +7,7 @@ from typing import get_args
 
 import pytest
 
-from sayso.agent.observability.otel import root_id
-from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep
+from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep, root_span_id
 
 SEEDS = {
     "llm_call",
@@ -168,4 +167,4 @@ def test_a_nested_run_is_below_its_parent():
     (root,) = trace_of(parent_run_id="outer run").to_otel_spans()
     (outer,) = trace_of(run_id="outer run").to_otel_spans()
     assert root["trace_id"] == outer["trace_id"] != "outer run"
-    assert root["parent_span_id"] == outer["span_id"] == root_id("outer run")
+    assert root["parent_span_id"] == outer["span_id"] == root_span_id("outer run")

@@ -34,7 +34,7 @@ def test_threads_lose_no_count():
 def test_a_long_lived_agent_does_not_grow(monkeypatch):
     """Neither by questions nor by names that a model thinks of; the totals stay right."""
     monkeypatch.setattr(usage, "MAX_TOOLS", 3)
-    spent, counted = AgentUsage(most_iterations=5), AgentAnalytics()
+    spent, counted = AgentUsage(max_iterations=5), AgentAnalytics()
     for number in range(50):
         spent.add_usage(QUESTION, f"tool_{number}")
         counted.record_tool_call(f"tool_{number}", success=True, duration=0.0)
@@ -83,7 +83,7 @@ def test_usage_is_readable():
     assert str(spent).splitlines() == [
         "Tokens: 1,200 (1,000 prompt, 200 completion)",
         "Cost: $0.012500",
-        "Questions to models: 1",
+        "Model calls: 1",
         "Tools:",
         "  search: 1",
     ]

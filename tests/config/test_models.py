@@ -85,7 +85,7 @@ def test_a_missing_key_is_told_with_its_line_and_cure(tmp_path: Path, vendor: st
 
 def test_a_missing_library_is_told_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Before the first question."""
-    monkeypatch.setattr("sayso.agent.providers.vendor._is_there", lambda name: name != "anthropic")
+    monkeypatch.setattr("sayso.agent.providers.vendor._is_installed", lambda name: name != "anthropic")
     said = refusal(tmp_path, "{model: anthropic:m, api_key: '${KEY}'}")
     assert said.endswith(f"agent.model: the library 'anthropic' is missing: {install_command('anthropic')}")
 
@@ -124,7 +124,7 @@ def test_the_words_for_a_model_become_its_provider(tmp_path: Path, monkeypatch: 
     assert (local.default_model, local._base_url) == ("llama3.2:1b", "http://gpu:11434/v1")
     frugal = provider(tmp_path, "{model: anthropic:m, api_key: '${KEY}', cache_prompt: false}")
     assert isinstance(frugal, AnthropicProvider)
-    assert not frugal._settings()
+    assert not frugal._vendor_settings()
 
 
 def test_fallbacks_are_asked_in_their_order_and_in_words_where_tools_are_not_native(tmp_path: Path):

@@ -173,8 +173,8 @@ def test_no_variable_of_ours_shows_the_key(provider: VendorProvider) -> None:
     """Reports of errors print them."""
 
     async def shown() -> str:
-        async with provider._exchange(asked().as_kwargs()) as exchange:
-            return repr(exchange)
+        async with provider._model_request(asked().as_kwargs()) as request:
+            return repr(request)
 
     assert KEY not in asyncio.run(shown())
 

@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai.models.openai import OpenAIChatModel
 
 from sayso.agent.messages import ToolCall
-from sayso.agent.providers.pydantic_ai.request import Renumbering
+from sayso.agent.providers.pydantic_ai.request import CallNumbers
 from sayso.agent.providers.vendors import OllamaProvider
 from tests.vendors.conftest import Server
 from tests.vendors.test_contract import called, pieces, stock
@@ -27,8 +27,8 @@ def streamed(server: Server) -> list[Any]:
 
 def numbers(*deltas: tuple[int, str]) -> list[int]:
     """The numbers that deltas of these indices and ids are given."""
-    numbering = Renumbering()
-    return [numbering.number(ChoiceDeltaToolCall(index=index, id=given or None)) for index, given in deltas]
+    call_numbers = CallNumbers()
+    return [call_numbers.number(ChoiceDeltaToolCall(index=index, id=given or None)) for index, given in deltas]
 
 
 def test_parallel_calls_of_one_number_stay_apart(server: Server) -> None:

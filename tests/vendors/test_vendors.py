@@ -24,8 +24,9 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.observability.otel import OpenTelemetryObserver
 from sayso.agent.providers import vendor
 from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
+from sayso.agent.providers.clients import Clients
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.vendor import Clients, VendorProvider
+from sayso.agent.providers.vendor import VendorProvider
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
 from sayso.channels.i18n.texts import catalogue, texts_for
 from sayso.channels.types import Media

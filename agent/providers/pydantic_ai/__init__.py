@@ -1,1 +1,1 @@
-"""Wire: what imports the library that speaks to vendors. It is imported itself only when a model is first asked."""
+"""The backend of the vendors' providers. It imports pydantic-ai, and is itself imported when a model is first asked."""

@@ -67,12 +67,12 @@ def _let_ids_be(whole: Any, answer: Message, run: RunState) -> Message:
 
 
 async def _let_errors_out(whole: Any, provider: Any, request: Any) -> Any:
-    return await base._ask(provider, request.as_kwargs())
+    return await base._complete(provider, request.as_kwargs())
 
 
 async def _believe_anything(whole: Any, provider: Any, request: Any) -> Any:
     try:
-        return await base._ask(provider, request.as_kwargs())
+        return await base._complete(provider, request.as_kwargs())
     except Exception as exc:
         raise base.ProviderError("down") from exc
 

@@ -15,7 +15,7 @@ from sayso.agent.guards.pipeline import (
     GuardrailBlocked,
     GuardrailResult,
     GuardrailsPipeline,
-    guarded,
+    apply_guardrails,
 )
 from tests.agent.guards.fakes import Diary
 
@@ -54,7 +54,7 @@ class Sees(Guardrail):
 
 def run(pipeline: GuardrailsPipeline, text: str, diary: Diary, stage: str = "input") -> str:
     """One text through the pipeline."""
-    return asyncio.run(guarded(pipeline, stage, text, diary))
+    return asyncio.run(apply_guardrails(pipeline, stage, text, diary))
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -119,7 +119,7 @@ def test_text_that_passes_leaves_no_trace() -> None:
     diary = Diary()
     pipeline = GuardrailsPipeline(output=[LengthGuardrail(1)])
     assert run(pipeline, "hello", diary) == "hello"
-    assert asyncio.run(guarded(None, "output", "hello", diary)) == "hello"
+    assert asyncio.run(apply_guardrails(None, "output", "hello", diary)) == "hello"
     assert (diary.noted, diary.told) == ([], [])
 
 

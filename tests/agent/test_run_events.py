@@ -1,4 +1,4 @@
-"""Chronicle: whoever watches a run never stops it."""
+"""RunEvents: an observer never stops the run it watches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sayso.agent import UsageStats
-from sayso.agent.observability import dispatcher as chronicle
+from sayso.agent.observability import dispatcher
 from sayso.agent.observability.dispatcher import RunEvents, wait_for_observers
 from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
 
@@ -87,7 +87,7 @@ async def test_an_error_is_logged_once_for_each_observer_and_event(caplog):
         ("Hears", "usage", "ValueError"),
         ("Hears", "usage", "KeyError"),
     ]
-    assert all(record["at"].startswith("test_chronicle.py:") for record in records)
+    assert all(record["at"].startswith("test_run_events.py:") for record in records)
     assert "secret" not in str(records)
 
 
@@ -126,7 +126,7 @@ async def test_waiting_for_observers_ends_when_its_time_is_up():
 @in_loop
 async def test_events_under_way_are_bounded(monkeypatch, caplog):
     """What hangs for ever does not fill the memory; what is lost is logged."""
-    monkeypatch.setattr(chronicle, "MOST_UNDER_WAY", 2)
+    monkeypatch.setattr(dispatcher, "MAX_BACKGROUND_EVENTS", 2)
     observer = Listens()
     told = RunEvents([observer])
     for number in range(5):
@@ -134,7 +134,7 @@ async def test_events_under_way_are_bounded(monkeypatch, caplog):
     observer.gate.set()
     assert await wait_for_observers(5)
     assert observer.heard == [0, 1]
-    assert [vars(record)["reason"] for record in caplog.records] == ["Overburdened"]
+    assert [vars(record)["reason"] for record in caplog.records] == ["ObserversOverloaded"]
 
 
 @in_loop
@@ -214,8 +214,8 @@ def test_two_runs_have_different_ids():
 
 def test_whether_anybody_listens():
     """For those who would have to make something only to tell it."""
-    assert not RunEvents().is_heard
-    assert RunEvents([AgentObserver()]).is_heard
+    assert not RunEvents().has_observers
+    assert RunEvents([AgentObserver()]).has_observers
 
 
 def test_a_step_is_dated_from_its_beginning():
@@ -238,12 +238,12 @@ def test_a_long_result_is_cut_in_the_trace(chars, kept):
 def test_what_side_questions_cost_adds_up():
     """Apart from the loop's own."""
     told = RunEvents()
-    told.spent(UsageStats(1, 2, 3, 0.5))
-    told.spent(UsageStats(1, 2, 3, 0.5))
+    told.add_side_usage(UsageStats(1, 2, 3, 0.5))
+    told.add_side_usage(UsageStats(1, 2, 3, 0.5))
     assert (told.side_usage.total_tokens, told.side_usage.cost_usd) == (6, 1.0)
 
 
-def test_the_log_of_the_chronicle_is_quiet_by_itself(caplog):
+def test_the_log_of_run_events_is_quiet_by_itself(caplog):
     """Nobody listens, nothing is said."""
     with caplog.at_level(logging.DEBUG):
         asyncio.run(RunEvents().tell("usage", 1))

@@ -1,0 +1,70 @@
+"""Names that OpenTelemetry's semantic conventions for generative AI give to attributes, operations and metrics."""
+
+from __future__ import annotations
+
+OPERATION = "gen_ai.operation.name"
+AGENT_NAME = "gen_ai.agent.name"
+CONVERSATION = "gen_ai.conversation.id"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+RESPONSE_ID = "gen_ai.response.id"
+OUTPUT_TYPE = "gen_ai.output.type"
+REQUEST_STREAM = "gen_ai.request.stream"
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105  # the name of an attribute
+SERVER_ADDRESS, SERVER_PORT = "server.address", "server.port"
+HTTP_STATUS = "http.response.status_code"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_TYPE = "gen_ai.tool.type"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
+ERROR_TYPE = "error.type"
+
+#: Content of messages and tool calls: written only with `include_content`.
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+
+#: Request settings: a vendor's name -> the name in the conventions.
+REQUEST_SETTINGS = {
+    "max_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "topP": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "topK": "gen_ai.request.top_k",
+    "seed": "gen_ai.request.seed",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "frequencyPenalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "presencePenalty": "gen_ai.request.presence_penalty",
+    "stop": "gen_ai.request.stop_sequences",
+    "stop_sequences": "gen_ai.request.stop_sequences",
+    "stopSequences": "gen_ai.request.stop_sequences",
+}
+
+#: Our name of a provider -> its name in the conventions, where they differ.
+PROVIDER_NAMES = {"gemini": "gcp.gemini"}
+
+#: Metrics with the bucket boundaries that the conventions recommend.
+TOKEN_USAGE, OPERATION_DURATION = "gen_ai.client.token.usage", "gen_ai.client.operation.duration"
+TOKEN_BUCKETS = tuple(4**exponent for exponent in range(14))
+SECONDS_BUCKETS = tuple(0.01 * 2**exponent for exponent in range(14))
+
+#: Names of our own, for what the conventions do not cover.
+RUN_ID = "sayso.run_id"
+COST_USD = "sayso.cost_usd"
+STEP = "sayso.step"
+FAILURE = "sayso.failure"
+CUT_OFF = "sayso.answers.cut_off"
+STOP_REASON = "sayso.stop_reason"
+ITERATIONS = "sayso.iterations"
+
+#: The operations, and the `error.type` of an error whose class is unknown.
+INVOKE_AGENT, CHAT, EXECUTE_TOOL, OTHER = "invoke_agent", "chat", "execute_tool", "_OTHER"
