@@ -1,1 +1,1 @@
-"""Examples: what a project built on Sayso looks like."""
+"""Example tools, as a project that uses Sayso would write them."""

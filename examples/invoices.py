@@ -1,4 +1,4 @@
-"""An invoice desk: the tools behind the demo, over a small SQLite file that is made on first use."""
+"""Invoice tools of the demo, on a small SQLite file that is created on first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Status = Literal["open", "paid", "overdue", "refunded"]
 
 #: The name of the data file.
 FILE = "invoices.sqlite3"
-#: Seconds that each section of the sales report takes, so that streaming can be seen.
+#: Pause before each section of the sales report, in seconds, so that streaming can be seen.
 SECTION_SECONDS = 0.2
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -44,7 +44,7 @@ CREATE TABLE ledger (
     what TEXT NOT NULL,
     id TEXT NOT NULL,
     at TEXT NOT NULL,
-    action TEXT UNIQUE  -- the confirmed action, where one effect must never be booked twice
+    action TEXT UNIQUE  -- the id of the confirmed action, so that it cannot be recorded twice
 ) STRICT;
 """
 
@@ -55,7 +55,7 @@ UPDATE invoices SET
 WHERE id = :id
 """
 
-#: Number, customer, day of issue, cents, status.
+#: Number, customer, date of issue, amount in cents, status.
 _SEED: tuple[tuple[int, str, str, int, Status], ...] = (
     (1, "Hopper & Sons", "2026-01-08", 89_000, "paid"),
     (3, "Ada Lovelace Ltd", "2026-01-19", 64_050, "paid"),
@@ -88,7 +88,7 @@ _SEED: tuple[tuple[int, str, str, int, Status], ...] = (
 
 @tool(description="List invoices, all of them or only those with one status", read_only=True)
 def list_invoices(status: Status | None = None) -> str:
-    """One line per invoice, and the total."""
+    """Return the total and one line per invoice."""
     rows = [row for row in _invoices() if status in (None, row["status"])]
     if not rows:
         return f"There are no {status or ''} invoices.".replace("  ", " ")
@@ -104,10 +104,14 @@ def list_invoices(status: Status | None = None) -> str:
     param_metadata={"query": {"description": "An invoice number such as INV-42, or part of a customer's name"}},
 )
 def find_invoice(query: str) -> str | ToolResult:
-    """The invoice, or a typed result when none or several match."""
+    """Return the invoice, or a typed result if none or several match."""
     exact = _find(query)
     words = query.casefold().split()
-    matches = [exact] if exact else [row for row in _invoices() if words and _names(row, words)]
+    matches = (
+        [exact]
+        if exact
+        else [row for row in _invoices() if words and all(word in row["customer"].casefold() for word in words)]
+    )
     if not matches:
         return NotFound(entity="invoice", query=query)
     if len(matches) > 1:
@@ -116,7 +120,7 @@ def find_invoice(query: str) -> str | ToolResult:
 
 
 def preview_delete(invoice_id: str) -> str | ToolResult:
-    """The words the user says yes to, or NotFound when there is nothing to delete."""
+    """Return the text that the user confirms, or NotFound if there is nothing to delete."""
     row = _find(invoice_id)
     if row is None:
         return NotFound(entity="invoice", query=invoice_id)
@@ -124,13 +128,13 @@ def preview_delete(invoice_id: str) -> str | ToolResult:
 
 
 def restore_invoice(invoice_id: str) -> str:
-    """Take a deleted invoice out of the bin again."""
+    """Move a deleted invoice from the bin back to the invoices."""
     key = _key(invoice_id)
-    with _transaction("IMMEDIATE") as desk:
-        if not desk.execute("INSERT OR IGNORE INTO invoices SELECT * FROM bin WHERE id = ?", (key,)).rowcount:
+    with _transaction("IMMEDIATE") as database:
+        if not database.execute("INSERT OR IGNORE INTO invoices SELECT * FROM bin WHERE id = ?", (key,)).rowcount:
             return f"Nothing was restored: invoice {key} is not in the bin."
-        desk.execute("DELETE FROM bin WHERE id = ?", (key,))
-        _book(desk, "restore", key)
+        database.execute("DELETE FROM bin WHERE id = ?", (key,))
+        _record(database, "restore", key)
     return f"Invoice {key} is back."
 
 
@@ -142,26 +146,26 @@ def restore_invoice(invoice_id: str) -> str:
     param_metadata={"invoice_id": {"description": "The invoice number, such as INV-42"}},
 )
 def delete_invoice(invoice_id: str) -> str:
-    """Delete the invoice, if it is still there."""
+    """Delete the invoice if it still exists."""
     key = _key(invoice_id)
-    with _transaction("IMMEDIATE") as desk:
-        if not _move_to_bin(desk, key):
+    with _transaction("IMMEDIATE") as database:
+        if not _move_to_bin(database, key):
             return f"Nothing was deleted: there is no invoice {key}."
     return f"Invoice {key} is deleted."
 
 
-def _move_to_bin(desk: sqlite3.Connection, key: str) -> bool:
-    desk.execute("CREATE TABLE IF NOT EXISTS bin AS SELECT * FROM invoices WHERE 0")
-    desk.execute("INSERT INTO bin SELECT * FROM invoices WHERE id = ?", (key,))
-    if not desk.execute("DELETE FROM invoices WHERE id = ?", (key,)).rowcount:
+def _move_to_bin(database: sqlite3.Connection, key: str) -> bool:
+    database.execute("CREATE TABLE IF NOT EXISTS bin AS SELECT * FROM invoices WHERE 0")
+    database.execute("INSERT INTO bin SELECT * FROM invoices WHERE id = ?", (key,))
+    if not database.execute("DELETE FROM invoices WHERE id = ?", (key,)).rowcount:
         return False
-    _book(desk, "delete", key)
+    _record(database, "delete", key)
     return True
 
 
 def preview_write_off() -> str | ToolResult:
-    """The invoices that would go, or NotFound when none is overdue."""
-    rows = _overdue()
+    """Return the invoices that would be deleted, or NotFound if none is overdue."""
+    rows = [row for row in _invoices() if row["status"] == "overdue"]
     if not rows:
         return NotFound(entity="invoice", query="overdue")
     total = _euros(sum(row["amount_cents"] for row in rows))
@@ -169,7 +173,7 @@ def preview_write_off() -> str | ToolResult:
 
 
 def restore_written_off(result: str) -> str:
-    """Take the invoices that were written off out of the bin again."""
+    """Move the invoices named in the tool's result back from the bin."""
     return "\n".join(map(restore_invoice, re.findall(r"INV-\d+", result)))
 
 
@@ -181,15 +185,11 @@ def restore_written_off(result: str) -> str:
     undo=restore_written_off,
 )
 def write_off_overdue() -> str:
-    """Delete all invoices that are overdue, in one step."""
-    with _transaction("IMMEDIATE") as desk:
-        rows = desk.execute("SELECT id FROM invoices WHERE status = 'overdue' ORDER BY number").fetchall()
-        gone = [row["id"] for row in rows if _move_to_bin(desk, row["id"])]
-    return f"Written off: {', '.join(gone) or 'nothing'}."
-
-
-def _overdue() -> list[sqlite3.Row]:
-    return [row for row in _invoices() if row["status"] == "overdue"]
+    """Delete all overdue invoices in one transaction."""
+    with _transaction("IMMEDIATE") as database:
+        rows = database.execute("SELECT id FROM invoices WHERE status = 'overdue' ORDER BY number").fetchall()
+        deleted = [row["id"] for row in rows if _move_to_bin(database, row["id"])]
+    return f"Written off: {', '.join(deleted) or 'nothing'}."
 
 
 @tool(
@@ -198,25 +198,25 @@ def _overdue() -> list[sqlite3.Row]:
     preview="Put all invoices of this demo back as they were at the start",
 )
 def reset_demo() -> str:
-    """Forget what was deleted, refunded and written off."""
-    reset_invoices(_file())
+    """Undo everything that was deleted, refunded and written off."""
+    reset_invoices(_data_file())
     return f"All {len(_SEED)} invoices are as they were at the start."
 
 
 def reset_invoices(file: Path) -> None:
-    """Put the invoices of a data file back as they were at the start. The ledger of what was done stays."""
+    """Restore the invoices of a data file to their initial state. The ledger stays."""
     if not file.exists():
         return
-    with closing(_connect(file)) as desk, desk:
-        desk.execute("BEGIN IMMEDIATE")
-        desk.execute("DROP TABLE IF EXISTS bin")
-        desk.execute("DELETE FROM invoices")
-        desk.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
+    with closing(_connect(file)) as database, database:
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("DROP TABLE IF EXISTS bin")
+        database.execute("DELETE FROM invoices")
+        database.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
 
 
 @tool(
     description="Refund a paid invoice, in part or in full",
-    proposes=True,  # it asks by itself; what refunds is the executor
+    proposes=True,  # the tool only asks; the executor below pays back
     idempotent=True,
     param_metadata={
         "invoice_id": {"description": "The invoice number, such as INV-42"},
@@ -224,7 +224,7 @@ def reset_invoices(file: Path) -> None:
     },
 )
 def refund_invoice(invoice_id: str, amount: float) -> str | ToolResult:
-    """Propose the refund; nothing is paid back before the user's yes."""
+    """Propose the refund. Nothing is paid back before the user confirms."""
     row = _find(invoice_id)
     if row is None:
         return NotFound(entity="invoice", query=invoice_id)
@@ -243,13 +243,13 @@ def refund_invoice(invoice_id: str, amount: float) -> str | ToolResult:
 
 @executor_factory("refund")
 def refund_executor(action: PendingAction) -> Callable[[], str]:
-    """What a confirmed refund runs, rebuilt from its record. The action's id makes a second run harmless."""
+    """Return the function of a confirmed refund, built from its stored action. Its id makes a second run harmless."""
     return lambda: _refund(action.args["invoice_id"], action.args["cents"], action.pending_action_id)
 
 
 @tool(description="Draw a bar chart of the sales of one year by month", read_only=True)
 def sales_chart(year: int = 2026) -> str:
-    """A PNG beside the reply."""
+    """Attach a PNG to the reply and return the best month."""
     totals = _monthly_cents(year)
     if not any(totals):
         return f"There were no sales in {year}."
@@ -260,7 +260,7 @@ def sales_chart(year: int = 2026) -> str:
 
 @tool(description="Export all invoices as a CSV file", read_only=True)
 def export_invoices() -> str:
-    """A CSV beside the reply, amounts in EUR with a decimal point."""
+    """Attach a CSV to the reply; amounts are in EUR with a decimal point."""
     columns = ("id", "customer", "issued", "amount", "refunded", "status")
     text = io.StringIO()
     writer = csv.writer(text)
@@ -275,7 +275,7 @@ def export_invoices() -> str:
 
 @tool(description="Write a sales report of one year, section by section", streaming=True, read_only=True)
 def sales_report(year: int = 2026, _pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """The report in pieces, as they are ready."""
+    """Return the report section by section, as each is ready."""
     for section in _sections(year):
         _pause(SECTION_SECONDS)
         yield section
@@ -295,7 +295,7 @@ def _sections(year: int) -> Iterator[str]:
 
 
 def _by_customer(rows: Iterable[sqlite3.Row]) -> list[tuple[str, int]]:
-    """Net cents per customer, the largest first."""
+    """Return the net cents of each customer, the largest first."""
     cents: dict[str, int] = {}
     for row in rows:
         cents[row["customer"]] = cents.get(row["customer"], 0) + _net(row)
@@ -303,7 +303,7 @@ def _by_customer(rows: Iterable[sqlite3.Row]) -> list[tuple[str, int]]:
 
 
 def _monthly_cents(year: int) -> list[int]:
-    """What was invoiced less what was refunded, for each month."""
+    """Return the net cents of each month: invoiced minus refunded."""
     totals = [0] * 12
     for row in _invoices():
         if row["issued"].startswith(f"{year}-"):
@@ -312,15 +312,15 @@ def _monthly_cents(year: int) -> list[int]:
 
 
 def _chart(year: int, totals: list[int]) -> bytes:
-    """The PNG. Matplotlib is imported here: it is slow to load, and only this tool needs it."""
+    """Return the PNG. Matplotlib is imported here because it is slow to load and only this tool needs it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.6), dpi=170, layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     euros = [cents / 100 for cents in totals]
-    colours = ["#4f46e5" if value == max(euros) else "#a5b4fc" for value in euros]
-    bars = axes.bar(MONTHS, euros, color=colours, width=0.68, zorder=2)
+    colors = ["#4f46e5" if value == max(euros) else "#a5b4fc" for value in euros]
+    bars = axes.bar(MONTHS, euros, color=colors, width=0.68, zorder=2)
     axes.bar_label(bars, [f"{value:,.0f}" if value else "" for value in euros], padding=3, fontsize=10, color="#374151")
     axes.set_title(f"Sales {year}, EUR by month", loc="left", fontsize=15, fontweight="bold", color="#111827", pad=16)
     axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -328,33 +328,33 @@ def _chart(year: int, totals: list[int]) -> bytes:
     axes.tick_params(length=0, colors="#6b7280", labelsize=10)
     axes.spines[:].set_visible(False)
     png = io.BytesIO()
-    FigureCanvasAgg(figure)  # the figure draws on it from here on
+    FigureCanvasAgg(figure)  # registers itself with the figure
     figure.savefig(png, format="png")
     return png.getvalue()
 
 
 def _refund(invoice_id: str, cents: int, action_id: str) -> str:
-    """Pay back, once per action, if the invoice still allows it."""
+    """Pay back once per action, if the invoice still allows it."""
     try:
-        with _transaction("IMMEDIATE") as desk:
-            if not _is_booked(desk, action_id):
-                _check_refundable(_existing(desk, invoice_id), cents)
-                desk.execute(_REFUND, {"id": invoice_id, "cents": cents})
-                _book(desk, "refund", invoice_id, action_id)
+        with _transaction("IMMEDIATE") as database:
+            if not _is_recorded(database, action_id):
+                _check_refundable(_existing(database, invoice_id), cents)
+                database.execute(_REFUND, {"id": invoice_id, "cents": cents})
+                _record(database, "refund", invoice_id, action_id)
     except ValueError as exc:
         return str(exc)
     return f"Refunded {_euros(cents)} of invoice {invoice_id}."
 
 
-def _existing(desk: sqlite3.Connection, invoice_id: str) -> sqlite3.Row:
-    row: sqlite3.Row | None = desk.execute("SELECT * FROM invoices WHERE id = ?", (invoice_id,)).fetchone()
+def _existing(database: sqlite3.Connection, invoice_id: str) -> sqlite3.Row:
+    row: sqlite3.Row | None = database.execute("SELECT * FROM invoices WHERE id = ?", (invoice_id,)).fetchone()
     if row is None:
         raise ValueError(f"Nothing was refunded: there is no invoice {invoice_id}.")
     return row
 
 
 def _check_refundable(row: sqlite3.Row, cents: int) -> None:
-    """Raise ValueError, in words for the user, when more would go back than came in."""
+    """Raise ValueError with a text for the user if more would be refunded than was paid."""
     if row["status"] in ("open", "overdue"):
         raise ValueError(f"Nothing was refunded: invoice {row['id']} is {row['status']}, so nothing was paid yet.")
     left = row["amount_cents"] - row["refunded_cents"]
@@ -365,7 +365,7 @@ def _check_refundable(row: sqlite3.Row, cents: int) -> None:
 
 
 def _cents(amount: float) -> int:
-    """Exact cents. Raises ValueError for anything that is not a positive amount in whole cents."""
+    """Return the exact cents. Raises ValueError for anything but a positive amount of whole cents."""
     cents = Decimal(str(amount)) * 100  # through str: 20.1 means 20.10, not the nearest binary fraction
     if not cents.is_finite() or cents <= 0 or cents != cents.to_integral_value():
         raise ValueError(f"Nothing was refunded: {amount!r} is not an amount in EUR, write it like 20.50.")
@@ -375,10 +375,6 @@ def _cents(amount: float) -> int:
 def _net(row: sqlite3.Row) -> int:
     cents: int = row["amount_cents"] - row["refunded_cents"]
     return cents
-
-
-def _names(row: sqlite3.Row, words: list[str]) -> bool:
-    return all(word in row["customer"].casefold() for word in words)
 
 
 def _line(row: sqlite3.Row) -> str:
@@ -398,53 +394,57 @@ def _decimal(cents: int) -> str:
 
 
 def _key(invoice_id: str) -> str:
-    """The id as stored: people also write `inv-42`, `#42` or `42`."""
+    """Return the id as it is stored. People also write `inv-42`, `#42` or `42`."""
     bare = invoice_id.strip().lstrip("#").upper()
     return f"INV-{bare}" if bare.isdecimal() else bare
 
 
 def _find(invoice_id: str) -> sqlite3.Row | None:
-    with _transaction() as desk:
-        row: sqlite3.Row | None = desk.execute("SELECT * FROM invoices WHERE id = ?", (_key(invoice_id),)).fetchone()
+    with _transaction() as database:
+        row: sqlite3.Row | None = database.execute(
+            "SELECT * FROM invoices WHERE id = ?", (_key(invoice_id),)
+        ).fetchone()
     return row
 
 
 def _invoices() -> list[sqlite3.Row]:
-    with _transaction() as desk:
-        return desk.execute("SELECT * FROM invoices ORDER BY number").fetchall()
+    with _transaction() as database:
+        return database.execute("SELECT * FROM invoices ORDER BY number").fetchall()
 
 
-def _book(desk: sqlite3.Connection, what: str, invoice_id: str, action_id: str | None = None) -> None:
-    """One ledger row per effect, in the transaction of the effect."""
+def _record(database: sqlite3.Connection, what: str, invoice_id: str, action_id: str | None = None) -> None:
+    """Add a ledger row for an effect, in the transaction of the effect."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    desk.execute("INSERT INTO ledger (what, id, at, action) VALUES (?, ?, ?, ?)", (what, invoice_id, now, action_id))
+    database.execute(
+        "INSERT INTO ledger (what, id, at, action) VALUES (?, ?, ?, ?)", (what, invoice_id, now, action_id)
+    )
 
 
-def _is_booked(desk: sqlite3.Connection, action_id: str) -> bool:
-    return desk.execute("SELECT 1 FROM ledger WHERE action = ?", (action_id,)).fetchone() is not None
+def _is_recorded(database: sqlite3.Connection, action_id: str) -> bool:
+    return database.execute("SELECT 1 FROM ledger WHERE action = ?", (action_id,)).fetchone() is not None
 
 
 @contextmanager
 def _transaction(kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED") -> Iterator[sqlite3.Connection]:
-    """One transaction on a connection of its own: tools run in threads, SQLite connections must not cross them."""
-    with closing(_connect(_file())) as desk:
-        desk.execute(f"BEGIN {kind}")
+    """Run one transaction on a new connection: tools run in threads, which must not share SQLite connections."""
+    with closing(_connect(_data_file())) as database:
+        database.execute(f"BEGIN {kind}")
         try:
-            yield desk
+            yield database
         except BaseException:
-            desk.execute("ROLLBACK")
+            database.execute("ROLLBACK")
             raise
-        desk.execute("COMMIT")
+        database.execute("COMMIT")
 
 
 def _connect(file: Path) -> sqlite3.Connection:
-    desk = sqlite3.connect(file, timeout=10, isolation_level=None)
-    desk.row_factory = sqlite3.Row
-    return desk
+    database = sqlite3.connect(file, timeout=10, isolation_level=None)
+    database.row_factory = sqlite3.Row
+    return database
 
 
-def _file() -> Path:
-    """The data file, made on first use."""
+def _data_file() -> Path:
+    """Return the data file. It is created on first use."""
     file = Path(os.environ.get("SAYSO_DATA", ".sayso")) / FILE
     if not file.exists():
         _create(file)
@@ -452,14 +452,14 @@ def _file() -> Path:
 
 
 def _create(file: Path) -> None:
-    """Make the whole file aside, then give it its name in one step: two processes may start at once."""
+    """Build the file in a temporary folder, then link it to its name in one step: two processes may start at once."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=file.parent, prefix=".invoices-") as aside:
-        draft = Path(aside) / "draft.sqlite3"
-        with closing(_connect(draft)) as desk:
-            desk.execute("PRAGMA journal_mode = WAL")
-            desk.executescript(_SCHEMA)
-            desk.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
+    with TemporaryDirectory(dir=file.parent, prefix=".invoices-") as folder:
+        draft = Path(folder) / "draft.sqlite3"
+        with closing(_connect(draft)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.executescript(_SCHEMA)
+            database.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
         with suppress(FileExistsError):  # the other process was first
             os.link(draft, file)
 

@@ -1,4 +1,4 @@
-"""Reminders: the tools behind "remind me tomorrow at 9", whose timers outlive every restart."""
+"""Reminder tools: "remind me tomorrow at 9". The timers are stored and survive restarts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sayso.agent import tool
 from sayso.agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, texts_of_turn, time_of_turn
 from sayso.pending.turns.change import Timer
 
-#: Names the time zone that people mean, such as Europe/Berlin. Without it they mean the server's.
+#: Environment variable with the users' time zone, such as Europe/Berlin. Without it, the server's zone is used.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
-#: The hour of a day that comes without one.
-MORNING = 9
+#: The hour of a reminder for a day without a time.
+DEFAULT_HOUR = 9
 
-FORMS = (
+FORMATS = (
     'Say when like this: "in 20 minutes", "at 17:30", "tomorrow at 9", "on friday at 2:30 pm", "2026-12-24", '
     '"2026-12-24T18:00" or "2026-12-24T18:00+01:00".'
 )
@@ -26,28 +26,28 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 _DELAY = re.compile(r"in (?P<count>\d{1,6}|an?|one|half an) (?P<unit>second|minute|hour|day|week)s?")
 _DAY = rf"(?:on )?(?P<day>today|tomorrow|{'|'.join(_WEEKDAYS)}|\d{{4}}-\d\d-\d\d)"
 _TIME = r"(?:at )?(?:(?P<hour>\d{1,2})(?::(?P<minute>\d\d))? ?(?P<half>[ap]m)?|(?P<named>noon|midnight))"
-_CLOCK = [re.compile(form) for form in (rf"{_DAY}(?: {_TIME})?", rf"{_TIME}(?: {_DAY})?")]
+_CLOCK_PATTERNS = [re.compile(pattern) for pattern in (rf"{_DAY}(?: {_TIME})?", rf"{_TIME}(?: {_DAY})?")]
 
 
 @tool(
     description="Remind the user of something later",
     param_metadata={
         "text": {"description": "What to remind the user of, in the user's own words"},
-        "when": {"description": FORMS},
+        "when": {"description": FORMATS},
     },
 )
 def remind_me(text: str, when: str) -> str:
-    """Set a reminder and say for when exactly, so that a misunderstanding is seen."""
+    """Set a reminder and return its exact time, so that the user notices a misunderstanding."""
     try:
         timer = remind(text, moment(when, time_of_turn(), _zone()))
-        return texts_of_turn().reminder_set(text, _told(timer.at))
+        return texts_of_turn().reminder_set(text, _format_time(timer.at))
     except (SchedulingError, ValueError) as exc:
         return f"No reminder was set. {exc}"
 
 
 @tool(description="List the user's reminders that are still to come")
 def list_reminders() -> str:
-    """One line per reminder, with the number that cancels it."""
+    """Return one line per reminder, with the number that cancels it."""
     try:
         return "\n".join(map(_line, scheduled())) or "There are no reminders."
     except SchedulingError as exc:
@@ -59,7 +59,7 @@ def list_reminders() -> str:
     param_metadata={"reminder_id": {"description": "The reminder's number, as it is listed"}},
 )
 def cancel_reminder(reminder_id: str) -> str:
-    """Take a reminder of this user back."""
+    """Cancel a reminder of this user."""
     try:
         timer = cancel_scheduled(reminder_id.strip().lstrip("#"))
     except SchedulingError as exc:
@@ -68,23 +68,23 @@ def cancel_reminder(reminder_id: str) -> str:
 
 
 def moment(phrase: str, now: float, zone: ZoneInfo | None) -> float:
-    """The Unix seconds that a phrase means to somebody in this zone (None: the server's) who says it at `now`.
+    """Return the Unix time in seconds of a phrase said at `now` in this zone (None: the server's).
 
-    Raises ValueError, in words for the user, when it is none of FORMS.
+    Raises ValueError with a text for the user if it has none of FORMATS.
     """
-    words = " ".join(phrase.casefold().replace(",", " ").split())
+    text = " ".join(phrase.casefold().replace(",", " ").split())
     try:
-        if delay := _DELAY.fullmatch(words):
+        if delay := _DELAY.fullmatch(text):
             return _after(delay, now, zone)
-        if found := next((match for form in _CLOCK if (match := form.fullmatch(words))), None):
-            return _on_the_clock(found, now, zone)
-        return _unix(datetime.fromisoformat(words.upper()), zone)
+        if clock := next((match for pattern in _CLOCK_PATTERNS if (match := pattern.fullmatch(text))), None):
+            return _next_clock_time(clock, now, zone)
+        return _unix(datetime.fromisoformat(text.upper()), zone)
     except (ValueError, OverflowError, OSError) as exc:
-        raise ValueError(f"{phrase!r} is no time that I understand. {FORMS}") from exc
+        raise ValueError(f"{phrase!r} is not a time that I understand. {FORMATS}") from exc
 
 
 def _after(delay: re.Match[str], now: float, zone: ZoneInfo | None) -> float:
-    """A number of days keeps the time of day, also over a change of the clocks."""
+    """Return the time after a delay. Days keep the time of day, also across a clock change."""
     count = {"a": 1.0, "an": 1.0, "one": 1.0, "half an": 0.5}.get(delay["count"]) or float(delay["count"])
     unit = delay["unit"]
     if unit in _SECONDS:
@@ -92,15 +92,15 @@ def _after(delay: re.Match[str], now: float, zone: ZoneInfo | None) -> float:
     return _unix(_local(now, zone) + timedelta(days=count * (7 if unit == "week" else 1)), zone)
 
 
-def _on_the_clock(found: re.Match[str], now: float, zone: ZoneInfo | None) -> float:
-    """A time without a day is the next one; so is a weekday."""
+def _next_clock_time(match: re.Match[str], now: float, zone: ZoneInfo | None) -> float:
+    """Return the next such time. A time without a day, or with a weekday, may be today if it is still to come."""
     today = _local(now, zone)
-    at = _day(found["day"], today).replace(
-        hour=_hour(found), minute=int(found["minute"] or 0), second=0, microsecond=0
+    at = _day(match["day"], today).replace(
+        hour=_hour(match), minute=int(match["minute"] or 0), second=0, microsecond=0
     )  # fmt: skip
-    if at <= today and found["day"] is None:
+    if at <= today and match["day"] is None:
         at += timedelta(days=1)
-    if at <= today and found["day"] in _WEEKDAYS:
+    if at <= today and match["day"] in _WEEKDAYS:
         at += timedelta(days=7)
     return _unix(at, zone)
 
@@ -113,30 +113,30 @@ def _day(name: str | None, today: datetime) -> datetime:
     return datetime.fromisoformat(name)
 
 
-def _hour(found: re.Match[str]) -> int:
-    if found["named"]:
-        return 12 if found["named"] == "noon" else 0
-    if found["hour"] is None:
-        return MORNING
-    hour = int(found["hour"])
-    if not found["half"]:
+def _hour(match: re.Match[str]) -> int:
+    if match["named"]:
+        return 12 if match["named"] == "noon" else 0
+    if match["hour"] is None:
+        return DEFAULT_HOUR
+    hour = int(match["hour"])
+    if not match["half"]:
         return hour
     if not 1 <= hour <= 12:
-        raise ValueError(f"{hour} {found['half']} is no time of day")
-    return hour % 12 + (12 if found["half"] == "pm" else 0)
+        raise ValueError(f"{hour} {match['half']} is not a time of day")
+    return hour % 12 + (12 if match["half"] == "pm" else 0)
 
 
 def _zone() -> ZoneInfo | None:
-    """The zone that people mean. Raises ValueError when the variable names none."""
+    """Return the users' zone. Raises ValueError if the variable does not name one."""
     name = os.environ.get(ZONE_VARIABLE)
     try:
         return ZoneInfo(name) if name else None
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-        raise ValueError(f"{ZONE_VARIABLE} names no time zone: {name!r}. Write it like Europe/Berlin.") from exc
+        raise ValueError(f"{ZONE_VARIABLE} is not a time zone: {name!r}. Write it like Europe/Berlin.") from exc
 
 
 def _local(at: float, zone: ZoneInfo | None) -> datetime:
-    """What clocks on the wall show, without a zone: days are counted on it."""
+    """Return the local time without its zone, in which days can be added."""
     return datetime.fromtimestamp(at, zone).replace(tzinfo=None)
 
 
@@ -144,11 +144,11 @@ def _unix(wall: datetime, zone: ZoneInfo | None) -> float:
     return (wall if wall.tzinfo else wall.replace(tzinfo=zone)).timestamp()
 
 
-def _told(at: float) -> str:
-    """The time in figures, which read the same in every language, and the zone it is meant in."""
+def _format_time(at: float) -> str:
+    """Return the time in digits, which read the same in every language, and its zone."""
     wall = datetime.fromtimestamp(at, _zone()).astimezone(_zone())
     return f"{wall:%Y-%m-%d %H:%M} ({os.environ.get(ZONE_VARIABLE) or wall.tzname()})"
 
 
 def _line(timer: Timer) -> str:
-    return f"{timer.id}: {timer.note}, {_told(timer.at)}"
+    return f"{timer.id}: {timer.note}, {_format_time(timer.at)}"

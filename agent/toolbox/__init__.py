@@ -1,4 +1,4 @@
-"""Open_toolbox()."""
+"""Ready-made tools in families. Each family is a module of this package; `open_toolbox` returns its tools."""
 
 from __future__ import annotations
 
@@ -11,58 +11,50 @@ from sayso.agent.extras import install_command
 from sayso.agent.tools.errors import ToolLoadError, did_you_mean
 from sayso.agent.tools.tool import Tool
 
-#: The families, each a module of this package with a function `tools(folder, hosts)`.
-FAMILIES = ("calculator", "charts", "dates", "documents", "fetch", "files", "tables", "text", "units")
-
-
-#: Those that are nothing without a folder.
-NEED_FOLDER = frozenset({"files"})
+#: The families. Each is a module of this package with a function `tools(folder, hosts)`.
+FAMILIES = ("calculator", "charts", "dates", "documents", "files", "tables", "text", "units", "web")
+#: Names listed in an error message, and characters of each.
+_LISTED_NAMES, _LISTED_CHARS = 20, 60
 
 
 def open_toolbox(names: Sequence[str], *, folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of these families, in their order, each once.
+    """Return the tools of these families, in order, each tool once.
 
-    `folder` is what `files` and `tables` may read; `hosts` the only ones that `fetch` may ask (`api.example.com`,
-    `*.example.com`), none for every public one. Raises ToolLoadError for an unknown family, a setting that no family
-    here reads, a folder that is missing, and a library that is not installed.
+    `folder` is the one folder that `files` and `tables` may read. `hosts` are the only hosts that `web` may ask
+    (`api.example.com`, `*.example.com`); if empty, every public host is allowed. Raises ToolLoadError for an unknown
+    family, a setting that no opened family reads, a missing folder, or a library that is not installed.
     """
     if isinstance(names, str):
         raise ToolLoadError(f"toolbox {names!r} is a text: write a list, [{names}]")
-    families = list(dict.fromkeys(_known(name) for name in names))
+    families = list(dict.fromkeys(names))
+    for name in families:
+        if name not in FAMILIES:
+            hint = did_you_mean(name, FAMILIES, "{} ")
+            raise ToolLoadError(f"unknown toolbox {name!r}; {hint}known: {list(FAMILIES)!r}")
     _check_settings(families, folder, hosts)
-    return [tool for family in families for tool in _open(family, folder, tuple(hosts))]
-
-
-def _known(name: str) -> str:
-    if name in FAMILIES:
-        return name
-    raise ToolLoadError(f"unknown toolbox {name!r}; {did_you_mean(name, FAMILIES, '{} ')}known: {list(FAMILIES)!r}")
+    modules = [importlib.import_module(f"sayso.agent.toolbox.{family}") for family in families]
+    return [tool for module in modules for tool in module.tools(folder, tuple(hosts))]
 
 
 def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequence[str]) -> None:
-    """A setting that nobody reads is a mistake about what is allowed."""
-    if folder is None and (lacking := NEED_FOLDER & set(families)):
-        raise ToolLoadError(f"toolbox {sorted(lacking)!r} needs folder: the one folder whose files it may read")
+    """Raise ToolLoadError for a setting that no opened family reads: it is a mistake about what is allowed."""
+    if folder is None and "files" in families:
+        raise ToolLoadError("toolbox 'files' needs folder: the one folder whose files it may read")
     if folder is not None and not {"files", "tables"} & set(families):
         raise ToolLoadError(
-            f"toolbox folder {str(folder)!r} is read by 'files' and 'tables' only; open one or leave it"
+            f"toolbox folder {str(folder)!r} is read by 'files' and 'tables' only: open one of them, or remove folder"
         )
     if folder is not None and not folder.is_dir():
-        raise ToolLoadError(f"toolbox folder {str(folder)!r} is no folder: create it or name another")
+        raise ToolLoadError(f"toolbox folder {str(folder)!r} does not exist: create it or name another")
     if isinstance(hosts, str):
         raise ToolLoadError(f"toolbox hosts {hosts!r} is a text: write a list, [{hosts}]")
-    if hosts and "fetch" not in families:
-        raise ToolLoadError(f"toolbox hosts {list(hosts)!r} are read by 'fetch' only; open it or leave them")
-
-
-def _open(family: str, folder: Path | None, hosts: tuple[str, ...]) -> list[Tool]:
-    opened: list[Tool] = importlib.import_module(f"sayso.agent.toolbox.{family}").tools(folder, hosts)
-    return opened
+    if hosts and "web" not in families:
+        raise ToolLoadError(f"toolbox hosts {list(hosts)!r} are read by 'web' only: open it, or remove hosts")
 
 
 def need(family: str, *modules: str) -> None:
-    """Raise ToolLoadError, with the cure, when a library is missing. Imports nothing."""
-    missing = [name for name in modules if not _is_installed(name)]
+    """Raise ToolLoadError, with the install command, if a library is missing. Imports none of them."""
+    missing = [module for module in modules if not _is_installed(module)]
     if missing:
         raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {install_command('toolbox')}")
 
@@ -70,15 +62,12 @@ def need(family: str, *modules: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # a module that somebody blocked
+    except ValueError:  # sys.modules holds None for it
         return False
 
 
-#: Names that are shown, and characters of each.
-SHOWN, SHOWN_CHARS = 20, 60
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first of the names, and how many more there are."""
-    some = [name[:SHOWN_CHARS] for name in names[:SHOWN]]
-    return f"{some!r} and {len(names) - SHOWN} more" if len(names) > SHOWN else f"{some!r}"
+def list_names(names: Sequence[str]) -> str:
+    """Return the first names for a message, and how many more there are."""
+    first = [name[:_LISTED_CHARS] for name in names[:_LISTED_NAMES]]
+    more = f" and {len(names) - _LISTED_NAMES} more" if len(names) > _LISTED_NAMES else ""
+    return f"{first!r}{more}"

@@ -1,4 +1,4 @@
-"""Calculator: exact decimal arithmetic on an expression, in bounded digits and so in bounded time."""
+"""The tool `calculate`: decimal arithmetic with a limited number of digits, and so in limited time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sayso.agent.toolbox.tables import shown
+from sayso.agent.toolbox.tables import format_number
 from sayso.agent.tools.tool import Tool, tool
 
 #: Characters of the longest expression.
 MAX_EXPRESSION_CHARS = 500
-#: Significant digits that are counted in. Powers cost no more than that, whatever their exponent.
+#: Significant digits of the calculation. They bound the cost of powers, whatever the exponent.
 DIGITS = 60
 #: Largest power of ten that a result may have.
 MAX_EXPONENT = 9999
@@ -45,12 +45,12 @@ _NAMES: Mapping[str, Decimal] = {
     "e": Decimal("2.71828182845904523536028747135266249775724709369995957496696763"),
     "tau": Decimal("6.28318530717958647692528676655900576839433879875021164194988918"),
 }
-_SIGNS = str.maketrans(
+_SIGN_REPLACEMENTS = str.maketrans(
     {"\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "\u2212": "-", "\u2013": "-", "^": "**", "π": " pi "}
 )
-#: "percent_of" stands for it, between two power signs: they hold tighter than all others, as in 200 / 10% of 50.
+#: Replaced by the name percent_of between two power signs, which bind tightest: 200 / 10% of 50 is 200 / 5.
 _PERCENT_OF = re.compile(r"%\s{0,9}of\b", re.IGNORECASE)
-_PERCENT_LEFT = re.compile(r"%\s*(?:$|[-+*/)])")
+_LONE_PERCENT = re.compile(r"%\s*(?:$|[-+*/)])")
 
 
 @tool(
@@ -72,31 +72,31 @@ def calculate(
         ),
     ],
 ) -> str:
-    """The expression and its value. Raises ValueError, which says what to change."""
+    """Return the expression and its value. Raises ValueError, which says what to change."""
     text = expression.strip().rstrip("=? ")
-    with _bounded(text) as context:
-        value = _value(_parsed(text))
+    with _limited_context(text) as context:
+        value = _value(_parse(text))
     if not value.is_finite():
         raise ValueError(f"{text!r} is infinite")
-    told = shown(value)
-    exact = Decimal(told) == value and not context.flags[Inexact]
-    return f"{text} {'=' if exact else '≈'} {told}"
+    result = format_number(value)
+    exact = Decimal(result) == value and not context.flags[Inexact]
+    return f"{text} {'=' if exact else '≈'} {result}"
 
 
 def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of this family."""
+    """Return the tools of this family."""
     return [calculate]
 
 
 @contextmanager
-def _bounded(text: str) -> Iterator[Context]:
-    """Digits, exponents and nesting have an end here; what goes beyond is told in words."""
+def _limited_context(text: str) -> Iterator[Context]:
+    """Limit digits and exponents. Whatever goes beyond a limit raises ValueError with the reason."""
     context = Context(
         prec=DIGITS, Emax=MAX_EXPONENT, Emin=-MAX_EXPONENT, traps=[InvalidOperation, DivisionByZero, Overflow]
     )
     try:
-        with localcontext(context) as used:
-            yield used
+        with localcontext(context) as active:
+            yield active
     except DivisionByZero as exc:
         raise ValueError(f"{text!r} divides by zero") from exc
     except (Overflow, OverflowError) as exc:
@@ -109,20 +109,20 @@ def _bounded(text: str) -> Iterator[Context]:
         raise ValueError(f"{text!r} is nested too deeply: calculate it in steps") from exc
 
 
-def _parsed(text: str) -> ast.expr:
-    if _PERCENT_LEFT.search(text):
+def _parse(text: str) -> ast.expr:
+    if _LONE_PERCENT.search(text):
         raise ValueError(f"{text!r}: a percentage of what? Write '15% of 80', or 0.15; a % b is the remainder")
-    spelled = _PERCENT_OF.sub("**percent_of**", text.translate(_SIGNS)).strip()
+    source = _PERCENT_OF.sub("**percent_of**", text.translate(_SIGN_REPLACEMENTS)).strip()
     try:
-        return _exact(ast.parse(spelled, mode="eval").body, spelled)
+        return _with_exact_numbers(ast.parse(source, mode="eval").body, source)
     except (SyntaxError, ValueError) as exc:
         raise ValueError(
-            f"{text!r} is no expression: write it like '(2 + 3) * 4', with * for every multiplication"
+            f"{text!r} is not an expression: write it like '(2 + 3) * 4', with * for every multiplication"
         ) from exc
 
 
-def _exact(tree: ast.expr, source: str) -> ast.expr:
-    """The tree with each number as it is written: Python has read a float, of 17 digits and up to 1E+308."""
+def _with_exact_numbers(tree: ast.expr, source: str) -> ast.expr:
+    """Replace each float by the number as it is written: Python keeps 17 digits, and none above 1E+308."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, float):
             node.value = Decimal(ast.get_source_segment(source, node) or repr(node.value))  # type: ignore[assignment]
@@ -132,11 +132,11 @@ def _exact(tree: ast.expr, source: str) -> ast.expr:
 def _value(node: ast.expr) -> Decimal:
     match node:
         case ast.Constant(value=bool()):
-            raise ValueError("True and False are no numbers")
+            raise ValueError("True and False are not numbers")
         case ast.Constant(value=int() | Decimal() as number):
             return +Decimal(number)
         case ast.BinOp():
-            return _operated(node)
+            return _binary_value(node)
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand)
         case ast.UnaryOp(op=ast.UAdd()):
@@ -157,7 +157,7 @@ def _value(node: ast.expr) -> Decimal:
     )
 
 
-def _operated(node: ast.BinOp) -> Decimal:
+def _binary_value(node: ast.BinOp) -> Decimal:
     match node:
         case ast.BinOp(op=ast.Pow(), left=share, right=ast.BinOp(left=ast.Name(id="percent_of"), right=whole)):
             return _value(share) / 100 * _value(whole)
@@ -183,28 +183,30 @@ def _call(name: str, args: list[Decimal]) -> Decimal:
     return function(*args)
 
 
-def _divided(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
-    """The whole quotient and the rest, which has the sign of the divisor, as people count clocks: -7 % 3 is 2.
+def _divide(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
+    """Return the whole quotient and the remainder. The remainder has the sign of the divisor: -7 % 3 is 2.
 
-    Raises InvalidOperation where the quotient has more digits than are counted in: the rest would be noise.
+    Raises InvalidOperation if the quotient has more than DIGITS digits: the remainder would be noise.
     """
     if not right:
         raise DivisionByZero
-    quotient, rest = divmod(left, right)
-    return (quotient - 1, rest + right) if rest and rest.is_signed() != right.is_signed() else (quotient, rest)
+    quotient, remainder = divmod(left, right)
+    if remainder and remainder.is_signed() != right.is_signed():
+        return quotient - 1, remainder + right
+    return quotient, remainder
 
 
 def _power(base: Decimal, exponent: Decimal) -> Decimal:
     return Decimal(1) if exponent == 0 else base**exponent
 
 
-def _rounded(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
-    """Half away from zero, as on an invoice."""
+def _round_half_up(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
+    """Round half away from zero, as on an invoice."""
     digits = _whole(places, MAX_COUNTED)
     if value.adjusted() + digits >= DIGITS:
         return value
-    asked_for = getcontext().copy()  # what is rounded on request is still exact
-    return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, asked_for)
+    separate = getcontext().copy()  # rounding on request does not make the result inexact
+    return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, separate)
 
 
 def _log(value: Decimal, base: Decimal) -> Decimal:
@@ -215,35 +217,35 @@ def _mean(*values: Decimal) -> Decimal:
     return sum(values, Decimal(0)) / len(values)
 
 
-def _floating(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
-    """A function of the standard library's, to 15 places and so rounded, unless it comes out whole: sin(pi) is 0."""
+def _of_floats(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
+    """Wrap a float function. The result is rounded to 15 places, and inexact unless it is whole: sin(pi) is 0."""
 
-    def calculated(value: Decimal) -> Decimal:
+    def wrapped(value: Decimal) -> Decimal:
         try:
-            found = round(function(float(value)), 15)
+            result = round(function(float(value)), 15)
         except ValueError as exc:
             raise InvalidOperation from exc
-        getcontext().flags[Inexact] |= not found.is_integer()
-        return Decimal(repr(found))
+        getcontext().flags[Inexact] |= not result.is_integer()
+        return Decimal(repr(result))
 
-    return calculated
+    return wrapped
 
 
-def _counted(function: Callable[..., int], most: int = MAX_COUNTED) -> Callable[..., Decimal]:
-    """A function of whole numbers."""
+def _of_whole_numbers(function: Callable[..., int], most: int = MAX_COUNTED) -> Callable[..., Decimal]:
+    """Wrap a function of whole numbers up to `most`."""
 
     @functools.wraps(function)
-    def calculated(*values: Decimal) -> Decimal:
+    def wrapped(*values: Decimal) -> Decimal:
         return +Decimal(function(*(_whole(value, most) for value in values)))
 
-    return calculated
+    return wrapped
 
 
 def _whole(value: Decimal, most: int) -> int:
     if value != value.to_integral_value() or abs(value) > most:
-        raise ValueError(f"{shown(value)} must be a whole number of at most {most}")
+        raise ValueError(f"{format_number(value)} must be a whole number of at most {most}")
     if value < 0 and most == MAX_COUNTED:
-        raise ValueError(f"{shown(value)} must not be negative")
+        raise ValueError(f"{format_number(value)} must not be negative")
     return int(value)
 
 
@@ -252,29 +254,29 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] =
     ast.Sub: lambda left, right: left - right,
     ast.Mult: lambda left, right: left * right,
     ast.Div: lambda left, right: left / right,
-    ast.FloorDiv: lambda left, right: _divided(left, right)[0],
-    ast.Mod: lambda left, right: _divided(left, right)[1],
+    ast.FloorDiv: lambda left, right: _divide(left, right)[0],
+    ast.Mod: lambda left, right: _divide(left, right)[1],
     ast.Pow: _power,
 }
 
-#: Arguments that a function of any number of them takes at most.
+#: The most arguments of functions like max and sum.
 _MANY = 200
 
 #: Each function with the fewest and the most arguments it takes.
 _FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
     "abs": (abs, 1, 1),
-    "acos": (_floating(math.acos), 1, 1),
-    "asin": (_floating(math.asin), 1, 1),
-    "atan": (_floating(math.atan), 1, 1),
+    "acos": (_of_floats(math.acos), 1, 1),
+    "asin": (_of_floats(math.asin), 1, 1),
+    "atan": (_of_floats(math.atan), 1, 1),
     "ceil": (lambda value: value.to_integral_value(ROUND_CEILING), 1, 1),
-    "comb": (_counted(math.comb), 2, 2),
-    "cos": (_floating(math.cos), 1, 1),
+    "comb": (_of_whole_numbers(math.comb), 2, 2),
+    "cos": (_of_floats(math.cos), 1, 1),
     "degrees": (lambda value: value * 180 / _NAMES["pi"], 1, 1),
     "exp": (Decimal.exp, 1, 1),
-    "factorial": (_counted(math.factorial), 1, 1),
+    "factorial": (_of_whole_numbers(math.factorial), 1, 1),
     "floor": (lambda value: value.to_integral_value(ROUND_FLOOR), 1, 1),
-    "gcd": (_counted(math.gcd, 10**DIGITS), 1, _MANY),
-    "lcm": (_counted(math.lcm, 10**DIGITS), 1, _MANY),
+    "gcd": (_of_whole_numbers(math.gcd, 10**DIGITS), 1, _MANY),
+    "lcm": (_of_whole_numbers(math.lcm, 10**DIGITS), 1, _MANY),
     "ln": (Decimal.ln, 1, 1),
     "log": (_log, 2, 2),
     "log10": (Decimal.log10, 1, 1),
@@ -283,11 +285,11 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
     "mean": (_mean, 1, _MANY),
     "median": (lambda *values: statistics.median(values), 1, _MANY),
     "min": (min, 1, _MANY),
-    "perm": (_counted(math.perm), 2, 2),
+    "perm": (_of_whole_numbers(math.perm), 2, 2),
     "radians": (lambda value: value * _NAMES["pi"] / 180, 1, 1),
-    "round": (_rounded, 1, 2),
-    "sin": (_floating(math.sin), 1, 1),
+    "round": (_round_half_up, 1, 2),
+    "sin": (_of_floats(math.sin), 1, 1),
     "sqrt": (Decimal.sqrt, 1, 1),
     "sum": (lambda *values: sum(values, Decimal(0)), 1, _MANY),
-    "tan": (_floating(math.tan), 1, 1),
+    "tan": (_of_floats(math.tan), 1, 1),
 }

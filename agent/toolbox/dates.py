@@ -1,4 +1,4 @@
-"""Dates and time zones."""
+"""Tools for the current time, for moving and comparing dates, and for time zones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sayso.agent.toolbox import need
 from sayso.agent.tools.errors import nearest
 from sayso.agent.tools.tool import Tool, tool
 
-#: Names the zone that people mean who name none, such as Europe/Berlin. Without it they mean the server's.
+#: Environment variable with the default time zone, such as Europe/Berlin. Without it, the server's zone is used.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
 
 
@@ -29,25 +29,25 @@ MAX_ZONE_CHARS = 60
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.IGNORECASE | re.ASCII)
 
 
-def zone_named(name: str) -> tzinfo:
-    """The zone: `Europe/Berlin`, `Berlin`, `UTC`, `+05:30`; of "" the one of ZONE_VARIABLE, else the server's.
+def parse_zone(name: str) -> tzinfo:
+    """Return a time zone: `Europe/Berlin`, `Berlin`, `UTC`, `+05:30`; for "" the default of ZONE_VARIABLE.
 
-    Raises ValueError, which names the nearest.
+    Raises ValueError, which names the nearest zone.
     """
-    asked = name.strip()
-    if not asked:
-        return _own_zone()
-    if found := _OFFSET.fullmatch(asked):
-        return _fixed(found)
-    key = _known().get(_folded(asked))
+    stripped = name.strip()
+    if not stripped:
+        return _default_zone()
+    if offset := _OFFSET.fullmatch(stripped):
+        return _fixed_offset(offset)
+    key = _zones().get(_fold(stripped))
     if key is None:
         raise ValueError(
-            f"unknown time zone {name[:MAX_ZONE_CHARS]!r}; {_hint(asked)}write it like 'Europe/Berlin' or '+02:00'"
+            f"unknown time zone {name[:MAX_ZONE_CHARS]!r}; {_hint(stripped)}write it like 'Europe/Berlin' or '+02:00'"
         )
     return ZoneInfo(key)
 
 
-def _own_zone() -> tzinfo:
+def _default_zone() -> tzinfo:
     name = os.environ.get(ZONE_VARIABLE)
     if not name:
         own = datetime.now().astimezone().tzinfo
@@ -56,41 +56,41 @@ def _own_zone() -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-        raise ValueError(f"{ZONE_VARIABLE} names no time zone: {name!r}. Write it like Europe/Berlin.") from exc
+        raise ValueError(f"{ZONE_VARIABLE} is not a time zone: {name!r}. Write it like Europe/Berlin.") from exc
 
 
-def _fixed(found: re.Match[str]) -> tzinfo:
-    offset = timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
+def _fixed_offset(match: re.Match[str]) -> tzinfo:
+    offset = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
     if offset > timedelta(hours=14):
-        raise ValueError(f"{found[0]!r} is no offset: they end at +14:00")
-    return timezone(-offset if found[1] == "-" else offset)
+        raise ValueError(f"{match[0]!r} is not an offset: they end at +14:00")
+    return timezone(-offset if match[1] == "-" else offset)
 
 
 @functools.lru_cache(maxsize=1)
-def _known() -> Mapping[str, str]:
-    """Every zone by its folded name, and by its city where only one has it."""
+def _zones() -> Mapping[str, str]:
+    """Return every zone by its folded name, and by its city if no other zone has the same city."""
     names = sorted(available_timezones())
     cities: dict[str, list[str]] = {}
     for name in names:
-        cities.setdefault(_folded(name.rpartition("/")[2]), []).append(name)
-    alone = {city: found[0] for city, found in cities.items() if len(found) == 1}
-    return {**alone, **{_folded(name): name for name in names}}
+        cities.setdefault(_fold(name.rpartition("/")[2]), []).append(name)
+    unique = {city: zones[0] for city, zones in cities.items() if len(zones) == 1}
+    return {**unique, **{_fold(name): name for name in names}}
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return "_".join(name[:MAX_ZONE_CHARS].casefold().split())
 
 
-def _hint(asked: str) -> str:
-    close = nearest(_folded(asked), _known())
-    return f"did you mean {_known()[close]!r}? " if close else ""
+def _hint(name: str) -> str:
+    close = nearest(_fold(name), _zones())
+    return f"did you mean {_zones()[close]!r}? " if close else ""
 
 
 #: Characters of the longest time.
 MAX_TIME_CHARS = 40
 
 
-#: The largest number of any unit that a date is moved by.
+#: The largest number of years, days and so on by which a date is moved.
 MAX_SHIFT = 100_000_000
 
 
@@ -103,11 +103,11 @@ _DAY_NAMES = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d", re.ASCII)
 
 
-#: An offset with more minutes than an hour has, which Python takes.
-_LONG_HOUR = re.compile(r"[+-]\d\d:?[6-9]\d", re.ASCII)
+#: An offset with 60 minutes or more, which Python accepts.
+_INVALID_OFFSET = re.compile(r"[+-]\d\d:?[6-9]\d", re.ASCII)
 
 
-_FORMS = "write it like '2026-12-24', '2026-12-24T18:00', '2026-12-24T18:00+01:00', 'today', 'tomorrow' or 'now'"
+_FORMATS = "write it like '2026-12-24', '2026-12-24T18:00', '2026-12-24T18:00+01:00', 'today', 'tomorrow' or 'now'"
 
 
 Clock = Callable[[], datetime]
@@ -143,7 +143,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A point in time, which may be a whole day."""
+    """A point in time, or a whole day."""
 
     at: datetime
     whole_day: bool = False
@@ -152,15 +152,15 @@ class _Moment:
         weekday = _WEEKDAYS[self.at.weekday()]
         if self.whole_day:
             return f"{weekday} {self.at.date().isoformat()}"
-        return f"{weekday} {self.at.isoformat(sep=' ', timespec='minutes')}{_label(self.at.tzinfo)}"
+        return f"{weekday} {self.at.isoformat(sep=' ', timespec='minutes')}{_zone_suffix(self.at.tzinfo)}"
 
 
 @tool(
     read_only=True, description="Tell the current date, time, weekday and calendar week, here or in another time zone"
 )
 def current_time(time_zone: Zone = "", _clock: Clock = _now) -> str:
-    """Now, in a zone. Raises ValueError."""
-    at = _clock().astimezone(zone_named(time_zone))
+    """Return the current time in a zone. Raises ValueError."""
+    at = _clock().astimezone(parse_zone(time_zone))
     return f"{_Moment(at)}, week {at.isocalendar().week}, day {at.timetuple().tm_yday} of the year"
 
 
@@ -176,12 +176,15 @@ def shift_date(
     time_zone: Zone = "",
     _clock: Clock = _now,
 ) -> str:
-    """The later or earlier date, with its weekday. Days keep the time of day, hours are hours. Raises ValueError."""
+    """Return the moved date with its weekday. Adding days keeps the time of day, also across a clock change.
+
+    Raises ValueError.
+    """
     from dateutil.relativedelta import relativedelta
     from dateutil.tz import resolve_imaginary
 
-    zone = zone_named(time_zone)
-    moment = _moment(start, zone, _clock())
+    zone = parse_zone(time_zone)
+    moment = _parse_moment(start, zone, _clock())
     try:
         wall = moment.at + relativedelta(years=years, months=months) + timedelta(weeks=weeks, days=days)
         at = (resolve_imaginary(wall).astimezone(UTC) + timedelta(hours=hours, minutes=minutes)).astimezone(wall.tzinfo)
@@ -192,90 +195,91 @@ def shift_date(
 
 @tool(read_only=True, description="Count the days, working days, weeks and months between two dates or times")
 def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clock: Clock = _now) -> str:
-    """How far `end` is from `start`. Raises ValueError."""
-    zone, now = zone_named(time_zone), _clock()
-    first, last = _moment(start, zone, now), _moment(end, zone, now)
+    """Return how far `end` is from `start`. Raises ValueError."""
+    zone, now = parse_zone(time_zone), _clock()
+    first, last = _parse_moment(start, zone, now), _parse_moment(end, zone, now)
     if first.whole_day and last.whole_day:
-        return f"{first} to {last}: {_days(first.at.date(), last.at.date())}"
-    return f"{first} to {last}: {_duration(_elapsed(first.at, last.at))}"
+        return f"{first} to {last}: {_format_days(first.at.date(), last.at.date())}"
+    return f"{first} to {last}: {_format_duration(_elapsed(first.at, last.at))}"
 
 
 @tool(read_only=True, description="Convert a time of one time zone to another time zone")
 def convert_time_zone(time: Time, to_zone: Zone, from_zone: Zone = "", _clock: Clock = _now) -> str:
-    """The same moment on another clock. Raises ValueError."""
-    moment = _moment(time, zone_named(from_zone), _clock())
+    """Return the same moment in another time zone. Raises ValueError."""
+    moment = _parse_moment(time, parse_zone(from_zone), _clock())
     try:
-        there = moment.at.astimezone(zone_named(to_zone))
+        there = moment.at.astimezone(parse_zone(to_zone))
     except OverflowError as exc:
         raise ValueError(f"{time!r} is outside the years 1 to 9999 there") from exc
     return f"{_Moment(moment.at)} = {_Moment(there)}"
 
 
 def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of this family."""
+    """Return the tools of this family."""
     return [current_time, shift_date, date_difference, convert_time_zone]
 
 
-def _moment(text: str, zone: tzinfo, now: datetime) -> _Moment:
-    words = text.strip()
-    if words.casefold() == "now":
+def _parse_moment(text: str, zone: tzinfo, now: datetime) -> _Moment:
+    stripped = text.strip()
+    if stripped.casefold() == "now":
         return _Moment(now.astimezone(zone))
-    if words.casefold() in _DAY_NAMES:
+    if stripped.casefold() in _DAY_NAMES:
         today = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
-        return _Moment(today + timedelta(days=_DAY_NAMES[words.casefold()]), whole_day=True)
+        return _Moment(today + timedelta(days=_DAY_NAMES[stripped.casefold()]), whole_day=True)
     try:
-        read = datetime.fromisoformat(words.upper())
-        if read.tzinfo and _LONG_HOUR.search(words):
+        time = datetime.fromisoformat(stripped.upper())
+        if time.tzinfo and _INVALID_OFFSET.search(stripped):
             raise ValueError("an offset has at most 59 minutes")
     except ValueError as exc:
-        raise ValueError(f"{text!r} is no date that is understood: {_FORMS}") from exc
-    return _Moment(read if read.tzinfo else read.replace(tzinfo=zone), whole_day=bool(_DAY.fullmatch(words.upper())))
+        raise ValueError(f"{text!r} is not a date that can be read: {_FORMATS}") from exc
+    return _Moment(time if time.tzinfo else time.replace(tzinfo=zone), whole_day=bool(_DAY.fullmatch(stripped.upper())))
 
 
-def _days(first: date, last: date) -> str:
-    """Days are counted from the first to the last, which is not in: Monday to Tuesday is one."""
+def _format_days(first: date, last: date) -> str:
+    """Return the days between two dates. The last one is not counted: Monday to Tuesday is one day."""
     from dateutil.relativedelta import relativedelta
 
     early, late = min(first, last), max(first, last)
     total = (late - early).days
     span = relativedelta(late, early)
     parts = ", ".join(
-        _counted(count, unit)
+        _plural(count, unit)
         for count, unit in ((span.years, "year"), (span.months, "month"), (span.days, "day"))
         if count
     )
-    weeks = f"{_counted(total // 7, 'week')} {_counted(total % 7, 'day')}"
-    told = f"{_counted(total, 'day')} ({parts or '0 days'}; {weeks}); {_working_days(early, total)} Monday to Friday"
-    return f"minus {told}: the end is before the start" if last < first else told
+    working = _working_days(early, total)
+    weeks = f"{_plural(total // 7, 'week')} {_plural(total % 7, 'day')}"
+    answer = f"{_plural(total, 'day')} ({parts or '0 days'}; {weeks}); {working} Monday to Friday"
+    return f"minus {answer}: the end is before the start" if last < first else answer
 
 
 def _working_days(early: date, total: int) -> int:
-    """Without counting through them: weeks have five, the rest is looked at."""
+    """Return the days from Monday to Friday: five for each whole week, and those of the remaining days."""
     rest = range(total - total % 7, total)
     return total // 7 * 5 + sum((early.weekday() + day) % 7 < 5 for day in rest)
 
 
 def _elapsed(first: datetime, last: datetime) -> timedelta:
-    """In UTC: two times of one zone would be subtracted as if its clocks never changed."""
+    """Return the time between. Computed in UTC: Python ignores clock changes between two times of one zone."""
     try:
         return last.astimezone(UTC) - first.astimezone(UTC)
     except OverflowError as exc:
         raise ValueError("that is outside the years 1 to 9999") from exc
 
 
-def _duration(span: timedelta) -> str:
+def _format_duration(span: timedelta) -> str:
     seconds = int(abs(span).total_seconds())
     hours, minutes, left = seconds // 3600, seconds // 60 % 60, seconds % 60
     parts = [(hours // 24, "day"), (hours % 24, "hour"), (minutes, "minute"), (left, "second")]
-    told = ", ".join(_counted(count, unit) for count, unit in parts if count) or "0 minutes"
-    whole = f"{told} ({_counted(hours, 'hour')} {minutes} min in all)" if hours >= 24 else told
+    answer = ", ".join(_plural(count, unit) for count, unit in parts if count) or "0 minutes"
+    whole = f"{answer} ({_plural(hours, 'hour')} {minutes} min in all)" if hours >= 24 else answer
     return f"minus {whole}: the end is before the start" if span < timedelta() else whole
 
 
-def _counted(count: int, unit: str) -> str:
+def _plural(count: int, unit: str) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
-def _label(zone: tzinfo | None) -> str:
+def _zone_suffix(zone: tzinfo | None) -> str:
     key = getattr(zone, "key", "")
     return f" ({key})" if key else ""

@@ -1,4 +1,4 @@
-"""PDF and CSV files; Markdown -> HTML -> fpdf2 or WeasyPrint."""
+"""The tools `make_pdf` (Markdown to PDF, set by reportlab) and `make_csv`."""
 
 from __future__ import annotations
 
@@ -23,105 +23,59 @@ from sayso.agent.tools.tool import Tool, tool
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
 
-
-#: Characters of the longest name, without its ending.
-MAX_STEM_CHARS = 60
-
-
-def filename(words: str, ending: str) -> str:
-    """The words as a file's name: letters of any script, digits and dashes, with this ending and no other."""
-    stem = re.sub(rf"\.{ending}$", "", words.strip(), flags=re.IGNORECASE)
-    tidy = "-".join(re.findall(r"\w+", stem))[:MAX_STEM_CHARS].strip("-_")
-    return f"{tidy or 'file'}.{ending}"
-
-
-#: Characters that a message names.
-NAMED = 10
-
-
-#: What colours emoji; what joins them is a control character. No loss where it is left out.
-_SELECTORS = frozenset("\ufe0e\ufe0f")
-
-
-def font_file(style: str = "") -> Path:
-    """DejaVu Sans (`style` is "", "Bold", "Oblique" or "BoldOblique"), or "Mono", as it comes with matplotlib."""
-    import matplotlib
-
-    name = "DejaVuSansMono" if style == "Mono" else f"DejaVuSans-{style}" if style else "DejaVuSans"
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
-
-
-@functools.lru_cache(maxsize=4)
-def drawable(style: str = "") -> frozenset[int]:
-    """The code points that the font has."""
-    from matplotlib.font_manager import get_font
-
-    return frozenset(get_font(str(font_file(style))).get_charmap())
-
-
-def visible(text: str) -> str:
-    """The text without control characters and halves of characters, which no font has; lines stay lines."""
-    return "".join(char for char in text if char in "\n\t" or not _is_unseen(char))
-
-
-def _is_unseen(char: str) -> bool:
-    return char in _SELECTORS or unicodedata.category(char)[0] == "C"
-
-
-def undrawable(text: str, style: str = "") -> list[str]:
-    """The characters that the font does not have, each once, in their order."""
-    known = drawable(style)
-    return [char for char in dict.fromkeys(visible(text)) if ord(char) not in known and not char.isspace()]
-
-
-def refuse_undrawable(what: str, texts: Iterable[str]) -> None:
-    """Raise ValueError when any of the texts cannot be drawn."""
-    missing = undrawable("".join(texts))
-    if missing:
-        raise ValueError(
-            f"the {what} was not made: its font cannot draw {named(missing)}. It has Latin, Greek, Cyrillic, Arabic "
-            "and Hebrew letters; leave out emoji, and write other scripts in Latin letters"
-        )
-
-
-def named(characters: Iterable[str]) -> str:
-    """The characters in a message: the first of them, each with its name where it has one."""
-    every = list(characters)
-    shown = ", ".join(f"{char!r} ({unicodedata.name(char, 'no name').lower()})" for char in every[:NAMED])
-    return f"{shown} and {len(every) - NAMED} more" if len(every) > NAMED else shown
-
-
-#: Characters of the longest text of a PDF: about twenty pages, set in a second or two whatever they say.
+#: Characters of the longest text of a PDF: about twenty pages, laid out in one or two seconds.
 MAX_PDF_CHARS = 60_000
-
-
 #: Rows, columns and characters of a cell of the largest CSV.
 MAX_CSV_ROWS, MAX_CSV_COLUMNS, MAX_CELL_CHARS = 2_000, 50, 2_000
-
-
 #: Characters of the largest CSV.
 MAX_CSV_CHARS = 500_000
+#: Characters of the longest file name, without its ending.
+MAX_STEM_CHARS = 60
 
+#: Characters of the longest paragraph that is laid out in one piece: breaking lines takes time as its square.
+MAX_PARAGRAPH_CHARS = 2_000
+#: Characters of the longest word that is laid out in one piece.
+MAX_WORD_CHARS = 60
+#: Characters of a table's cell in a PDF; the rest is cut off.
+MAX_PDF_CELL_CHARS = 600
+#: Characters of the longest cell of a head row that is repeated on every page.
+MAX_REPEATED_CHARS = 40
+#: Columns of the widest table of a PDF, and cells of all its tables: each cell is a paragraph of its own.
+MAX_COLUMNS, MAX_CELLS = 12, 3_000
+#: Headings, paragraphs, list items and blocks of a text.
+MAX_BLOCKS = 3_000
+#: How deeply lists and quotes may be nested.
+MAX_NESTING = 12
+#: Characters of a line of code, and lines of a block: more would not fit on a page.
+_CODE_CHARS, _CODE_LINES = 90, 40
+#: Characters that a message names.
+_NAMED_CHARS = 10
 
-#: What a spreadsheet reads as a formula that it runs.
+#: Margin of a page in points: two centimeters.
+_MARGIN = 56.0
+#: The names of our fonts in reportlab.
+_FONT, _MONO = "SaysoSans", "SaysoMono"
+_DARK, _GREY, _LIGHT, _ACCENT = "#111827", "#6b7280", "#e5e7eb", "#4338ca"
+
+#: What a spreadsheet would run as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-
-
 _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?", re.ASCII)
-
+_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
+_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+_MARKUP_TAGS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
+#: Characters that choose the color of an emoji; leaving them out loses nothing.
+_VARIATION_SELECTORS = frozenset("\ufe0e\ufe0f")
 
 Title = Annotated[str, Field(min_length=1, max_length=120, description="The title, also shown on top")]
-
-
 Name = Annotated[
     str, Field(max_length=MAX_STEM_CHARS, description="The file's name without its ending; empty: the title")
 ]
-
-
 Cell = str | float | int | bool | None
 
-
 need("documents", "reportlab", "matplotlib")
+
+#: reportlab has one parser for all threads.
+_reportlab_lock = threading.Lock()
 
 
 @tool(read_only=True, description="Make a PDF file for the user from a text in Markdown")
@@ -140,14 +94,14 @@ def make_pdf(
     ],
     file_name: Name = "",
 ) -> str:
-    """Hand the PDF over and say how many pages it has. Raises ValueError when its letters cannot be drawn."""
-
-    left_out = _left_out(title + text)
-    pdf, pages = pdf_of_markdown(_without(title, left_out), _without(text, left_out))
+    """Send the PDF with the reply and return how many pages it has. Raises ValueError for letters it cannot show."""
+    omitted = _omitted_characters(title + text)
+    deletions = dict.fromkeys(map(ord, omitted))
+    pdf, pages = pdf_of_markdown(visible(title).translate(deletions), visible(text).translate(deletions))
     name = filename(file_name or title, "pdf")
     emit_artifact(data=pdf, filename=name, mime_type="application/pdf")
-    told = f"{name} is made ({pages} page{'s' if pages > 1 else ''}) and goes to the user with your reply."
-    return f"{told} Left out, because its font cannot draw it: {named(left_out)}." if left_out else told
+    answer = f"{name} is made ({pages} page{'s' if pages > 1 else ''}) and goes to the user with your reply."
+    return f"{answer} Left out, because its font cannot draw it: {_describe(omitted)}." if omitted else answer
 
 
 @tool(read_only=True, description="Make a CSV file for the user, which opens in a spreadsheet, from rows of cells")
@@ -161,235 +115,136 @@ def make_csv(
     ],
     file_name: Name = "table",
 ) -> str:
-    """Hand the CSV over and say how many rows it has. Raises ValueError."""
+    """Send the CSV with the reply and return how many rows it has. Raises ValueError."""
     for number, row in enumerate(rows, 1):
         if len(row) != len(columns):
             raise ValueError(f"row {number} has {len(row)} cells for {len(columns)} columns: give each one, or null")
     text = io.StringIO()
     writer = csv.writer(text)
-    every: list[Sequence[Cell]] = [columns, *rows]
-    for cells in every:
-        writer.writerow([_cell(cell) for cell in cells])
+    all_rows: list[Sequence[Cell]] = [columns, *rows]
+    for cells in all_rows:
+        writer.writerow([_csv_cell(cell) for cell in cells])
         if text.tell() > MAX_CSV_CHARS:
             raise ValueError(f"the table has more than {MAX_CSV_CHARS} characters: make several files")
     name = filename(file_name or "table", "csv")
-    data = text.getvalue().encode("utf-8-sig", "replace")  # without the mark, Excel garbles umlauts
+    data = text.getvalue().encode("utf-8-sig", "replace")  # without the byte order mark, Excel garbles umlauts
     emit_artifact(data=data, filename=name, mime_type="text/csv")
     return f"{name} is made ({len(rows)} row{'' if len(rows) == 1 else 's'}) and goes to the user with your reply."
 
 
 def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of this family."""
+    """Return the tools of this family."""
     return [make_pdf, make_csv]
 
 
-def _cell(value: Cell) -> str | float | int:
-    """A cell's value. What a spreadsheet would run as a formula gets the apostrophe that makes it text."""
-    if value is None or isinstance(value, bool) or not isinstance(value, str):
-        return "" if value is None else str(value).lower() if isinstance(value, bool) else value
+def _csv_cell(value: Cell) -> str | float | int:
+    """Return a cell's value. Text that a spreadsheet would run as a formula gets an apostrophe, which makes it text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return value
     if len(value) > MAX_CELL_CHARS:
         raise ValueError(f"a cell has {len(value)} characters: at most {MAX_CELL_CHARS}")
     return f"'{value}" if _FORMULA.match(value) and not _NUMBER.fullmatch(value) else value
 
 
-def _left_out(text: str) -> list[str]:
-    """What the PDF has to do without: emoji and signs. Raises ValueError when letters or digits are among it."""
-    missing = undrawable(text) + [char for char in dict.fromkeys(text) if _runs_right_to_left(char)]
+def filename(text: str, ending: str) -> str:
+    """Return a file name made of the text: letters of any script, digits and dashes, with this ending and no other."""
+    stem = re.sub(rf"\.{ending}$", "", text.strip(), flags=re.IGNORECASE)
+    tidy = "-".join(re.findall(r"\w+", stem))[:MAX_STEM_CHARS].strip("-_")
+    return f"{tidy or 'file'}.{ending}"
+
+
+def refuse_undrawable(what: str, texts: Iterable[str]) -> None:
+    """Raise ValueError if the font lacks a character of the texts. `what` names the picture in the message."""
+    missing = _undrawable("".join(texts))
+    if missing:
+        raise ValueError(
+            f"the {what} was not made: its font cannot draw {_describe(missing)}. It has Latin, Greek, Cyrillic, "
+            "Arabic and Hebrew letters; leave out emoji, and write other scripts in Latin letters"
+        )
+
+
+def visible(text: str) -> str:
+    """Return the text without control characters and lone surrogates, which no font has. Lines stay lines."""
+    return "".join(
+        char
+        for char in text
+        if char in "\n\t" or not (char in _VARIATION_SELECTORS or unicodedata.category(char)[0] == "C")
+    )
+
+
+def _undrawable(text: str) -> list[str]:
+    """Return the characters that the font lacks, each once, in order."""
+    known = _font_characters()
+    return [char for char in dict.fromkeys(visible(text)) if ord(char) not in known and not char.isspace()]
+
+
+@functools.lru_cache(maxsize=1)
+def _font_characters() -> frozenset[int]:
+    from matplotlib.font_manager import get_font
+
+    return frozenset(get_font(str(_font_file())).get_charmap())
+
+
+def _font_file(style: str = "") -> Path:
+    """Return DejaVu Sans as it comes with matplotlib. `style` is "", "Bold", "Oblique", "BoldOblique" or "Mono"."""
+    import matplotlib
+
+    name = "DejaVuSansMono" if style == "Mono" else f"DejaVuSans-{style}" if style else "DejaVuSans"
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
+
+
+def _describe(characters: Sequence[str]) -> str:
+    """Return the first characters for a message, each with its Unicode name."""
+    first = ", ".join(f"{char!r} ({unicodedata.name(char, 'no name').lower()})" for char in characters[:_NAMED_CHARS])
+    return f"{first} and {len(characters) - _NAMED_CHARS} more" if len(characters) > _NAMED_CHARS else first
+
+
+def _omitted_characters(text: str) -> list[str]:
+    """Return the emoji and signs that a PDF leaves out. Raises ValueError if it would have to leave out letters.
+
+    reportlab sets Arabic and Hebrew letter by letter and from the wrong side, so they count as missing.
+    """
+    right_to_left = [char for char in dict.fromkeys(text) if unicodedata.bidirectional(char) in ("R", "AL", "AN")]
+    missing = _undrawable(text) + right_to_left
     letters = [char for char in missing if unicodedata.category(char)[0] in "LMN"]
     if letters:
         raise ValueError(
-            f"no PDF was made: it cannot set {named(letters)}. It sets Latin, Greek and Cyrillic letters; "
+            f"no PDF was made: it cannot set {_describe(letters)}. It sets Latin, Greek and Cyrillic letters; "
             "answer in a message instead, or write the words in Latin letters"
         )
     return missing
 
 
-def _runs_right_to_left(char: str) -> bool:
-    """reportlab sets Arabic and Hebrew letter by letter, from the wrong side."""
-    return unicodedata.bidirectional(char) in ("R", "AL", "AN")
-
-
-def _without(text: str, characters: Sequence[str]) -> str:
-    return visible(text).translate(dict.fromkeys(map(ord, characters)))
-
-
-#: The fonts of words and of code, as reportlab knows them.
-FONT, MONO = "SaysoSans", "SaysoMono"
-
-
-#: Colours.
-DARK, GREY, LIGHT, ACCENT = "#111827", "#6b7280", "#e5e7eb", "#4338ca"
-
-
-def rule() -> Any:
-    """A line across the page."""
-    from reportlab.platypus import HRFlowable
-
-    return HRFlowable(width="100%", thickness=0.7, color=LIGHT, spaceBefore=8, spaceAfter=10)
-
-
-def table_style() -> Any:
-    """Lines beneath the rows, a stronger one beneath the head."""
-    from reportlab.platypus import TableStyle
-
-    return TableStyle(
-        [
-            ("VALIGN", (0, 0), (-1, -1), "TOP"),
-            ("LINEBELOW", (0, 0), (-1, 0), 0.9, GREY),
-            ("LINEBELOW", (0, 1), (-1, -1), 0.4, LIGHT),
-            ("TOPPADDING", (0, 0), (-1, -1), 4),
-            ("BOTTOMPADDING", (0, 0), (-1, -1), 5),
-        ]
-    )
-
-
-def indented(style: Any, depth: int) -> Any:
-    """The style, as deep in lists and quotes as that."""
-    if not depth:
-        return style
-    return style.clone(f"{style.name} {depth}", leftIndent=16 * depth + style.leftIndent, bulletIndent=16 * depth - 12)
-
-
-@functools.lru_cache(maxsize=1)
-def styles() -> Mapping[str, Any]:
-    """Made once per process, with the font they need."""
-    from reportlab.lib.enums import TA_CENTER, TA_LEFT, TA_RIGHT
-    from reportlab.lib.styles import ParagraphStyle
-
-    _register_fonts()
-    body = ParagraphStyle(
-        "body",
-        fontName=FONT,
-        fontSize=10.5,
-        leading=15.5,
-        spaceAfter=7,
-        textColor=DARK,
-        bulletFontName=FONT,
-        bulletFontSize=10.5,
-    )
-    made = {"body": body, "quote": body.clone("quote", textColor=GREY, fontName=f"{FONT}-Oblique")}
-    made["item"] = body.clone("item", spaceAfter=3)
-    made["mark"] = body.clone("mark", spaceAfter=0, keepWithNext=1)
-    made["code"] = body.clone(
-        "code",
-        fontName=MONO,
-        fontSize=8.5,
-        leading=12,
-        backColor="#f3f4f6",
-        borderPadding=6,
-        spaceBefore=12,
-        spaceAfter=14,
-    )
-    for level, size in enumerate((20, 15, 12.5, 11), 1):
-        made[f"h{level}"] = body.clone(
-            f"h{level}",
-            fontName=f"{FONT}-Bold",
-            fontSize=size,
-            leading=size * 1.3,
-            spaceBefore=size * 0.7,
-            spaceAfter=size * 0.45,
-            keepWithNext=1,
-        )
-    for side, alignment in (("left", TA_LEFT), ("center", TA_CENTER), ("right", TA_RIGHT)):
-        made[f"cell {side}"] = body.clone(f"cell {side}", fontSize=9, leading=12.5, spaceAfter=0, alignment=alignment)
-        made[f"head {side}"] = made[f"cell {side}"].clone(f"head {side}", fontName=f"{FONT}-Bold")
-    return made
-
-
-def _register_fonts() -> None:
-    from reportlab.pdfbase.pdfmetrics import registerFont, registerFontFamily
-    from reportlab.pdfbase.ttfonts import TTFont
-
-    for style in ("", "Bold", "Oblique", "BoldOblique"):
-        registerFont(TTFont(f"{FONT}-{style}" if style else FONT, str(font_file(style))))
-    registerFont(TTFont(MONO, str(font_file("Mono"))))
-    registerFontFamily(
-        FONT, normal=FONT, bold=f"{FONT}-Bold", italic=f"{FONT}-Oblique", boldItalic=f"{FONT}-BoldOblique"
-    )
-
-
-#: Characters of the longest paragraph that is set in one piece: breaking lines takes time as its square.
-MAX_PARAGRAPH_CHARS = 2_000
-
-
-#: Characters of the longest word that is set in one piece.
-MAX_WORD_CHARS = 60
-
-
-#: Characters of a table's cell; the rest is cut off.
-MAX_PDF_CELL_CHARS = 600
-
-
-#: Characters of the longest cell of a head that is repeated on every page.
-MAX_REPEATED_CHARS = 40
-
-
-#: Columns of the widest table.
-MAX_COLUMNS = 12
-
-
-#: Cells of all tables: each is a paragraph of its own.
-MAX_CELLS = 3_000
-
-
-#: Headings, paragraphs, list items and blocks of a text.
-MAX_BLOCKS = 3_000
-
-
-#: How deeply lists and quotes are set into each other.
-MAX_NESTING = 12
-
-
-_MARGIN = 56.0  # points: two centimetres
-
-
-#: Characters of a line of code, and lines of a block: more than that would not fit on a page.
-_CODE_CHARS, _CODE_LINES = 90, 40
-
-
-_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
-
-
-_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
-
-
-_MARKS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
-
-
 def pdf_of_markdown(title: str, text: str) -> tuple[bytes, int]:
-    """The PDF and its number of pages. Raises ValueError when a table is too large."""
-    tree = _parsed(text)
-    with _one_at_a_time:
-        return _set(title, tree)
-
-
-#: reportlab has one parser for all threads.
-_one_at_a_time = threading.Lock()
-
-
-def _set(title: str, tree: SyntaxTreeNode) -> tuple[bytes, int]:
+    """Return the PDF and its number of pages. Raises ValueError if a table or another part is too large."""
     from reportlab.platypus import SimpleDocTemplate
     from reportlab.platypus.doctemplate import LayoutError
 
-    story = _Setter(title, styles()).story(tree)
+    tree = _parse(text)
     out = io.BytesIO()
     margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), _MARGIN)
-    document = SimpleDocTemplate(out, pagesize=_page_size(), title=title, creator="Sayso", invariant=1, **margins)
-    try:
-        document.build(story, onFirstPage=_number, onLaterPages=_number)
-    except LayoutError as exc:  # whose words hold addresses of memory
-        raise ValueError("a part of the text is too large for a page: make it shorter, or use make_csv") from exc
+    with _reportlab_lock:
+        story = _StoryBuilder(title, _styles()).story(tree)
+        document = SimpleDocTemplate(out, pagesize=_page_size(), title=title, creator="Sayso", invariant=1, **margins)
+        try:
+            document.build(story, onFirstPage=_draw_page_number, onLaterPages=_draw_page_number)
+        except LayoutError as exc:  # its message holds memory addresses
+            raise ValueError("a part of the text is too large for a page: make it shorter, or use make_csv") from exc
     return out.getvalue(), document.page
 
 
-def _parsed(text: str) -> SyntaxTreeNode:
-    """Pictures and HTML stay words: a picture's address would be opened."""
+def _parse(text: str) -> SyntaxTreeNode:
+    """Return the tree of a Markdown text. Pictures and HTML stay text: the URL of a picture would be opened."""
     from markdown_it import MarkdownIt
     from markdown_it.tree import SyntaxTreeNode
 
-    reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 4 * MAX_NESTING})
-    reader.enable(["table", "strikethrough"]).disable(["image", "html_block", "html_inline"])
-    return SyntaxTreeNode(reader.parse(text))
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 4 * MAX_NESTING})
+    parser.enable(["table", "strikethrough"]).disable(["image", "html_block", "html_inline"])
+    return SyntaxTreeNode(parser.parse(text))
 
 
 def _page_size() -> tuple[float, float]:
@@ -398,16 +253,62 @@ def _page_size() -> tuple[float, float]:
     return A4[0], A4[1]
 
 
-def _number(canvas: Any, document: Any) -> None:
-    """The number at the foot of a page."""
-    canvas.setFont(FONT, 8)
-    canvas.setFillColor(GREY)
+def _draw_page_number(canvas: Any, document: Any) -> None:
+    canvas.setFont(_FONT, 8)
+    canvas.setFillColor(_GREY)
     canvas.drawRightString(_page_size()[0] - _MARGIN, _MARGIN / 2, str(document.page))
 
 
+@functools.lru_cache(maxsize=1)
+def _styles() -> Mapping[str, Any]:
+    """Return the paragraph styles by name. Made once per process, with the fonts they need."""
+    from reportlab.lib.enums import TA_CENTER, TA_LEFT, TA_RIGHT
+    from reportlab.lib.styles import ParagraphStyle
+
+    _register_fonts()
+    body = ParagraphStyle(
+        "body",
+        fontName=_FONT,
+        fontSize=10.5,
+        leading=15.5,
+        spaceAfter=7,
+        textColor=_DARK,
+        bulletFontName=_FONT,
+        bulletFontSize=10.5,
+    )
+    code = {"fontName": _MONO, "fontSize": 8.5, "leading": 12, "spaceBefore": 12, "spaceAfter": 14}
+    styles = {
+        "body": body,
+        "quote": body.clone("quote", textColor=_GREY, fontName=f"{_FONT}-Oblique"),
+        "item": body.clone("item", spaceAfter=3),
+        "lone mark": body.clone("lone mark", spaceAfter=0, keepWithNext=1),
+        "code": body.clone("code", backColor="#f3f4f6", borderPadding=6, **code),
+    }
+    for level, size in enumerate((20, 15, 12.5, 11), 1):
+        space = {"leading": size * 1.3, "spaceBefore": size * 0.7, "spaceAfter": size * 0.45, "keepWithNext": 1}
+        styles[f"h{level}"] = body.clone(f"h{level}", fontName=f"{_FONT}-Bold", fontSize=size, **space)
+    for side, alignment in (("left", TA_LEFT), ("center", TA_CENTER), ("right", TA_RIGHT)):
+        cell = body.clone(f"cell {side}", fontSize=9, leading=12.5, spaceAfter=0, alignment=alignment)
+        styles[cell.name] = cell
+        styles[f"head {side}"] = cell.clone(f"head {side}", fontName=f"{_FONT}-Bold")
+    return styles
+
+
+def _register_fonts() -> None:
+    from reportlab.pdfbase.pdfmetrics import registerFont, registerFontFamily
+    from reportlab.pdfbase.ttfonts import TTFont
+
+    for style in ("", "Bold", "Oblique", "BoldOblique"):
+        registerFont(TTFont(f"{_FONT}-{style}" if style else _FONT, str(_font_file(style))))
+    registerFont(TTFont(_MONO, str(_font_file("Mono"))))
+    registerFontFamily(
+        _FONT, normal=_FONT, bold=f"{_FONT}-Bold", italic=f"{_FONT}-Oblique", boldItalic=f"{_FONT}-BoldOblique"
+    )
+
+
 @dataclass(slots=True)
-class _Setter:
-    """Makes what reportlab sets out of the parts of a text."""
+class _StoryBuilder:
+    """Makes reportlab's list of flowables (its "story") from the tree of a Markdown text. One per document."""
 
     title: str
     styles: Mapping[str, Any]
@@ -415,34 +316,37 @@ class _Setter:
     blocks: int = 0
 
     def story(self, tree: SyntaxTreeNode) -> list[Any]:
-        """The title, unless the text begins with it, and everything beneath."""
+        """Return the title, unless the text begins with it, and all blocks of the text."""
         first = next(iter(tree.children), None)
-        repeats = first is not None and first.type == "heading" and _words(first).strip() == self.title.strip()
-        head = [] if repeats else [self._paragraph(_safe(self.title), "h1")]
-        return [*head, *self._blocks(tree.children, 0)]
+        repeated = first is not None and first.type == "heading" and _text(first).strip() == self.title.strip()
+        head = [] if repeated else [self._paragraph(_escape(self.title), "h1")]
+        return [*head, *self._all_blocks(tree.children, 0)]
 
-    def _blocks(self, nodes: Sequence[SyntaxTreeNode], depth: int) -> list[Any]:
+    def _all_blocks(self, nodes: Sequence[SyntaxTreeNode], depth: int) -> list[Any]:
         return [flowable for node in nodes for flowable in self._block(node, depth)]
 
-    def _block(self, node: SyntaxTreeNode, depth: int) -> list[Any]:
-        self._count()
+    def _block(self, node: SyntaxTreeNode, depth: int, paragraph_style: str = "body") -> list[Any]:
+        from reportlab.platypus import HRFlowable
+
+        self._count_block()
         match node.type:
             case "heading":
                 return self._paragraphs(node, f"h{min(int(node.tag[1]), 4)}", depth)
             case "bullet_list" | "ordered_list":
                 return self._list(node, depth)
             case "blockquote":
-                return self._quote(node, depth)
+                deeper = min(depth + 1, MAX_NESTING)
+                return [flowable for child in node.children for flowable in self._block(child, deeper, "quote")]
             case "fence" | "code_block":
                 return self._code(node.content, depth)
             case "table":
-                return self._table(node)
+                return [self._table(node)]
             case "hr":
-                return [rule()]
+                return [HRFlowable(width="100%", thickness=0.7, color=_LIGHT, spaceBefore=8, spaceAfter=10)]
             case _:
-                return self._paragraphs(node, "body", depth)
+                return self._paragraphs(node, paragraph_style, depth)
 
-    def _count(self) -> None:
+    def _count_block(self) -> None:
         self.blocks += 1
         if self.blocks > MAX_BLOCKS:
             raise ValueError(
@@ -450,44 +354,40 @@ class _Setter:
             )
 
     def _paragraphs(self, node: SyntaxTreeNode, style: str, depth: int) -> list[Any]:
-        """One paragraph, or several where it is too long for one."""
         return [self._paragraph(piece, style, depth) for piece in _pieces(node)]
 
-    def _paragraph(self, markup: str, style: str, depth: int = 0) -> Any:
+    def _paragraph(self, markup: str, style: str, depth: int = 0, **options: Any) -> Any:
         from reportlab.platypus import Paragraph
 
-        return Paragraph(markup, indented(self.styles[style], depth))
+        return Paragraph(markup, self._indented(style, depth), **options)
+
+    def _indented(self, style: str, depth: int) -> Any:
+        base = self.styles[style]
+        if not depth:
+            return base
+        left = 16 * depth + base.leftIndent
+        return base.clone(f"{style} {depth}", leftIndent=left, bulletIndent=16 * depth - 12)
 
     def _list(self, node: SyntaxTreeNode, depth: int) -> list[Any]:
         from reportlab.platypus import Spacer
 
-        start = int(node.attrs.get("start", 1)) if node.type == "ordered_list" else 0
-        made: list[Any] = []
+        start = int(node.attrs.get("start", 1))
+        flowables: list[Any] = []
         for number, item in enumerate(node.children, start):
-            made += self._item(item, f"{number}." if node.type == "ordered_list" else "•", min(depth + 1, MAX_NESTING))
-        return made if depth else [*made, Spacer(1, 5)]
+            mark = f"{number}." if node.type == "ordered_list" else "•"
+            flowables += self._item(item, mark, min(depth + 1, MAX_NESTING))
+        return flowables if depth else [*flowables, Spacer(1, 5)]
 
     def _item(self, item: SyntaxTreeNode, mark: str, depth: int) -> list[Any]:
-        """The mark beside the item's own first words; on a line of its own before anything else, or nothing."""
-        from reportlab.platypus import Paragraph
-
-        self._count()
-        begins = bool(item.children) and item.children[0].type == "paragraph"
-        first, *more = _pieces(item.children[0]) if begins else ["\N{NO-BREAK SPACE}"]
+        """Return a list item. Its mark stands beside its first paragraph, or on a line of its own if it has none."""
+        self._count_block()
+        has_text = bool(item.children) and item.children[0].type == "paragraph"
+        first, *more = _pieces(item.children[0]) if has_text else ["\N{NO-BREAK SPACE}"]
         return [
-            Paragraph(first, indented(self.styles["item" if begins else "mark"], depth), bulletText=mark),
+            self._paragraph(first, "item" if has_text else "lone mark", depth, bulletText=mark),
             *(self._paragraph(piece, "body", depth) for piece in more),
-            *self._blocks(item.children[begins:], depth),
+            *self._all_blocks(item.children[has_text:], depth),
         ]
-
-    def _quote(self, node: SyntaxTreeNode, depth: int) -> list[Any]:
-        quoted = []
-        for child in node.children:
-            deeper = min(depth + 1, MAX_NESTING)
-            quoted += (
-                self._paragraphs(child, "quote", deeper) if child.type == "paragraph" else self._block(child, deeper)
-            )
-        return quoted
 
     def _code(self, code: str, depth: int) -> list[Any]:
         from reportlab.platypus import XPreformatted
@@ -495,9 +395,9 @@ class _Setter:
         whole = code.rstrip("\n").expandtabs(4).split("\n")
         lines = [line[at : at + _CODE_CHARS] for line in whole for at in range(0, max(1, len(line)), _CODE_CHARS)]
         blocks = ["\n".join(lines[at : at + _CODE_LINES]) for at in range(0, len(lines), _CODE_LINES)]
-        return [XPreformatted(escape(block), indented(self.styles["code"], depth)) for block in blocks]
+        return [XPreformatted(escape(block), self._indented("code", depth)) for block in blocks]
 
-    def _table(self, node: SyntaxTreeNode) -> list[Any]:
+    def _table(self, node: SyntaxTreeNode) -> Any:
         from reportlab.platypus import LongTable
 
         rows = [row for part in node.children for row in part.children]
@@ -507,79 +407,78 @@ class _Setter:
             raise ValueError(
                 f"tables of a PDF have at most {MAX_COLUMNS} columns and {MAX_CELLS} cells in all: use make_csv"
             )
-        cells = [[self._cell(cell, head=at == 0) for cell in row.children] for at, row in enumerate(rows)]
-        words = [[_words(cell) for cell in row.children] for row in rows]
-        return [
-            LongTable(
-                cells,
-                colWidths=_widths(words),
-                repeatRows=max(map(len, words[0])) <= MAX_REPEATED_CHARS,
-                splitInRow=1,
-                style=table_style(),
-                spaceBefore=6,
-                spaceAfter=12,
-                hAlign="LEFT",
-            )
-        ]
+        lengths = [[len(_text(cell)) for cell in row.children] for row in rows]
+        return LongTable(
+            [[self._cell(cell, head=at == 0) for cell in row.children] for at, row in enumerate(rows)],
+            colWidths=_column_widths(lengths),
+            repeatRows=max(lengths[0]) <= MAX_REPEATED_CHARS,
+            splitInRow=1,
+            style=[
+                ("VALIGN", (0, 0), (-1, -1), "TOP"),
+                ("LINEBELOW", (0, 0), (-1, 0), 0.9, _GREY),
+                ("LINEBELOW", (0, 1), (-1, -1), 0.4, _LIGHT),
+                ("TOPPADDING", (0, 0), (-1, -1), 4),
+                ("BOTTOMPADDING", (0, 0), (-1, -1), 5),
+            ],
+            spaceBefore=6,
+            spaceAfter=12,
+            hAlign="LEFT",
+        )
 
     def _cell(self, node: SyntaxTreeNode, *, head: bool) -> Any:
-        from reportlab.platypus import Paragraph
-
-        aligned = str(node.attrs.get("style", "")).rpartition(":")[2] or "left"
-        words = _words(node)
-        markup = _inline(node) if len(words) <= MAX_PDF_CELL_CHARS else _safe(words[:MAX_PDF_CELL_CHARS] + "…")
-        return Paragraph(markup, self.styles[f"{'head' if head else 'cell'} {aligned}"])
+        side = str(node.attrs.get("style", "")).rpartition(":")[2] or "left"
+        text = _text(node)
+        markup = _markup(node) if len(text) <= MAX_PDF_CELL_CHARS else _escape(text[:MAX_PDF_CELL_CHARS] + "…")
+        return self._paragraph(markup, f"{'head' if head else 'cell'} {side}")
 
 
-def _words(node: SyntaxTreeNode) -> str:
-    """The bare words of a part."""
-    return "".join(_content(leaf) for leaf in node.walk() if not leaf.children)
-
-
-def _content(leaf: SyntaxTreeNode) -> str:
-    return " " if leaf.type in ("softbreak", "hardbreak") else leaf.content if not leaf.is_root else ""
+def _text(node: SyntaxTreeNode) -> str:
+    """Return the text of a node, without markup."""
+    leaves = [leaf for leaf in node.walk() if not leaf.children and not leaf.is_root]
+    return "".join(" " if leaf.type in ("softbreak", "hardbreak") else leaf.content for leaf in leaves)
 
 
 def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
-    """The markup of a paragraph; bare words in several pieces where there are too many for one."""
-    words = _words(node)
-    if len(words) <= MAX_PARAGRAPH_CHARS:
-        yield _inline(node)
+    """Return a paragraph as reportlab's markup; a long one in several pieces and without markup."""
+    text = _text(node)
+    if len(text) <= MAX_PARAGRAPH_CHARS:
+        yield _markup(node)
         return
-    while words:
-        end = words.rfind(" ", 0, MAX_PARAGRAPH_CHARS) if len(words) > MAX_PARAGRAPH_CHARS else -1
+    while text:
+        end = text.rfind(" ", 0, MAX_PARAGRAPH_CHARS) if len(text) > MAX_PARAGRAPH_CHARS else -1
         end = end if end > 0 else MAX_PARAGRAPH_CHARS
-        yield _safe(words[:end])
-        words = words[end:].lstrip()
+        yield _escape(text[:end])
+        text = text[end:].lstrip()
 
 
-def _inline(node: SyntaxTreeNode) -> str:
-    """The text of a part as reportlab's own markup, with every character of the user's escaped."""
-    inside = "".join(map(_inline, node.children))
+def _markup(node: SyntaxTreeNode) -> str:
+    """Return a node as reportlab's markup. Every character of the user's text is escaped."""
+    inside = "".join(map(_markup, node.children))
     match node.type:
         case "text":
-            return _safe(node.content)
+            return _escape(node.content)
         case "code_inline":
-            return f'<font name="{MONO}" size="9.5" color="{DARK}">{_safe(node.content)}</font>'
+            return f'<font name="{_MONO}" size="9.5" color="{_DARK}">{_escape(node.content)}</font>'
         case "softbreak":
             return " "
         case "hardbreak":
             return "<br/>"
         case "link" if _LINK.match(str(node.attrs.get("href", ""))):
-            return f'<a href={quoteattr(str(node.attrs["href"]))} color="{ACCENT}">{inside}</a>'
-    mark = _MARKS.get(node.type)
-    return f"<{mark}>{inside}</{mark}>" if mark else inside
+            return f'<a href={quoteattr(str(node.attrs["href"]))} color="{_ACCENT}">{inside}</a>'
+    tag = _MARKUP_TAGS.get(node.type)
+    return f"<{tag}>{inside}</{tag}>" if tag else inside
 
 
-def _safe(text: str) -> str:
-    """Escaped; a word without end is broken, because breaking it takes time as the square of its length."""
+def _escape(text: str) -> str:
+    """Return the text escaped for reportlab. Very long words are split: breaking them takes time as their square."""
     return escape(_LONG_WORD.sub(r"\g<0> ", text))
 
 
-def _widths(rows: Sequence[Sequence[str]]) -> list[float]:
-    """Each column as wide as its longest cell asks for, between limits, all of them as wide as the page at most."""
+def _column_widths(lengths: Sequence[Sequence[int]]) -> list[float]:
+    """Return each column's width in points: for its longest cell, within limits, and at most the page in all."""
     page = _page_size()[0] - 2 * _MARGIN
     wanted = [
-        16.0 + 6.2 * min(40, max(3, *(len(row[at]) for row in rows if at < len(row)))) for at in range(len(rows[0]))
+        16.0 + 6.2 * min(40, max(3, *(row[column] for row in lengths if column < len(row))))
+        for column in range(len(lengths[0]))
     ]
     return [width * min(1.0, page / sum(wanted)) for width in wanted]

@@ -1,4 +1,4 @@
-"""One folder, read only."""
+"""Tools that list, read and search the text files of one folder. They never write."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ MAX_FILE_BYTES = 2_000_000
 MAX_NAME_CHARS = 300
 
 
-#: Files and folders that are looked at in one call.
+#: Files and folders that one call visits.
 MAX_WALKED = 5_000
 
 
-#: What Windows, a shell or a terminal reads as something else than a name.
+#: Characters that mean something else than a name to Windows, a shell or a terminal.
 _FORBIDDEN = frozenset('\\:*?"<>|~') | frozenset(map(chr, range(32))) | {"\x7f"}
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder and what is beneath it. Hidden files, and links that lead out, are not there for anybody."""
+    """One folder and what is below it. Hidden files and links that lead out do not exist for the tools."""
 
     root: Path
 
     def find(self, name: str) -> Path:
-        """The file or folder of a name such as `reports/may.csv`; "" is the folder itself. Raises ValueError."""
+        """Return the path of a name such as `reports/may.csv`; "" is the folder itself. Raises ValueError."""
         parts = _parts(name)
         path = _resolved(self.root.joinpath(*parts))
         if path is None or not path.is_relative_to(self.root.resolve()):
-            raise ValueError(f"there is no {name!r} here: list_files tells what there is")
+            raise ValueError(f"there is no {name!r} here: list_files shows what there is")
         return path
 
     def text(self, name: str) -> str:
-        """The text of a file. Raises ValueError when it is none, is too large or is no text."""
-        return decoded(name, _read(name, self.find(name)))
+        """Return the text of a file. Raises ValueError if it does not exist, is too large or is not text."""
+        return _decode(name, _read(name, self.find(name)))
 
     def walk(self, name: str = "") -> Iterator[tuple[str, int]]:
-        """The files beneath by name, with their sizes, MAX_WALKED at most; no link is followed. Raises ValueError."""
+        """Return the names and sizes of the files below, at most MAX_WALKED. Follows no link. Raises ValueError."""
         top, root = self.find(name), self.root.resolve()
         left = MAX_WALKED
         for here, folders, files in os.walk(top):
@@ -69,66 +69,66 @@ class Folder:
 
 
 def _resolved(path: Path) -> Path | None:
-    """Where it really is. None where nothing is, where links lead in a circle, and of what no disk can hold."""
+    """Return the path without links; None if nothing is there, if links form a circle, or if the name is too long."""
     try:
         return path.resolve(strict=True)
-    except (OSError, RuntimeError):  # whose words hold the whole path
+    except (OSError, RuntimeError):  # not passed on: its message holds the whole path
         return None
 
 
 def _size(path: Path) -> int | None:
-    """The bytes of a plain file; None of a hidden one, of what is no file, and of one that is gone by now."""
+    """Return the bytes of a plain file; None for hidden files, for anything else, and for a file that is gone."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None
+    return status.st_size if stat.S_ISREG(status.st_mode) and not path.name.startswith(".") else None
 
 
 def _can_be_named(name: str) -> bool:
-    """Whether it can be asked for: one with a line break in it would look like two."""
+    """Return whether the tools accept the name. In a list, a name with a line break would look like two."""
     try:
         return bool(_parts(name))
     except ValueError:
         return False
 
 
-def decoded(name: str, data: bytes) -> str:
-    """The bytes as text, which is UTF-8 or nothing. Raises ValueError."""
+def _decode(name: str, data: bytes) -> str:
+    """Return the bytes as UTF-8 text. Raises ValueError."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        raise ValueError(f"{name!r} is no UTF-8 text: only text files are read") from exc
+        raise ValueError(f"{name!r} is not UTF-8 text: only text files can be read") from exc
     if "\0" in text:
-        raise ValueError(f"{name!r} is no text: only text files are read")
+        raise ValueError(f"{name!r} is not text: only text files can be read")
     return text
 
 
 def _parts(name: str) -> list[str]:
-    """The folders and the file of a name. What is absolute, hidden, or means another place is refused, not mended."""
+    """Split a name at its slashes. Raises ValueError for names that are absolute, hidden or lead elsewhere."""
     if len(name) > MAX_NAME_CHARS:
         raise ValueError(f"that name has {len(name)} characters: at most {MAX_NAME_CHARS}")
     parts = [part for part in name.split("/") if part != "."] if name else []
     if parts and parts[-1] == "":
-        parts.pop()  # a folder may be written with its slash
+        parts.pop()  # a folder may end with a slash
     if any(not part or part.startswith(".") or part != part.strip() for part in parts) or _FORBIDDEN & set(name):
-        raise ValueError(f"{name!r} is no name here: write it as list_files shows it, such as 'reports/may.csv'")
+        raise ValueError(f"{name!r} is not a name here: write it as list_files shows it, such as 'reports/may.csv'")
     try:
         name.encode()
     except UnicodeEncodeError as exc:
-        raise ValueError(f"{name!r} is no name here: it holds half a character") from exc
+        raise ValueError(f"{name!r} is not a name here: it holds half a character") from exc
     return parts
 
 
 def _read(name: str, path: Path) -> bytes:
-    """The bytes, of a plain file only: a pipe would be waited for, a device would never end."""
+    """Return the bytes of a plain file. Raises ValueError for a pipe, which would block, or an endless device."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
     except OSError as exc:
         raise ValueError(f"{name!r} cannot be read: {exc.strerror}") from exc
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise ValueError(f"{name!r} is no file")
+        raise ValueError(f"{name!r} is not a file")
     with os.fdopen(handle, "rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
@@ -136,23 +136,23 @@ def _read(name: str, path: Path) -> bytes:
     return data
 
 
-#: Files that one list names.
+#: Files in one list.
 MAX_LISTED = 200
 
 
-#: Lines that are read in one call.
+#: Lines that one call reads.
 MAX_LINES = 500
 
 
-#: Characters that are read in one call.
+#: Characters that one call reads.
 MAX_READ_CHARS = 20_000
 
 
-#: Lines that a search finds.
-MAX_FOUND = 50
+#: Matching lines that one search returns.
+MAX_MATCHES = 50
 
 
-#: Characters shown of a line that was found.
+#: Characters shown of a matching line.
 MAX_LINE_CHARS = 200
 
 
@@ -170,16 +170,16 @@ FilePath = Annotated[
 ]
 
 
-Beneath = Annotated[str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")]
+FolderName = Annotated[str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")]
 
 
-def list_files(_folder: Folder, folder: Beneath = "") -> str:
-    """The files and their sizes. Raises ValueError."""
-    found = list(islice(_folder.walk(folder), MAX_LISTED + 1))
-    if not found:
+def list_files(_folder: Folder, folder: FolderName = "") -> str:
+    """Return the files and their sizes. Raises ValueError."""
+    files = list(islice(_folder.walk(folder), MAX_LISTED + 1))
+    if not files:
         return f"There are no files in {folder!r}." if folder else "There are no files."
-    lines = [f"{name} ({_size_of_files(size)})" for name, size in found[:MAX_LISTED]]
-    if len(found) > MAX_LISTED:
+    lines = [f"{name} ({_format_size(size)})" for name, size in files[:MAX_LISTED]]
+    if len(files) > MAX_LISTED:
         lines.append(f"... and more: only the first {MAX_LISTED} are listed; name a folder")
     return "\n".join(lines)
 
@@ -190,14 +190,15 @@ def read_file(
     first_line: Annotated[int, Field(ge=1, le=MAX_FILE_BYTES, description="Where to begin; 1 is the first line")] = 1,
     lines: Annotated[int, Field(ge=1, le=MAX_LINES, description="How many lines to read")] = 200,
 ) -> str:
-    """Some lines, and which of how many they are. Raises ValueError."""
-    every = _folder.text(file).splitlines()
-    if first_line > max(1, len(every)):
-        raise ValueError(f"{file!r} has {len(every)} lines: first_line {first_line} is past its end")
-    some = every[first_line - 1 : first_line - 1 + lines]
-    text = "\n".join(some)
+    """Return some lines, after a sentence that says which and how many there are. Raises ValueError."""
+    all_lines = _folder.text(file).splitlines()
+    if first_line > max(1, len(all_lines)):
+        raise ValueError(f"{file!r} has {len(all_lines)} lines: first_line {first_line} is past its end")
+    selected = all_lines[first_line - 1 : first_line - 1 + lines]
+    text = "\n".join(selected)
     cut = f" (cut off after {MAX_READ_CHARS} characters)" if len(text) > MAX_READ_CHARS else ""
-    return f"{file}, lines {first_line} to {first_line - 1 + len(some)} of {len(every)}{cut}:\n{text[:MAX_READ_CHARS]}"
+    last_line = first_line - 1 + len(selected)
+    return f"{file}, lines {first_line} to {last_line} of {len(all_lines)}{cut}:\n{text[:MAX_READ_CHARS]}"
 
 
 def search_files(
@@ -206,23 +207,23 @@ def search_files(
         str,
         Field(min_length=1, max_length=200, description="The words as they stand in the text; capitals do not matter"),
     ],
-    folder: Beneath = "",
+    folder: FolderName = "",
 ) -> str:
-    """The lines that hold the words, with file and number. Raises ValueError."""
+    """Return the lines that contain the words, with file and line number. Raises ValueError."""
     wanted, skipped = words.casefold(), 0
-    found: list[str] = []
+    matches: list[str] = []
     budget = MAX_SEARCHED_BYTES
     for name, size in _folder.walk(folder):
         budget -= size
-        if budget < 0 or len(found) > MAX_FOUND:
+        if budget < 0 or len(matches) > MAX_MATCHES:
             break
         try:
             text = _folder.text(name)
         except ValueError:
             skipped += 1
             continue
-        found += _lines_with(name, text, wanted)
-    return _told(words, found, skipped, whole=budget >= 0)
+        matches += _matching_lines(name, text, wanted)
+    return _write_matches(words, matches, skipped, complete=budget >= 0)
 
 
 _READS_FILES = ToolMetadata(tags={ToolTag.FILE_SYSTEM})
@@ -236,7 +237,7 @@ _DESCRIPTIONS: Mapping[Callable[..., str], str] = {
 
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of this family, for one folder. What files say is screened: they may hold instructions."""
+    """Return the tools of this family for one folder. Their output is screened: files may hold instructions."""
     if folder is None:
         raise ToolLoadError("toolbox 'files' needs folder: the one folder whose files it may read")
     given = {"_folder": Folder(folder)}
@@ -248,27 +249,27 @@ def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
     ]
 
 
-def _lines_with(name: str, text: str, wanted: str) -> list[str]:
+def _matching_lines(name: str, text: str, wanted: str) -> list[str]:
     numbered = enumerate(text.splitlines(), 1)
     hits = ((number, line) for number, line in numbered if wanted in line.casefold())
-    return [f"{name}:{number}: {_around(line, wanted)}" for number, line in islice(hits, MAX_FOUND + 1)]
+    return [f"{name}:{number}: {_surroundings(line, wanted)}" for number, line in islice(hits, MAX_MATCHES + 1)]
 
 
-def _around(line: str, wanted: str) -> str:
+def _surroundings(line: str, wanted: str) -> str:
     at = max(0, line.casefold().find(wanted) - MAX_LINE_CHARS // 2)
     return line[at : at + MAX_LINE_CHARS].strip()
 
 
-def _told(words: str, found: list[str], skipped: int, *, whole: bool) -> str:
-    lines = found[:MAX_FOUND] or [f"No line holds {words!r}."]
-    if len(found) > MAX_FOUND:
-        lines.append(f"... and more: only the first {MAX_FOUND} lines are shown")
+def _write_matches(words: str, matches: list[str], skipped: int, *, complete: bool) -> str:
+    lines = matches[:MAX_MATCHES] or [f"No line holds {words!r}."]
+    if len(matches) > MAX_MATCHES:
+        lines.append(f"... and more: only the first {MAX_MATCHES} lines are shown")
     if skipped:
-        lines.append(f"({skipped} files are no text, or too large, and were not searched)")
-    if not whole:
-        lines.append("(there is more than can be searched at once: name a folder)")
+        lines.append(f"({skipped} files are not text, or too large, and were not searched)")
+    if not complete:
+        lines.append("(there are more files than one search can read: name a folder)")
     return "\n".join(lines)
 
 
-def _size_of_files(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size} bytes" if size < 10_000 else f"{size // 1000} kB"

@@ -1,4 +1,7 @@
-"""Text: counting, finding, changing and comparing what a model only guesses at; no pattern of a user's is run."""
+"""Tools that count, find, change, compare and encode text, which models only guess at.
+
+No regular expression of a user is run: it could take forever.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from sayso.agent.tools.tool import Tool, tool
 
 #: Characters of the longest text.
 MAX_TEXT_CHARS = 50_000
-#: Lines of the longest text that is compared: comparing takes time as their square.
+#: Lines of the longest text that is compared: comparing takes time as the square of them.
 MAX_COMPARED_LINES = 1_000
-#: Places that are listed where words were found.
+#: Places that an answer lists.
 MAX_PLACES = 20
 #: Characters shown around a place.
 CONTEXT_CHARS = 30
@@ -29,25 +32,25 @@ _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+(?:\s|$)")
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text")]
-LineChange = Literal[
+TextChange = Literal[
     "upper case", "lower case", "title case", "sort lines", "remove duplicate lines", "remove empty lines",
     "number lines", "reverse lines", "reverse characters", "trim", "single spaces", "remove accents", "slug",
 ]  # fmt: skip
-Code = Literal["base64 encode", "base64 decode", "url encode", "url decode", "sha256", "md5"]
+Encoding = Literal["base64 encode", "base64 decode", "url encode", "url decode", "sha256", "md5"]
 
 
 @tool(read_only=True, description="Count the characters, words, sentences, lines and paragraphs of a text")
 def text_stats(text: Text) -> str:
-    """The counts. Characters are those people see: a letter and its accent are one."""
+    """Return the counts. A letter and its accent are one character, as people see it."""
     characters = _composed(text)
-    words = [word for word in text.split() if any(map(str.isalnum, word))]  # in every script that has spaces
+    words = [word for word in text.split() if any(map(str.isalnum, word))]
     different = len({word.casefold() for word in words})
-    bare = sum(not character.isspace() for character in characters)
+    not_spaces = sum(not character.isspace() for character in characters)
     paragraphs = sum(bool(part.strip()) for part in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n")))
     sentences = len(_SENTENCE_END.findall(text)) or int(bool(words))
     minutes = max(1, round(len(words) / 200))
     return (
-        f"{len(characters)} characters ({bare} without spaces), {len(words)} words ({different} different), "
+        f"{len(characters)} characters ({not_spaces} without spaces), {len(words)} words ({different} different), "
         f"{sentences} sentences, {len(text.splitlines())} lines, {paragraphs} paragraphs, "
         f"{len(text.encode('utf-8', 'replace'))} bytes; about {minutes} min to read"
     )
@@ -62,24 +65,24 @@ def find_in_text(
     whole_words: Annotated[bool, Field(description="Whether 'cat' must not be found in 'concatenate'")] = False,
     match_case: Annotated[bool, Field(description="Whether capitals matter")] = False,
 ) -> str:
-    """The count and the first places."""
-    bounded = rf"(?<!\w){re.escape(words)}(?!\w)" if whole_words else re.escape(words)
-    places = [found.start() for found in re.finditer(bounded, text, 0 if match_case else re.IGNORECASE)]
+    """Return the count and the first places."""
+    pattern = rf"(?<!\w){re.escape(words)}(?!\w)" if whole_words else re.escape(words)
+    places = [match.start() for match in re.finditer(pattern, text, 0 if match_case else re.IGNORECASE)]
     head = f"{words!r} is there {_times(len(places))}"
-    shown = "".join(f"\n- at character {at + 1}: {_around(text, at, len(words))}" for at in places[:MAX_PLACES])
+    listed = "".join(f"\n- at character {at + 1}: {_surroundings(text, at, len(words))}" for at in places[:MAX_PLACES])
     more = f"\n... and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
-    return f"{head}.{shown}{more}"
+    return f"{head}.{listed}{more}"
 
 
 @tool(read_only=True, description="Change a text: case, order of lines, duplicates, spaces, accents")
-def change_text(text: Text, change: Annotated[LineChange, Field(description="What to do with it")]) -> str:
-    """The changed text."""
+def change_text(text: Text, change: Annotated[TextChange, Field(description="What to do with it")]) -> str:
+    """Return the changed text."""
     return _CHANGES[change](text)
 
 
 @tool(read_only=True, description="Compare two texts and show which lines differ")
 def compare_texts(before: Text, after: Text) -> str:
-    """The lines that went (-) and came (+). Raises ValueError."""
+    """Return the lines that were removed (-) and added (+). Raises ValueError."""
     if before == after:
         return "The two texts are the same."
     old, new = before.splitlines(), after.splitlines()
@@ -90,21 +93,21 @@ def compare_texts(before: Text, after: Text) -> str:
     lines = list(difflib.unified_diff(old, new, lineterm="", n=1))[2:]
     if not lines:
         return "The texts differ only in how their lines end."
-    gone, came = (sum(line.startswith(sign) for line in lines) for sign in "-+")
-    return f"{gone} lines went, {came} came:\n" + "\n".join(lines)
+    removed, added = (sum(line.startswith(sign) for line in lines) for sign in "-+")
+    return f"{removed} lines removed, {added} added:\n" + "\n".join(lines)
 
 
 @tool(read_only=True, description="Encode, decode or hash a text: base64, URL encoding, SHA-256, MD5")
-def encode_text(text: Text, how: Annotated[Code, Field(description="What to make of it")]) -> str:
-    """The result. Raises ValueError when a code cannot be read."""
+def encode_text(text: Text, how: Annotated[Encoding, Field(description="What to make of it")]) -> str:
+    """Return the result. Raises ValueError if the text cannot be decoded."""
     try:
-        return _CODES[how](text)
+        return _ENCODERS[how](text)
     except ValueError as exc:
-        raise ValueError(f"cannot {how} {text[:60]!r}: it is not the code of a text in UTF-8") from exc
+        raise ValueError(f"cannot {how} {text[:60]!r}: it does not decode to text in UTF-8") from exc
 
 
 def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of this family."""
+    """Return the tools of this family."""
     return [text_stats, find_in_text, change_text, compare_texts, encode_text]
 
 
@@ -112,46 +115,46 @@ def _times(count: int) -> str:
     return {0: "not at all", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _around(text: str, at: int, length: int) -> str:
+def _surroundings(text: str, at: int, length: int) -> str:
     part = text[max(0, at - CONTEXT_CHARS) : at + length + CONTEXT_CHARS]
     return repr(" ".join(part.split()))
 
 
 def _composed(text: str) -> str:
-    """With a letter and its accent as one character."""
+    """Return the text with each letter and its accent as one character."""
     return unicodedata.normalize("NFC", text)
 
 
-def _no_accents(text: str) -> str:
-    apart = unicodedata.normalize("NFD", text)
-    return unicodedata.normalize("NFC", "".join(char for char in apart if not unicodedata.combining(char)))
+def _remove_accents(text: str) -> str:
+    decomposed = unicodedata.normalize("NFD", text)
+    return unicodedata.normalize("NFC", "".join(char for char in decomposed if not unicodedata.combining(char)))
 
 
 def _slug(text: str) -> str:
     german = text.casefold().replace("ä", "ae").replace("ö", "oe").replace("ü", "ue")
-    return "-".join(re.findall(r"[^\W_]+", _no_accents(german)))
+    return "-".join(re.findall(r"[^\W_]+", _remove_accents(german)))
 
 
-def _numbered(text: str) -> str:
+def _number_lines(text: str) -> str:
     return "\n".join(f"{number}. {line}" for number, line in enumerate(text.splitlines(), 1))
 
 
-_CHANGES: Mapping[LineChange, Callable[[str], str]] = {
+_CHANGES: Mapping[TextChange, Callable[[str], str]] = {
     "upper case": str.upper,
     "lower case": str.lower,
     "title case": lambda text: _WORD.sub(lambda word: word[0][:1].upper() + word[0][1:].lower(), _composed(text)),
     "sort lines": lambda text: "\n".join(sorted(text.splitlines(), key=str.casefold)),
     "remove duplicate lines": lambda text: "\n".join(dict.fromkeys(text.splitlines())),
     "remove empty lines": lambda text: "\n".join(line for line in text.splitlines() if line.strip()),
-    "number lines": _numbered,
+    "number lines": _number_lines,
     "reverse lines": lambda text: "\n".join(reversed(text.splitlines())),
     "reverse characters": lambda text: _composed(text)[::-1],
     "trim": lambda text: "\n".join(line.strip() for line in text.strip().splitlines()),
     "single spaces": lambda text: " ".join(text.split()),
-    "remove accents": _no_accents,
+    "remove accents": _remove_accents,
     "slug": _slug,
 }
-_CODES: Mapping[Code, Callable[[str], str]] = {
+_ENCODERS: Mapping[Encoding, Callable[[str], str]] = {
     "base64 encode": lambda text: base64.b64encode(text.encode()).decode(),
     "base64 decode": lambda text: base64.b64decode("".join(text.split()), validate=True).decode(),
     "url encode": lambda text: quote(text, safe=""),

@@ -1,4 +1,7 @@
-"""Units: conversion of physical quantities, on pint; units are read by a grammar without sums and large powers."""
+"""The tool `convert_units`: physical quantities, converted by pint.
+
+Units are read by a grammar of our own, without sums and large powers, because pint evaluates expressions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from sayso.agent.toolbox import need
-from sayso.agent.toolbox.tables import shown
+from sayso.agent.toolbox.tables import format_number
 from sayso.agent.tools.errors import did_you_mean
 from sayso.agent.tools.tool import Tool, tool
 
@@ -21,32 +24,32 @@ if TYPE_CHECKING:
 
 #: Characters of the longest unit.
 MAX_UNIT_CHARS = 60
-#: The largest and, as its inverse, the smallest amount.
+#: The largest amount, on either side of zero.
 MAX_AMOUNT = 1e100
-#: Digits that are counted in; fewer are shown.
+#: Digits of the calculation; the answer shows fewer.
 DIGITS = 60
 
-#: The sizes of data that people name.
-_SIZES = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera"}
-#: kb is what people write for kB; whoever writes Mb means bits.
-_DATA = {
+#: Prefixes of data sizes.
+_DATA_PREFIXES = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera"}
+#: People write kb for kilobytes, and Mb for megabits.
+_DATA_UNITS = {
     spelling: unit
-    for short, size in _SIZES.items()
+    for letter, prefix in _DATA_PREFIXES.items()
     for spelling, unit in (
-        (f"{short}b", f"{size}byte"),
-        (f"{short.upper()}b", f"{size}bit"),
-        (f"{short}bps", f"{size}bit/second"),
-        (f"{short.upper()}bps", f"{size}bit/second"),
+        (f"{letter}b", f"{prefix}byte"),
+        (f"{letter.upper()}b", f"{prefix}bit"),
+        (f"{letter}bps", f"{prefix}bit/second"),
+        (f"{letter.upper()}bps", f"{prefix}bit/second"),
     )
 }
-_CAPITALS = (
+_UNITS_WITH_CAPITALS = (
     "Wh", "kWh", "MWh", "GWh", "TWh", "Hz", "kHz", "MHz", "GHz", "THz", "kW", "kJ", "MJ", "Pa", "hPa", "kPa", "MPa",
     "Ah", "mAh",
 )  # fmt: skip
-#: Units that people write in small letters where only one size of them can be meant.
-_SMALL = {unit.lower(): unit for unit in _CAPITALS}
+#: Units that people also write in lower case, where only one prefix can be meant.
+_LOWER_CASE = {unit.lower(): unit for unit in _UNITS_WITH_CAPITALS}
 
-#: Spellings that pint takes for something else (mb is a millibarn there, mbps a millibaud), or for nothing.
+#: Spellings that pint does not know or reads differently: mb as millibarn, mbps as millibaud.
 _ALIASES = {
     "%": "percent",
     "fl_oz": "fluid_ounce",
@@ -68,10 +71,10 @@ _ALIASES = {
     "yrs": "year",
     "tbsp": "tablespoon",
     "tsp": "teaspoon",
-    **_SMALL,
-    **_DATA,
+    **_LOWER_CASE,
+    **_DATA_UNITS,
 }
-#: Letters that mean a temperature only beside another one: F is a farad too.
+#: Letters that mean a temperature only if the other unit is one too: F is also the farad.
 _TEMPERATURES = {"c": "degC", "f": "degF", "k": "kelvin"}
 _CURRENCIES = frozenset(
     ("eur", "usd", "gbp", "chf", "jpy", "cny", "inr", "brl", "euro", "euros", "dollar", "dollars", "€", "$", "£")
@@ -103,27 +106,23 @@ def convert_units(
     from_unit: Unit,
     to_unit: Unit,
 ) -> str:
-    """The amount in the other unit. Raises ValueError, which names the nearest unit."""
-    _refuse_money(from_unit, to_unit)
-    given = Decimal(repr(amount))
+    """Return the amount in the other unit. Raises ValueError, which names the nearest unit."""
+    for unit in (from_unit, to_unit):
+        if unit.strip().lower() in _CURRENCIES:
+            raise ValueError(f"{unit!r} is money: exchange rates change, and this tool has none")
+    exact_amount = Decimal(repr(amount))
     with localcontext(Context(prec=DIGITS)):
-        value = _converted(given, _spelled(from_unit), _spelled(to_unit))
-        return f"{shown(given)} {from_unit.strip()} = {shown(value)} {to_unit.strip()}"
+        value = _convert(exact_amount, _pint_spelling(from_unit), _pint_spelling(to_unit))
+        return f"{format_number(exact_amount)} {from_unit.strip()} = {format_number(value)} {to_unit.strip()}"
 
 
 def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of this family."""
+    """Return the tools of this family."""
     return [convert_units]
 
 
-def _refuse_money(*units: str) -> None:
-    for unit in units:
-        if unit.strip().lower() in _CURRENCIES:
-            raise ValueError(f"{unit!r} is money: exchange rates change, and this tool has none")
-
-
-def _spelled(unit: str) -> str:
-    """The unit in pint's spelling. Raises ValueError for anything but names, * and /, and powers of one digit."""
+def _pint_spelling(unit: str) -> str:
+    """Return the unit in pint's spelling. Raises ValueError for anything but names, *, / and powers of one digit."""
     text = (
         " ".join(unit.split())
         .replace("²", "^2")
@@ -134,43 +133,43 @@ def _spelled(unit: str) -> str:
     )
     text = _VOLUME.sub(r"\1^3", _AREA.sub(r"\1^2", text)).replace(" per ", "/")
     text = re.sub(r" ?([*/^]) ?", r"\1", text).replace(" ", "_")
-    text = _SUFFIXED.sub(r"\1^\2", _renamed(text))
+    text = _SUFFIXED.sub(r"\1^\2", _replace_aliases(text))
     if not _UNIT.fullmatch(text):
         raise ValueError(
-            f"{unit!r} is no unit: write it like 'km', 'km/h', 'm^2' or 'kg*m/s^2', and the number as amount"
+            f"{unit!r} is not a unit: write it like 'km', 'km/h', 'm^2' or 'kg*m/s^2', and the number as amount"
         )
     return text
 
 
-def _renamed(text: str) -> str:
-    """With pint's names for the parts: KWH as kwh, but Mb not as mb."""
+def _replace_aliases(text: str) -> str:
+    """Return the unit with pint's names for its parts. All capitals are tried in lower case (KWH), Mb is not."""
     parts = re.split(r"([*/])", text)
     return "".join(_ALIASES.get(part) or _ALIASES.get(part.lower() if part.isupper() else part, part) for part in parts)
 
 
-def _as_temperatures(*units: str) -> list[str]:
-    """The units, with single letters as degrees where all of them are temperatures: F and celsius."""
+def _read_temperatures(*units: str) -> list[str]:
+    """Return the units, with C, F and K as temperatures if all units are temperatures."""
     if not all(unit.lower() in _TEMPERATURES or _is_temperature(unit) for unit in units):
         return list(units)
     return [_TEMPERATURES.get(unit.lower(), unit) for unit in units]
 
 
 def _is_temperature(unit: str) -> bool:
-    return _parsed(unit).dimensionality == {"[temperature]": 1}
+    return _parse(unit).dimensionality == {"[temperature]": 1}
 
 
-def _converted(amount: Decimal, source: str, target: str) -> Decimal:
+def _convert(amount: Decimal, source: str, target: str) -> Decimal:
     import pint
 
     try:
-        source, target = _as_temperatures(source, target)
-        units = _parsed(source), _parsed(target)
-        if _is_frozen(amount, *units):
+        source, target = _read_temperatures(source, target)
+        units = _parse(source), _parse(target)
+        if _is_below_absolute_zero(amount, *units):
             raise ValueError(
-                f"{shown(amount)} {source} is below absolute zero: check the amount and the unit; a difference of "
-                "temperatures is 'delta_degC' or 'delta_degF'"
+                f"{format_number(amount)} {source} is below absolute zero: check the amount and the unit; a difference "
+                "of temperatures is 'delta_degC' or 'delta_degF'"
             )
-        value: Decimal = _registry().Quantity(amount, _turning(*units)).to(_turning(*reversed(units))).magnitude
+        value: Decimal = _registry().Quantity(amount, _with_turns(*units)).to(_with_turns(*reversed(units))).magnitude
         return value
     except pint.DimensionalityError as exc:
         raise ValueError(
@@ -180,35 +179,35 @@ def _converted(amount: Decimal, source: str, target: str) -> Decimal:
         raise ValueError(f"cannot convert {source!r} to {target!r}: name plain units such as 'km' and 'mile'") from exc
 
 
-def _is_frozen(amount: Decimal, source: pint.Unit, target: pint.Unit) -> bool:
-    """Whether it is a temperature below absolute zero, and no difference of temperatures."""
+def _is_below_absolute_zero(amount: Decimal, source: pint.Unit, target: pint.Unit) -> bool:
+    """Return whether the amount is a temperature below absolute zero. Differences of temperatures may be negative."""
     if source.dimensionality != {"[temperature]": 1} or "delta_" in f"{source} {target}":
         return False
     return bool(_registry().Quantity(amount, source).to("kelvin").magnitude < 0)
 
 
-def _turning(unit: pint.Unit, other: pint.Unit) -> pint.Unit:
-    """The unit; hertz beside an angle, as in rpm, as whole turns, where pint takes them for radians."""
-    turns = "hertz" in str(unit) and "radian" in str(_registry().get_root_units(other)[1])
-    return unit * _registry().turn if turns else unit
+def _with_turns(unit: pint.Unit, other: pint.Unit) -> pint.Unit:
+    """Return the unit. Hertz beside an angle, as in rpm, counts whole turns; pint would count radians."""
+    is_rotation = "hertz" in str(unit) and "radian" in str(_registry().get_root_units(other)[1])
+    return unit * _registry().turn if is_rotation else unit
 
 
-def _parsed(unit: str) -> pint.Unit:
-    """As written, since case tells mega from milli; in small letters where that is nothing."""
+def _parse(unit: str) -> pint.Unit:
+    """Return pint's unit. Read as written, since case tells mega from milli; in lower case if that fails."""
     import pint
 
     try:
         return _registry().parse_units(unit)
     except pint.UndefinedUnitError as exc:
         try:
-            return _registry().parse_units(_renamed(unit.lower()))
+            return _registry().parse_units(_replace_aliases(unit.lower()))
         except pint.UndefinedUnitError:
-            raise ValueError(_unknown(unit)) from exc
-    except (ValueError, AssertionError) as exc:  # pint asserts what its tokenizer does not keep, of "¼" for example
-        raise ValueError(f"{unit!r} is no unit: write it like 'km', 'km/h' or 'm^2'") from exc
+            raise ValueError(_unknown_unit_message(unit)) from exc
+    except (ValueError, AssertionError) as exc:  # pint fails an assertion for characters such as ¼
+        raise ValueError(f"{unit!r} is not a unit: write it like 'km', 'km/h' or 'm^2'") from exc
 
 
-def _unknown(unit: str) -> str:
+def _unknown_unit_message(unit: str) -> str:
     names = [name for name in re.split(r"[*/^]", unit) if name and name not in _registry()]
     hint = did_you_mean(names[0] if names else unit, _registry(), "; {}")
     return f"unknown unit {unit!r}" + (hint or ": write it in full, in English, such as 'kilometer'")
@@ -216,7 +215,7 @@ def _unknown(unit: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _registry() -> pint.UnitRegistry[Decimal]:
-    """Read once per process, which takes half a second."""
+    """Return pint's registry. Loaded once per process, which takes half a second."""
     import pint
 
     return pint.UnitRegistry(non_int_type=Decimal)

@@ -1,16 +1,16 @@
-"""Read a page: html-text/trafilatura in place of an own HTML reader."""
+"""The tool `fetch_page`: read a web page as text. Only public hosts, only https, only within bounds."""
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from sayso.agent.toolbox import need
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool, tool
@@ -21,256 +21,131 @@ from sayso.pending.concurrency import in_thread
 if TYPE_CHECKING:
     import httpx
 
-
-#: What holds no words to read; all of it is passed over, to its end tag.
-_UNREAD = frozenset(
-    {"script", "style", "noscript", "template", "svg", "iframe", "object", "textarea", "select", "math"}
-)
-
-
-_PARAGRAPHS = {
-    "address", "article", "aside", "blockquote", "body", "dd", "div", "dl", "dt", "fieldset", "figcaption",
-    "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "html", "main", "nav", "ol",
-    "p", "pre", "section", "table", "title", "ul",
-}  # fmt: skip
-
-
-_LINES = frozenset({"br", "li", "tr", "option", "summary", "details", "caption"})
-
-
-_CELLS = frozenset({"td", "th"})
-
-
-_TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9-]{0,30})")
-
-
-#: What holds drawings and formulas of a language of its own, in which a tag may close itself.
-_FOREIGN = frozenset({"svg", "math"})
-
-
-#: To after a value that is not in quotes, or to the quote that begins one: elsewhere a quote is a plain character.
-_TAG_PART = re.compile(r"""[^>=]*(?:=\s*(?:(["'])|[^\s>]*))?""")
-
-
-#: A number that no character has; Python refuses to read very long ones.
-_NO_CHARACTER = re.compile(r"&#[xX]?[0-9a-fA-F]{9,};?")
-
-
-_BLANKS = re.compile(r"[^\S\n]+")
-
-
-def text_of_html(page: str) -> str:
-    """The words of a page: a line for each paragraph, list item and row, `|` between cells, blank lines kept to one."""
-    reader = _Reader(page)
-    reader.read()
-    lines = (_BLANKS.sub(" ", line).strip(" |") for line in "".join(reader.words).split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Where the reading is in a page. It only ever moves on."""
-
-    page: str
-    at: int = 0
-    words: list[str] = field(default_factory=list)
-    preformatted: bool = False
-    _small: str = ""
-
-    def read(self) -> None:
-        while self.at < len(self.page):
-            start = self.page.find("<", self.at)
-            if start < 0:
-                start = len(self.page)
-            self._say(self.page[self.at : start])
-            self.at = start
-            if start < len(self.page):
-                self._markup()
-
-    def _say(self, text: str) -> None:
-        if text:
-            known = _NO_CHARACTER.sub("\ufffd", text)
-            self.words.append(html.unescape(known if self.preformatted else known.replace("\n", " ")))
-
-    def _markup(self) -> None:
-        if self.page.startswith("<!--", self.at):
-            self._go_past("-->", self.at + 2)  # <!--> is a whole comment
-        elif self.page.startswith(("<!", "<?"), self.at):
-            self._go_past(">", self.at)
-        elif tag := _TAG.match(self.page, self.at):
-            self._tag(tag[1].lower(), closes=tag[0].startswith("</"), inside=tag.end())
-        else:
-            self.words.append("<")
-            self.at += 1
-
-    def _tag(self, name: str, *, closes: bool, inside: int) -> None:
-        self.at = inside
-        self._go_past_attributes()
-        closes_itself = name in _FOREIGN and self.page.startswith("/>", self.at - 2)
-        if name in _UNREAD and not closes and not closes_itself:
-            self._go_past_element(name)
-        elif name in _PARAGRAPHS:
-            self.preformatted = name == "pre" and not closes
-            self.words.append("\n\n")
-        elif name in _LINES and not (closes and name != "tr"):
-            self.words.append("\n- " if name == "li" else "\n")
-        elif name in _CELLS and not closes:
-            self.words.append(" | ")
-
-    def _go_past_attributes(self) -> None:
-        """To after the tag's `>`, not counting those in quotes; to the end of the page where it has none."""
-        while True:
-            part = _TAG_PART.match(self.page, self.at)
-            self.at = part.end() if part else len(self.page)
-            if part and part[1]:
-                self._go_past(part[1], self.at)
-            elif self.at >= len(self.page) or self.page[self.at] == ">":
-                self.at += 1
-                return
-
-    def _go_past_element(self, name: str) -> None:
-        """To its end tag, or to the end of the page: a page without one is searched once."""
-        if not self._small:
-            self._small = _ascii_small(self.page)
-        end = self._small.find(f"</{name}", self.at)
-        self.at = len(self.page) if end < 0 else end
-
-    def _go_past(self, mark: str, start: int) -> None:
-        end = self.page.find(mark, start)
-        self.at = len(self.page) if end < 0 else end + len(mark)
-
-
-def _ascii_small(text: str) -> str:
-    """In small letters, each where it was: `lower` makes two of some letters."""
-    return text.translate({code: code + 32 for code in range(65, 91)})
-
-
-#: Characters of the longest address.
+#: Characters of the longest URL.
 MAX_URL_CHARS = 2_000
-
-
 #: Bytes of the largest page.
 MAX_PAGE_BYTES = 1_000_000
-
-
-#: Redirects that are followed; each is checked like the first address.
+#: Redirects that are followed. Each target is checked like the first URL.
 MAX_REDIRECTS = 5
-
-
-#: Seconds that one call may take; what is downloaded has `sayso.channels.http.TIMEOUT` of them.
+#: How long one call may take, in seconds. The download alone is limited by `sayso.channels.http.TIMEOUT`.
 MAX_SECONDS = 25.0
-
-
 #: Characters of one part of a page.
 MAX_PART_CHARS = 8_000
-
-
-#: The only port: others belong to machinery, also on public hosts.
+#: The only port that is allowed: other ports belong to internal services, even on public hosts.
 _PORT = 443
 
-
-_TEXT = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)")
-
-
+_TEXT_TYPE = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.IGNORECASE)
-
-
-#: A host that is allowed: a name, or all names beneath one.
+#: An allowed host: a name, or `*.` and a name for all hosts below it.
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
 
+#: Elements without text to read; they are skipped with all they contain.
+_SKIPPED = frozenset(
+    {"script", "style", "noscript", "template", "svg", "iframe", "object", "textarea", "select", "math"}
+)
+#: Elements that stand between blank lines.
+_PARAGRAPHS = frozenset(
+    {
+        "address", "article", "aside", "blockquote", "body", "dd", "div", "dl", "dt", "fieldset", "figcaption",
+        "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "html", "main", "nav", "ol",
+        "p", "pre", "section", "table", "title", "ul",
+    }
+)  # fmt: skip
+#: What is written before other elements.
+_PREFIXES = {
+    **dict.fromkeys(("br", "tr", "option", "summary", "details", "caption"), "\n"),
+    **dict.fromkeys(("td", "th"), " | "),
+    "li": "\n- ",
+}
+_BLANKS = re.compile(r"[^\S\n]+")
 
 PageUrl = Annotated[
-    str, Field(min_length=8, max_length=MAX_URL_CHARS, description="The page's address; it begins with https://")
+    str, Field(min_length=8, max_length=MAX_URL_CHARS, description="The page's URL; it begins with https://")
 ]
-
-
 PagePart = Annotated[
     int, Field(ge=1, le=1000, description="Which part of a long page to read; the answer says how many there are")
 ]
 
+need("web", "lxml")
+
 
 @dataclass(frozen=True, slots=True)
 class WebRules:
-    """Whom the tool may ask: `hosts` and nobody else, or every public host where there are none."""
+    """Which hosts the tool may ask: only `hosts`, or every public host if `hosts` is empty."""
 
     hosts: tuple[str, ...] = ()
     resolve: Resolve = addresses_of
     transport: httpx.AsyncBaseTransport | None = None
 
     def refusal(self, url: httpx.URL) -> str:
-        """What is wrong with an address, in words that follow "the address "; "" where nothing is."""
+        """Return why a URL is refused, as the rest of a sentence that begins "the address"; "" if it is allowed."""
         if url.userinfo:
             return "holds a name or password: leave out what is before the @"
         if url.port not in (None, _PORT):
-            return f"names port {url.port}: only {_PORT} is asked"
-        if self.hosts and not any(_allows(allowed, url.raw_host.decode()) for allowed in self.hosts):
+            return f"names port {url.port}: only {_PORT} is allowed"
+        if self.hosts and not any(_matches_host(allowed, url.raw_host.decode()) for allowed in self.hosts):
             return f"names a host that is not allowed here; allowed: {list(self.hosts)!r}"
         return ""
 
 
-async def _fetched(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRules()) -> str:
-    """The page as text, a part of it if it is long. Raises ValueError."""
-    rules = SafeDownload(
-        MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
-    )
-    try:
-        page = await rules.get_public(_https(url))
-    except FetchError as exc:
-        raise ValueError(f"the page was not fetched: {exc}") from exc
-    return await in_thread(lambda: _part(_readable(page), part))  # a large page takes a second to read
-
-
 def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
-    """The tools of this family. Raises ToolLoadError when a host is none."""
+    """Return the tools of this family. Raises ToolLoadError for an invalid host name."""
     for host in hosts:
         if not isinstance(host, str) or not _HOST.fullmatch(host):
             raise ToolLoadError(
-                f"toolbox host {host!r} is no host name: write it like 'api.example.com' or '*.example.com'"
+                f"toolbox host {host!r} is not a host name: write it like 'api.example.com' or '*.example.com'"
             )
-    return [_fetching(WebRules(tuple(host.lower() for host in hosts)))]
+    return [fetch_tool(WebRules(tuple(host.lower() for host in hosts)))]
 
 
-def _fetching(rules: WebRules) -> Tool:
-    about = "Fetch a web page or a JSON address and read its text"
+def fetch_tool(rules: WebRules) -> Tool:
+    """Return the tool `fetch_page`, bound by these rules."""
     only = f" (only from {', '.join(rules.hosts)})" if rules.hosts else ""
-    options = tool(
+    decorate = tool(
         name="fetch_page",
-        description=about + only,
+        description=f"Fetch a web page or a JSON address and read its text{only}",
         injected_kwargs={"_rules": rules},
         read_only=True,
         screen_output=True,
         metadata=ToolMetadata(tags={ToolTag.NETWORK}, timeout=MAX_SECONDS),
     )
-    return options(_fetched)
+    return decorate(_fetch_page)
 
 
-def _https(url: str) -> str:
-    """The address. One without a scheme means https; others are refused before anybody is asked."""
+async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRules()) -> str:
+    """Return the page as text, or one part of a long page. Raises ValueError."""
+    download = SafeDownload(
+        MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
+    )
+    try:
+        page = await download.get_public(_https_url(url))
+    except FetchError as exc:
+        raise ValueError(f"the page was not fetched: {exc}") from exc
+    return await in_thread(lambda: _part(_page_text(page), part))  # parsing a large page takes a second
+
+
+def _https_url(url: str) -> str:
+    """Return the URL, with https:// added if it has no scheme. Raises ValueError for any other scheme."""
     address = url.strip()
     if "://" not in address and re.match(r"[\w-]+(?:\.[\w-]+)+(?:/|$)", address):
         address = f"https://{address}"
     if not address.lower().startswith("https://") or any(char.isspace() or not char.isprintable() for char in address):
-        raise ValueError(f"{url[:80]!r} is no address that can be fetched: it must begin with https://")
+        raise ValueError(f"{url[:80]!r} cannot be fetched: the URL must begin with https://")
     return address
 
 
-def _allows(allowed: str, host: str) -> bool:
-    """`*.example.com` are the hosts beneath example.com, and not itself."""
+def _matches_host(allowed: str, host: str) -> bool:
+    """Return whether a host is allowed. `*.example.com` means the hosts below example.com, not example.com itself."""
     bare = host.lower().rstrip(".")
     return bare.endswith(allowed[1:]) if allowed.startswith("*.") else bare == allowed
 
 
-def _readable(page: DownloadedFile) -> str:
-    if not _TEXT.fullmatch(page.content_type):
-        raise ValueError(f"the page is {page.content_type or 'of no type'!r}: only text, JSON and XML are read")
-    text = decoded(page.data, page.charset or _named_inside(page.data[:2048]))
+def _page_text(page: DownloadedFile) -> str:
+    if not _TEXT_TYPE.fullmatch(page.content_type):
+        raise ValueError(f"the page has the type {page.content_type!r}: only text, JSON and XML can be read")
+    declared = _META_CHARSET.search(page.data[:2048])
+    text = decoded(page.data, page.charset or (declared[1].decode("ascii", "replace") if declared else ""))
     return text_of_html(text) if "html" in page.content_type else text.strip()
-
-
-def _named_inside(head: bytes) -> str:
-    """The charset that a page names itself."""
-    found = _META_CHARSET.search(head)
-    return found[1].decode("ascii", "replace") if found else ""
 
 
 def _part(text: str, part: int) -> str:
@@ -279,9 +154,42 @@ def _part(text: str, part: int) -> str:
         raise ValueError(f"there is no part {part}: the page has {parts}")
     if not text:
         return "The page holds no text; it may need a browser."
-    some = text[(part - 1) * MAX_PART_CHARS : part * MAX_PART_CHARS]
-    return some if parts == 1 else f"[part {part} of {parts}]\n{some}"
+    chosen = text[(part - 1) * MAX_PART_CHARS : part * MAX_PART_CHARS]
+    return chosen if parts == 1 else f"[part {part} of {parts}]\n{chosen}"
 
 
-#: For `tools: [agent.toolbox.fetch]`: every public host.
-fetch_page = _fetching(WebRules())
+def text_of_html(page: str) -> str:
+    """Return the text of an HTML page: a line for each paragraph, list item and table row, `|` between cells.
+
+    Never raises, whatever the page contains: lxml mends it as browsers do, in time proportional to its length.
+    """
+    lines = (_BLANKS.sub(" ", line).strip(" |") for line in "".join(_pieces(page)).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _pieces(page: str) -> Iterator[str]:
+    """Return the text and the line breaks of a page, in order."""
+    from lxml import etree
+
+    # huge_tree: without it, text below 256 open elements is lost.
+    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
+    root = etree.fromstring(page.encode("utf-8", "replace") or b" ", parser)
+    if root is None:
+        return
+    preformatted = 0
+    walker = etree.iterwalk(root, events=("start", "end"))
+    for event, element in walker:
+        if event == "start" and element.tag in _SKIPPED:
+            walker.skip_subtree()
+            continue
+        if element.tag in _PARAGRAPHS:
+            preformatted += (element.tag == "pre") * (1 if event == "start" else -1)
+            yield "\n\n"
+        elif event == "start":
+            yield _PREFIXES.get(element.tag, "")
+        text = (element.text if event == "start" else element.tail) or ""
+        yield text if preformatted else text.replace("\n", " ")
+
+
+#: For `tools: [sayso.agent.toolbox.web]` in the YAML: every public host is allowed.
+fetch_page = fetch_tool(WebRules())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sayso.agent.toolbox import documents as pdf
-from sayso.agent.toolbox.documents import MAX_PDF_CHARS, _parsed, _Setter, filename, make_csv, make_pdf, styles
+from sayso.agent.toolbox.documents import MAX_PDF_CHARS, _parse, _StoryBuilder, _styles, filename, make_csv, make_pdf
 from sayso.agent.tools import Artifact, ToolExecutionError, ToolParameterError, collect_artifacts
 from tests.agent.toolbox.words import said
 
@@ -112,10 +112,10 @@ def test_what_fits_on_no_page_is_told_in_words(monkeypatch: pytest.MonkeyPatch):
 )
 def test_an_item_is_set_with_its_mark_and_all_that_is_in_it(text: str, lines: list[str]):
     """Whatever it begins with, and once."""
-    setter = _Setter("t", styles())
+    builder = _StoryBuilder("t", _styles())
     set_lines = [
         " ".join(filter(None, (getattr(part, "bulletText", None), part.getPlainText().strip())))
-        for part in setter.story(_parsed(text))
+        for part in builder.story(_parse(text))
         if hasattr(part, "getPlainText")
     ]
     assert set_lines[1:] == lines

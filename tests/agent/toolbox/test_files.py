@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sayso.agent import Tool
 from sayso.agent.toolbox import files as folder
 from sayso.agent.toolbox import open_toolbox
-from sayso.agent.toolbox.files import MAX_FILE_BYTES, MAX_FOUND, MAX_LISTED, MAX_READ_CHARS, Folder
+from sayso.agent.toolbox.files import MAX_FILE_BYTES, MAX_LISTED, MAX_MATCHES, MAX_READ_CHARS, Folder
 from sayso.agent.tools import ToolExecutionError
 from tests.agent.toolbox.words import said
 
@@ -51,7 +51,7 @@ OUTSIDE = [
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_no_name_leads_out_of_the_folder(name: str, root: Path):
     """Nor to what is hidden in it. Nothing is mended: what is not plainly a name inside is refused."""
-    with pytest.raises(ValueError, match=r"no name here|there is no|characters"):
+    with pytest.raises(ValueError, match=r"not a name here|there is no|characters"):
         Folder(root).text(name)
 
 
@@ -101,7 +101,7 @@ def test_links_inside_the_folder_are_followed(root: Path):
 def test_a_pipe_does_not_hang_a_reader(root: Path, tools: dict[str, Tool]):
     """Nobody writes into it."""
     os.mkfifo(root / "pipe.txt")
-    with pytest.raises(ValueError, match="is no file"):
+    with pytest.raises(ValueError, match="is not a file"):
         Folder(root).text("pipe.txt")
     assert "pipe" not in tools["list_files"].execute({})
 
@@ -150,7 +150,7 @@ def test_tables_read_the_files_of_the_folder(root: Path, tools: dict[str, Tool])
     asked = {"file": "reports/may.csv", "measures": [{"function": "sum", "column": "amount"}]}
     assert tools["query_csv_file"].execute(asked).endswith("sum(amount)\n5")
     assert tools["query_json_file"].execute({"file": "data.json", "expression": "items[].n"}) == "[1, 2]"
-    with pytest.raises(ToolExecutionError, match="no name here"):
+    with pytest.raises(ToolExecutionError, match="not a name here"):
         tools["query_csv_file"].execute({"file": "../secret.txt"})
 
 
@@ -158,14 +158,14 @@ def test_long_lines_and_many_hits_are_cut(root: Path, tools: dict[str, Tool]):
     """And it is said."""
     (root / "long.txt").write_text("x" * 100_000 + " needle " + "y" * 100_000 + "\n" + "needle\n" * 100)
     found = tools["search_files"].execute({"words": "needle"}).splitlines()
-    assert len(found) == MAX_FOUND + 1
+    assert len(found) == MAX_MATCHES + 1
     assert max(map(len, found)) < 300
     assert len(tools["read_file"].execute({"file": "long.txt"})) < MAX_READ_CHARS + 100
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
-    [({"file": "no.txt"}, "list_files tells"), ({"file": "notes.txt", "first_line": 9}, "has 3 lines")],
+    [({"file": "no.txt"}, "list_files shows"), ({"file": "notes.txt", "first_line": 9}, "has 3 lines")],
 )
 def test_a_mistake_is_told_with_its_cure(asked: dict, words: str, tools: dict[str, Tool]):
     """The model corrects itself from it."""
@@ -182,9 +182,9 @@ def test_a_folder_that_is_itself_a_link_works(root: Path):
 
 
 def test_the_folder_itself_cannot_be_read(root: Path):
-    """It is no file; nor is a folder in it."""
+    """It is not a file; nor is a folder in it."""
     for name in ("", "reports", "."):
-        with pytest.raises(ValueError, match=r"cannot be read|is no file"):
+        with pytest.raises(ValueError, match=r"cannot be read|is not a file"):
             Folder(root).text(name)
 
 

@@ -119,7 +119,7 @@ def test_a_text_is_changed_as_asked(change: str, changed: str):
 
 def test_two_texts_are_compared_by_lines():
     """What went and what came."""
-    assert compare_texts("a\nb\nc", "a\nB\nc") == "1 lines went, 1 came:\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c"
+    assert compare_texts("a\nb\nc", "a\nB\nc") == "1 lines removed, 1 added:\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c"
     assert compare_texts("a", "a") == "The two texts are the same."
     assert "only in how their lines end" in compare_texts("a\r\nb", "a\nb")
 

@@ -24,13 +24,13 @@ READING = {"files": ["list_files", "read_file", "search_files"], "tables": ["que
         ("calculator", {}, "write a list"),
         (["shell"], {}, "unknown toolbox 'shell'"),
         (["files"], {}, "needs folder"),
-        (["files"], {"folder": Path("/no/such/folder")}, "is no folder"),
+        (["files"], {"folder": Path("/no/such/folder")}, "does not exist"),
         (["dates"], {"folder": Path("/tmp")}, "read by 'files' and 'tables' only"),
-        (["dates"], {"hosts": ["example.com"]}, "read by 'fetch' only"),
-        (["fetch"], {"hosts": "example.com"}, "write a list"),
-        (["fetch"], {"hosts": ["https://example.com"]}, "is no host name"),
-        (["fetch"], {"hosts": ["*"]}, "is no host name"),
-        (["fetch"], {"hosts": [""]}, "is no host name"),
+        (["dates"], {"hosts": ["example.com"]}, "read by 'web' only"),
+        (["web"], {"hosts": "example.com"}, "write a list"),
+        (["web"], {"hosts": ["https://example.com"]}, "is not a host name"),
+        (["web"], {"hosts": ["*"]}, "is not a host name"),
+        (["web"], {"hosts": [""]}, "is not a host name"),
     ],
 )
 def test_what_cannot_be_opened_is_said_with_its_cure(names: list[str] | str, settings: dict, words: str):
@@ -47,6 +47,7 @@ def test_what_cannot_be_opened_is_said_with_its_cure(names: list[str] | str, set
         ("documents", "reportlab"),
         ("tables", "jmespath"),
         ("units", "pint"),
+        ("web", "lxml"),
     ],
 )
 def test_a_missing_library_is_named_with_its_cure(family: str, library: str, monkeypatch: pytest.MonkeyPatch):
@@ -112,7 +113,7 @@ def test_opening_imports_no_library():
     code = (
         "import sys; from sayso.agent.toolbox import FAMILIES, open_toolbox; "
         "open_toolbox([f for f in FAMILIES if f != 'files']); "
-        "print({'matplotlib', 'pint', 'reportlab', 'jmespath', 'dateutil', 'httpx'} & set(sys.modules))"
+        "print({'matplotlib', 'pint', 'reportlab', 'jmespath', 'dateutil', 'httpx', 'lxml'} & set(sys.modules))"
     )
     root = str(Path(__file__).parents[3])
 

@@ -21,7 +21,7 @@ from tests.agent.toolbox.words import said
 )  # fmt: skip
 def test_what_is_no_unit_is_refused(unit: str):
     """Units are names, * and /, and powers of one digit: pint's own reader would calculate the rest."""
-    with pytest.raises(ValueError, match=r"is no unit|unknown unit|cannot convert|measures"):
+    with pytest.raises(ValueError, match=r"is not a unit|unknown unit|cannot convert|measures"):
         convert_units(1, unit, "m")
 
 

@@ -1,4 +1,4 @@
-"""Figures: numbers in cells, read exactly and shown without noise."""
+"""Amounts: numbers in cells, read exactly and shown without noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.toolbox.tables import Figure, figure_in, number_in, shown
+from sayso.agent.toolbox.tables import Amount, format_number, parse_amount, parse_number
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from sayso.agent.toolbox.tables import Figure, figure_in, number_in, shown
 )  # fmt: skip
 def test_a_cell_is_read_as_people_mean_it(cell: str, number: str):
     """With thousands, decimals of both kinds, and money around it."""
-    assert number_in(cell) == Decimal(number)
+    assert parse_number(cell) == Decimal(number)
 
 
 @pytest.mark.parametrize(
@@ -55,34 +55,34 @@ def test_a_cell_is_read_as_people_mean_it(cell: str, number: str):
 )
 def test_what_is_no_number_is_none(cell: str):
     """It is text, and compared as text."""
-    assert number_in(cell) is None
+    assert parse_number(cell) is None
 
 
 def test_a_unit_is_read_by_its_currency():
     """However it is written, and on either side."""
-    assert figure_in("€ 8") == figure_in("8.0 EUR") == Figure(Decimal(8), "EUR")
-    assert figure_in("8") == Figure(Decimal(8), "")
-    assert figure_in("8 %") == Figure(Decimal(8), "%")
+    assert parse_amount("€ 8") == parse_amount("8.0 EUR") == Amount(Decimal(8), "EUR")
+    assert parse_amount("8") == Amount(Decimal(8), "")
+    assert parse_amount("8 %") == Amount(Decimal(8), "%")
 
 
 @given(st.text(max_size=80))
 def test_any_cell_is_a_number_or_none(cell: str):
     """Nothing is raised."""
-    assert number_in(cell) is None or number_in(cell).is_finite()
+    assert parse_number(cell) is None or parse_number(cell).is_finite()
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=4))
 def test_what_is_shown_reads_back_to_fifteen_digits(value: Decimal):
     """Whole numbers in full."""
-    back = Decimal(shown(value))
+    back = Decimal(format_number(value))
     assert abs(back - value) <= abs(value) * Decimal("1e-14")
-    assert "E" not in shown(value) or value == 0 or abs(value) < 1
+    assert "E" not in format_number(value) or value == 0 or abs(value) < 1
 
 
 def test_noise_is_not_shown():
     """Neither trailing zeros, nor a minus before zero, nor forty digits."""
     assert [
-        shown(Decimal(text))
+        format_number(Decimal(text))
         for text in (
             "1.500",
             "-0.0",
