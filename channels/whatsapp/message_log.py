@@ -215,7 +215,7 @@ class MediaDeletion:
         return replace(told, deleted=told.deleted + len(files))
 
     def _needed(self, message: Listed) -> str:
-        """Whether its turn waits, or `sayso webhook recover` may still take it; "" where nobody needs its files."""
+        """Whether its turn waits, or `sayso channel recover` may still take it; "" where nobody needs its files."""
         stage = self._gate.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
         if stage == "unknown" and self._clock() - message.sent_at <= SEEN_MS / 1000:
             return "missed"

@@ -33,9 +33,9 @@ class BadQuestionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedReason:
-    """Why something is so, in words, and `file:line:column` of what says it; "" where no line does."""
+    """Why something is so, and `file:line:column` of what says it; "" where no line does."""
 
-    words: str
+    text: str
     where: str = ""
 
 

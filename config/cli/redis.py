@@ -4,79 +4,76 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.output import clear_errors, fail, load
+from sayso.config.cli.options import FINDING, Options, SaysoGroup, pass_options
+from sayso.config.cli.output import clear_errors, fail, load, print_result
 
-if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+if TYPE_CHECKING:
     from redis import Redis
 
     from sayso.config.settings.schema import Settings
     from sayso.workers.redis.data_loss import Resumed
     from sayso.workers.sharding.shards import Primary
 
-_config = click.option(
-    "--config",
-    "config",
-    type=click.Path(path_type=Path),
-    help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]",
-)
-_data = click.option(
-    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
-    help="The data folder: of a running `sayso up`, and where it is noted what Redis had done.",
-)  # fmt: skip
 
-
-@click.group()
+@click.group(cls=SaysoGroup, examples=["sayso redis status", "sayso redis resume"])
 def redis() -> None:
-    """Whether Redis still knows what it had acknowledged, and going on where it does not."""
+    """See whether Redis lost acknowledged writes, and continue after it did."""
 
 
-@redis.command()
-@_config
-@_data
-def status(config: Path | None, data: Path) -> None:
-    """Say of each server whether it is halted, and what it has forgotten. Ends with 1 when one is."""
+@redis.command(examples=["sayso redis status", "sayso redis status --json"])
+@pass_options
+def status(options: Options) -> None:
+    """Print for each server whether it is halted, and what it lost. Exits with 1 where one is halted."""
     from sayso.workers.redis.data_loss import halt_of
 
-    halted = 0
     with clear_errors():
-        settings = load(config, data)
-        for primary in _opened(settings, data)[1]:
-            halt = halt_of(primary.client, prefix=settings.key_prefix)
-            click.echo(f"{_name(primary)}: {f'halted: {halt}' if halt else 'whole'}")
-            halted += halt is not None
-    if halted:
-        click.echo("`sayso redis resume` goes on without what is missing: docs/outages.md says what becomes of it")
-    sys.exit(1 if halted else 0)
+        settings = load(options.config, options.data)
+        servers = _opened(settings, options.data)[1]
+        halts = {_name(each): halt_of(each.client, prefix=settings.key_prefix) for each in servers}
+    lines = [f"{name}: {f'halted: {halt}' if halt else 'whole'}" for name, halt in halts.items()]
+    is_halted = any(halts.values())
+    if is_halted:
+        lines.append("`sayso redis resume` continues without what is missing: docs/outages.md says what that means")
+    print_result(options, {name: str(halt) if halt else None for name, halt in halts.items()}, lines)
+    sys.exit(FINDING if is_halted else 0)
 
 
-@redis.command()
-@_config
-@_data
-def resume(config: Path | None, data: Path) -> None:
-    """Go on with a Redis that has forgotten something: no number is given out twice. May be killed and run again."""
-    from sayso.workers.redis.data_loss import resume as go_on
+@redis.command(examples=["sayso redis resume"])
+@pass_options
+def resume(options: Options) -> None:
+    """Continue with a Redis that lost writes, without using any number twice.
+
+    It may be killed and run again.
+    """
+    from sayso.workers.redis.data_loss import resume as resume_server
     from sayso.workers.redis.data_loss import tide_of
 
-    settings = load(config, data)
+    settings = load(options.config, options.data)
     with clear_errors():
-        shared, primaries = _opened(settings, data)
+        shared, primaries = _opened(settings, options.data)
         if settings.shards:
             _found(settings, shared, primaries)
         prefix = settings.key_prefix
         highest = max(tide_of(primary.client, prefix=prefix) for primary in primaries)
-        for primary in primaries:
-            done = go_on(primary.client, beyond=highest, gated=bool(settings.shards), prefix=prefix)
-            click.echo(f"{_name(primary)}: {_told(done) if done else 'not halted'}")
+        results = {
+            _name(each): resume_server(each.client, beyond=highest, gated=bool(settings.shards), prefix=prefix)
+            for each in primaries
+        }
+    lines = [f"{name}: {_summary(result) if result else 'not halted'}" for name, result in results.items()]
+    print_result(options, {name: asdict(result) if result else None for name, result in results.items()}, lines)
 
 
 def _opened(settings: Settings, data: Path) -> tuple[Redis, Sequence[Primary]]:
-    """The server that all share, and all that hold conversations, each compared with what is noted of it: after a
-    restart of everything nobody else may have done so. Raises what `clear_errors` tells.
+    """Return the server that all share, and the servers that hold conversations.
+
+    Each is compared with the watermark noted on this machine: after a restart of all processes no other may have done
+    so. Raises what `clear_errors` handles.
     """
     from sayso.config.wiring.redis import find_redis, open_primaries, open_tides
     from sayso.pending.redis.client import connect
@@ -84,14 +81,15 @@ def _opened(settings: Settings, data: Path) -> tuple[Redis, Sequence[Primary]]:
     url = find_redis(settings, data)
     shared = connect(url)
     primaries = open_primaries(settings, url, shared)
-    for tide in open_tides(settings, primaries, data):
-        tide.look()
+    for guard in open_tides(settings, primaries, data):
+        guard.look()
     return shared, primaries
 
 
 def _found(settings: Settings, shared: Redis, primaries: Sequence[Primary]) -> None:
-    """A server that was emptied gets its name and its shards back. Where a move of shards may be among what was
-    forgotten, nobody but an operator knows which copy counts.
+    """Give an emptied server its name and its shards back.
+
+    Exits where a move of shards may be among the lost writes: only an operator knows which copy counts.
     """
     from sayso.workers.sharding.founding import found
     from sayso.workers.sharding.move import Mover, ShardsAtOdds
@@ -108,8 +106,8 @@ def _name(primary: Primary) -> str:
     return primary.name or "redis"
 
 
-def _told(done: Resumed) -> str:
+def _summary(result: Resumed) -> str:
     return (
-        f"goes on; {done.halt}. {done.lanes:,} conversations have new numbers, {done.replies:,} waiting replies go out "
-        f"marked as perhaps repeated, {done.actions:,} open questions are closed: whether they ran is not known"
+        f"goes on; {result.halt}. {result.lanes:,} conversations have new numbers, {result.replies:,} waiting replies "
+        f"go out marked as perhaps repeated, {result.actions:,} open questions are closed: nobody knows if they ran"
     )

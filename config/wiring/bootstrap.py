@@ -25,19 +25,17 @@ from sayso.channels.markdown.dialects import trust_hosts
 from sayso.channels.media import LocalMediaStore, MediaLimits, NotLocal, check_local
 from sayso.channels.types import Turn
 from sayso.config.settings.channels import AnyChannel, TelegramSettings, WhatsAppSettings
+from sayso.config.settings.data_folder import open_data
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.secrets import open_data
-from sayso.config.wiring.access import guard_of
+from sayso.config.wiring.access import access_config
 from sayso.config.wiring.agents import (
     AgentDeps,
-    agents_of,
-    follow,
-    idle_outfit,
-    load_tools_of,
-    parser_of,
+    build_agents,
+    confirm_parser,
+    load_bot_tools,
     preload_models,
-    worker_outfit,
+    reload_on_edit,
 )
 from sayso.config.wiring.platforms import AdapterDeps, load_sdks, open_channel, paces_of, relayed
 from sayso.config.wiring.redis import (
@@ -161,16 +159,16 @@ def bootstrap(
     texts = TextFiles(data / TEXTS)
     opened = _open_tools(settings, patient=patient)
     outfit = (
-        worker_outfit(settings, data, media=media, redis=client, redis_url=redis_url, provider=provider)
+        AgentDeps.for_worker(settings, data, media=media, redis=client, redis_url=redis_url, provider=provider)
         if patient
-        else idle_outfit(settings, data, provider)
+        else AgentDeps.for_web(settings, data, provider)
     )
-    agents = agents_of(outfit, opened, pending_scripts, media, keys, RedisJournals(scripts), texts)
+    agents = build_agents(outfit, opened, pending_scripts, media, keys, RedisJournals(scripts), texts)
     if reload:
-        follow(opened, settings, agents)
+        reload_on_edit(opened, settings, agents)
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    gate = AccessControl(mailbox, voice, guard_of(settings, client, redis_url))
+    gate = AccessControl(mailbox, voice, access_config(settings, client, redis_url))
     lifeline = WorkerLock(state / ALIVE, own.name)
     paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(state / RECEIPTS, lifeline.name)
     alerts = RedisAlerts(client, prefix=prefix)
@@ -253,7 +251,7 @@ def processor_options(settings: Settings) -> dict[str, Any]:
 
 def _open_tools(settings: Settings, *, patient: bool) -> OpenTools:
     """Remote ones are for those that answer turns."""
-    opened = load_tools_of(settings, remote=patient)
+    opened = load_bot_tools(settings, remote=patient)
     for problem in opened.problems:
         log.warning("tools.missing", extra={"problem": problem})
     return opened
@@ -267,7 +265,7 @@ def preload(settings: Settings) -> None:
     preload_models(settings)
     load_sdks(channel.platform for channel in settings.channels.values())
     for channel in settings.channels.values():
-        parser_of(channel)
+        confirm_parser(channel)
 
 
 def find_public_url(settings: Settings, given: str = "") -> str:
@@ -323,7 +321,7 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
     return people, RedisOutbox(scripts, WakeUps(client, settings.queue))
 
 
-def open_door(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
+def open_ingress(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
     """Where turns go in, and what adapters noted, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
     client = _connect(url, patient=False)
@@ -331,7 +329,7 @@ def open_door(settings: Settings, data: Path) -> tuple[AccessControl, RedisShare
     wake_up = WakeUps(client, settings.queue)
     voice = _voice({})
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    return AccessControl(mailbox, voice, guard_of(settings, client, url)), RedisSharedCache(
+    return AccessControl(mailbox, voice, access_config(settings, client, url)), RedisSharedCache(
         client, prefix=settings.key_prefix
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from sayso.config.server.embedded_redis import running_url
+from sayso.config.settings.data_folder import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect, hurry

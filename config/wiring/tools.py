@@ -188,7 +188,7 @@ def _parts(settings: Settings, given: SelectorSettings, path: Path_) -> Iterator
         yield from ((part, (*below, index)) for index, part in enumerate(parts or ()))
 
 
-def misnamed(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
+def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
     """What in a channel's selector names none of its tools, and in its `deny_when` none of their arguments."""
     chosen = settings.channels[channel]
     problems = []
