@@ -81,7 +81,7 @@ def test_list_shows_what_waits_for_its_person(rig):
 def test_show_tells_that_an_address_is_closed(rig):
     """Until its person writes again."""
     bury(rig, end="closed")
-    assert "takes nothing until its person writes again: Refused: blocked" in run("show", CHAT.id)[1]
+    assert "accepts nothing until its user writes again: Refused: blocked" in run("show", CHAT.id)[1]
 
 
 def test_words_command_no_terminal(rig):

@@ -74,7 +74,7 @@ class Clinic:
 
     def wrong(self, **given: Any) -> dict[str, str]:
         """What is not fine, by channel and check; each has its cure."""
-        findings = [finding for finding in self.findings(**given) if finding.state != "ok"]
+        findings = [finding for finding in self.results(**given) if finding.state != "ok"]
         assert all(finding.cure for finding in findings)
         return {f"{finding.channel} {finding.check}".strip(): str(finding) for finding in findings}
 

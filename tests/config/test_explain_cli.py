@@ -152,7 +152,7 @@ def test_tool_that_asks_by_itself_is_said_to_ask():
     result = CliRunner().invoke(main, [*asked, "invoice_id=INV-42", "amount=2"])
     *_, question, verdict = result.output.splitlines()
     assert (result.exit_code, verdict) == (0, "It asks first.")
-    assert question == "  question: the tool's own: its words are known when it runs"
+    assert question == "  question: asked by the tool's own code; its text is known when the tool runs"
     told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
     assert (told["verdict"], told["asks_by_itself"]) == ("asks", True)
 
@@ -170,7 +170,7 @@ def test_tool_that_asks_by_itself_is_said_to_ask():
         (["archive", "name=x"], "open", "", 0, "runs at once: the channel has no policy (sayso.yaml:21:3)"),
         (["archive", "name=x"], "strict", "", 0, "asks first: no rule names it, so it is asked for (sayso.yaml:22:31)"),
         (["archive", "name=x"], "strict", "", 0, "preview: archive: name = x"),
-        (["archive", "name=x"], "strict", "", 0, "confirm: only the user who asks, where it was asked, within 60 s of its"),
+        (["archive", "name=x"], "strict", "", 0, "confirm: only the user who asks, where it was asked, within"),
         (["archive", "name=x"], "chosen", "", 0, "shown: depends on the message (sayso.yaml:25:5)"),
         (["archive", "name=x"], "chosen", "", 0, "It runs at once, where its selector shows it"),
         (
