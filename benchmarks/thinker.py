@@ -39,7 +39,7 @@ def main(config: str, data: str, shard: str = "") -> None:
     set_up_logs()
     settings = load_settings(Path(config))
     preload(settings)
-    services = bootstrap(settings, data=Path(data), patient=True, shard=shard, provider=Thinker())
+    services = bootstrap(settings, data=Path(data), is_worker=True, shard=shard, provider=Thinker())
     check_redis(services)
     run_worker(services)
 

@@ -75,13 +75,13 @@ def _opened(settings: Settings, data: Path) -> tuple[Redis, Sequence[Primary]]:
     Each is compared with the watermark noted on this machine: after a restart of all processes no other may have done
     so. Raises what `clear_errors` handles.
     """
-    from sayso.config.wiring.redis import find_redis, open_primaries, open_tides
+    from sayso.config.wiring.redis import find_redis, open_data_loss_guards, open_primaries
     from sayso.pending.redis.client import connect
 
     url = find_redis(settings, data)
     shared = connect(url)
     primaries = open_primaries(settings, url, shared)
-    for guard in open_tides(settings, primaries, data):
+    for guard in open_data_loss_guards(settings, primaries, data):
         guard.look()
     return shared, primaries
 

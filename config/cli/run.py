@@ -152,7 +152,7 @@ def worker(options: Options, shard: str, processes: int | None, *, reload: bool)
     if processes:
         prefork(processes)
     with clear_errors():
-        services = bootstrap(settings, data=options.data, patient=True, shard=shard, reload=reload)
+        services = bootstrap(settings, data=options.data, is_worker=True, shard=shard, reload=reload)
         check_redis(services)
     run_worker(services)
 

@@ -1,4 +1,4 @@
-"""Bootstrap: the one place that names concrete classes and puts them together."""
+"""Bootstrap: build the parts of one process. The only place that names their concrete classes."""
 
 from __future__ import annotations
 
@@ -38,16 +38,7 @@ from sayso.config.wiring.agents import (
     reload_on_edit,
 )
 from sayso.config.wiring.platforms import AdapterDeps, load_sdks, open_channel, paces_of, relayed
-from sayso.config.wiring.redis import (
-    _connect,
-    _hurry,
-    _open_redis,
-    _scripts,
-    find_redis,
-    open_primaries,
-    open_tides,
-    risks_of,
-)
+from sayso.config.wiring.redis import RedisParts, fail_fast, find_redis, open_data_loss_guards, risks_of
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entry import EntrySigner
@@ -66,7 +57,6 @@ from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
 from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.deployment import Deployment
-from sayso.workers.rq.jobs import WakeUps
 from sayso.workers.sender import ReplySender
 from sayso.workers.sharding.founding import check_alone, found
 from sayso.workers.sharding.shards import Primary
@@ -75,12 +65,9 @@ from sayso.workers.spool import Spool, SpoolFile
 
 log = logging.getLogger(__name__)
 
-
-#: Seconds a console may wait for Redis: longer than a read of its feed blocks.
+#: The longest wait of a console for Redis, in seconds: longer than a read of its feed blocks.
 FEED_SECONDS = 4.0
-
-
-#: Where the bot is reached when nothing else is configured.
+#: The address of the bot where none is configured.
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -120,17 +107,18 @@ def bootstrap(
     data: Path,
     redis_url: str = "",
     public_url: str = "",
-    patient: bool = False,
+    is_worker: bool = False,
     shard: str = "",
     provider: Provider | None = None,
     reload: bool = False,
 ) -> Services:
-    """Wire a process. `patient` is for workers, which ride out a restart of Redis; the web refuses fast instead.
+    """Build the parts of one process: data folder and Redis, adapters, tools and agents, mailbox, sender, processor.
 
-    `shard` names the primary that a worker works for; `provider` answers in place of the configured model; with
-    `reload` tools follow the edits of their files. Raises ConfigError and RedisUnfit, each naming the cure.
+    A worker waits while Redis restarts; the web refuses fast instead. `shard` names the primary that a worker works
+    for; `provider` answers in place of the configured model; with `reload` tools follow the edits of their files.
+    Raises ConfigError and RedisUnfit, each naming the cure.
     """
-    if patient:
+    if is_worker:
         _check_shard(settings, shard)
     keys = open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
@@ -138,148 +126,88 @@ def bootstrap(
     public_url = find_public_url(settings, public_url)
     check_consoles(settings, public_url)
     trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
-    client = _open_redis(redis_url, patient=patient)
-    primaries = open_primaries(settings, redis_url, client, patient=patient)
-    if not patient:
-        _hurry([client, *(primary.client for primary in primaries)])
-    _check_disks(settings, data, is_worker=patient)
-    own = next((primary for primary in primaries if primary.name == shard), primaries[0])
-    gated = bool(settings.shards)
+    redis = RedisParts.connect(settings, redis_url, patient=is_worker)
+    if not is_worker:
+        fail_fast([redis.client, *(primary.client for primary in redis.primaries)])
+    _check_disks(settings, data, is_worker=is_worker)
+    own = next((primary for primary in redis.primaries if primary.name == shard), redis.primaries[0])
     prefix, state = settings.key_prefix, settings.state_folder(data)
-    wake_up = WakeUps(client, settings.queue)
-    scripts, pending_scripts = (_scripts(settings, client, primaries, folder) for folder in (LUA, PENDING_LUA))
-    clock = SharedClock(client)
+    scripts, clock = redis.scripts(LUA), SharedClock(redis.client)
+    cache, alerts = RedisSharedCache(redis.client, prefix=prefix), RedisAlerts(redis.client, prefix=prefix)
+
     media = LocalMediaStore(
         data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=media_limits(settings)
     )
-    feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
-    notebook = RedisSharedCache(client, prefix=prefix)
-    shelf = AdapterDeps(notebook, feed, RedisLogins(client, prefix), media, keys, public_url)
-    channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
-    opened = _open_tools(settings, patient=patient)
-    outfit = (
-        AgentDeps.for_worker(settings, data, media=media, redis=client, redis_url=redis_url, provider=provider)
-        if patient
+    feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
+    adapter_deps = AdapterDeps(cache, feed, RedisLogins(redis.client, prefix), media, keys, public_url)
+    channels = {name: open_channel(name, settings, adapter_deps) for name in settings.channels}
+
+    tools = _open_tools(settings, is_worker=is_worker)
+    deps = (
+        AgentDeps.for_worker(settings, data, media=media, redis=redis.client, redis_url=redis_url, provider=provider)
+        if is_worker
         else AgentDeps.for_web(settings, data, provider)
     )
-    agents = build_agents(outfit, opened, pending_scripts, media, keys, RedisJournals(scripts), texts)
+    agents = build_agents(deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts)
     if reload:
-        reload_on_edit(opened, settings, agents)
-    voice = _voice(agents)
-    mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    gate = AccessControl(mailbox, voice, access_config(settings, client, redis_url))
-    lifeline = WorkerLock(state / ALIVE, own.name)
-    paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(state / RECEIPTS, lifeline.name)
-    alerts = RedisAlerts(client, prefix=prefix)
-    outbox = RedisOutbox(scripts, wake_up)
-    postman = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
-    answers = relayed(agents, channels, mailbox)
-    drain = ConversationProcessor(
-        mailbox,
-        postman,
-        channels,
-        answers,
-        voice,
-        media,
-        worker=lifeline.name,
-        notes=notebook,
-        **processor_options(settings),
-    )
+        reload_on_edit(tools, settings, agents)
+
+    texts_for_turn = _texts_for_turn(agents)
+    mailbox = RedisMailbox(scripts, texts_for_turn, redis.wake_up, limits=_inbox_limits(settings))
+    access_control = AccessControl(mailbox, texts_for_turn, access_config(settings, redis.client, redis_url))
+    worker_lock = WorkerLock(state / ALIVE, own.name)
+    sender = ReplySender(
+        RedisOutbox(scripts, redis.wake_up), channels, texts_for,
+        paces=paces_of(settings, channels, len(redis.primaries)),
+        receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=alerts,
+    )  # fmt: skip
+    processor = ConversationProcessor(
+        mailbox, sender, channels, relayed(agents, channels, mailbox), texts_for_turn, media,
+        worker=worker_lock.name, notes=cache, **processor_options(settings),
+    )  # fmt: skip
     return Services(
         settings=settings,
         public_url=public_url,
         redis_url=own.url,
-        redis=client,
-        primaries=primaries,
+        redis=redis.client,
+        primaries=redis.primaries,
         mailbox=mailbox,
-        gate=gate,
+        gate=access_control,
         channels=channels,
         media=media,
         clock=clock,
         texts=texts,
-        lifeline=lifeline,
-        drain=drain,
-        reaper=Reaper(
-            own.client,
-            LuaScripts(own.client, LUA, prefix=prefix, gated=gated),
-            wake_up,
-            lifeline,
-            queue=wake_up.queue,
-            prefix=prefix,
-        ),
-        auditor=AuditCollector(own.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix, gated=gated),
-        deliveries=RedisDeliveries(scripts, wake_up),
+        lifeline=worker_lock,
+        drain=processor,
+        reaper=_reaper(settings, redis, own, worker_lock),
+        auditor=_audit_collector(settings, own, state, keys),
+        deliveries=RedisDeliveries(scripts, redis.wake_up),
         alerts=alerts,
-        spool=Spool(SpoolFile(state / SPOOL), gate) if settings.spool else None,
-        tides=open_tides(settings, primaries, data),
-        tools=opened,
-        outfit=outfit,
+        spool=Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None,
+        tides=open_data_loss_guards(settings, redis.primaries, data),
+        tools=tools,
+        outfit=deps,
         deployment=_deployment(settings, keys),
-        is_worker=patient,
+        is_worker=is_worker,
     )
 
 
-def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
-    """Return what tells this bot from another of its name; None for settings that were read from no file."""
-    if not settings.name:
-        return None
-    return Deployment(settings.name, keys, {name: _account(each) for name, each in settings.channels.items()})
-
-
-def _account(channel: AnyChannel) -> str:
-    """Return what tells a channel from another of its name. It stays the same when a token is renewed."""
-    match channel:
-        case TelegramSettings():
-            return f"telegram {channel.bot_id}"
-        case WhatsAppSettings():
-            return f"whatsapp {channel.account_sid} {channel.from_}"
-        case _:
-            return channel.platform
-
-
-def processor_options(settings: Settings) -> dict[str, Any]:
-    """How the workers of this configuration go about a turn, as `Drain` takes it."""
-    workers, streaming = settings.workers, (name for name, each in settings.channels.items() if each.streaming)
-    return {
-        "turn_timeout": workers.turn_timeout,
-        "joins": workers.join_bursts,
-        "still_after": workers.still_after,
-        "streams": frozenset(streaming),
-    }
-
-
-def _open_tools(settings: Settings, *, patient: bool) -> OpenTools:
-    """Remote ones are for those that answer turns."""
-    opened = load_bot_tools(settings, remote=patient)
-    for problem in opened.problems:
-        log.warning("tools.missing", extra={"problem": problem})
-    return opened
-
-
-def preload(settings: Settings) -> None:
-    """What a worker needs and every one has alike: the vendors' libraries, and what a yes is in its languages.
-
-    Raises ConfigError for a model that cannot be asked.
-    """
-    preload_models(settings)
-    load_sdks(channel.platform for channel in settings.channels.values())
-    for channel in settings.channels.values():
-        confirm_parser(channel)
+def _check_shard(settings: Settings, shard: str) -> None:
+    names = ", ".join(settings.shards)
+    if settings.shards and shard not in settings.shards:
+        raise ConfigError([f"a worker works for one primary: give --shard (or SAYSO_SHARD), one of {names}"])
+    if shard and not settings.shards:
+        raise ConfigError([f"--shard {shard}: the configuration has no `shards`: leave it out"])
 
 
 def find_public_url(settings: Settings, given: str = "") -> str:
-    """Where platforms reach the web: by the configuration, as given, by the environment, or on this machine."""
+    """Return where platforms reach the web: by the configuration, as given, by SAYSO_PUBLIC_URL, or on this machine."""
     return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
 
 
-def _limits(settings: Settings) -> InboxLimits:
-    given = settings.limits
-    return InboxLimits(given.waiting, given.per_minute, given.in_one_go, given.conversations)
-
-
 def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
-    """Refuse SQLite files of this machine on a disk that others share. Raises ConfigError."""
+    """Refuse SQLite files of this machine on a disk that other machines share. Raises ConfigError."""
     state = settings.state_folder(data)
     files = {"the audit ledger": state} if is_worker else {"the spool": state / SPOOL} if settings.spool else {}
     for name, folder in files.items():
@@ -291,57 +219,120 @@ def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
 
 
 def media_limits(settings: Settings) -> MediaLimits:
-    """Return how much room files may take."""
-    given = settings.media
-    return MediaLimits(given.per_person_bytes, given.total_bytes, given.reserve_bytes, given.reserve_percent)
+    """Return how much space files may take."""
+    media = settings.media
+    return MediaLimits(media.per_person_bytes, media.total_bytes, media.reserve_bytes, media.reserve_percent)
 
 
-def _check_shard(settings: Settings, shard: str) -> None:
-    names = ", ".join(settings.shards)
-    if settings.shards and shard not in settings.shards:
-        raise ConfigError([f"a worker works for one primary: give --shard (or SAYSO_SHARD), one of {names}"])
-    if shard and not settings.shards:
-        raise ConfigError([f"--shard {shard}: the configuration has no `shards`: leave it out"])
+def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
+    """Load the tools. Only workers connect to remote sources: they run the tools."""
+    opened = load_bot_tools(settings, remote=is_worker)
+    for problem in opened.problems:
+        log.warning("tools.missing", extra={"problem": problem})
+    return opened
+
+
+def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
+    """Return a function that returns the texts in the language of a turn, as its channel's agent knows it."""
+
+    def texts(turn: Turn) -> SpokenTexts:
+        agent = agents.get(turn.conversation.channel)
+        return agent.words(turn) if agent else texts_for(turn.language)
+
+    return texts
+
+
+def _inbox_limits(settings: Settings) -> InboxLimits:
+    limits = settings.limits
+    return InboxLimits(limits.waiting, limits.per_minute, limits.in_one_go, limits.conversations)
+
+
+def processor_options(settings: Settings) -> dict[str, Any]:
+    """Return the keyword arguments of ConversationProcessor that the configuration sets."""
+    workers = settings.workers
+    return {
+        "turn_timeout": workers.turn_timeout,
+        "joins": workers.join_bursts,
+        "still_after": workers.still_after,
+        "streams": frozenset(name for name, channel in settings.channels.items() if channel.streaming),
+    }
+
+
+def _reaper(settings: Settings, redis: RedisParts, own: Primary, worker_lock: WorkerLock) -> Reaper:
+    prefix = settings.key_prefix
+    scripts = LuaScripts(own.client, LUA, prefix=prefix, gated=bool(settings.shards))
+    return Reaper(own.client, scripts, redis.wake_up, worker_lock, queue=redis.wake_up.queue, prefix=prefix)
+
+
+def _audit_collector(settings: Settings, own: Primary, state: Path, keys: list[str]) -> AuditCollector:
+    ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
+    return AuditCollector(own.client, ledger, prefix=settings.key_prefix, gated=bool(settings.shards))
+
+
+def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
+    """Return what tells this bot from another with the same name; None for settings that come from no file."""
+    if not settings.name:
+        return None
+    return Deployment(settings.name, keys, {name: _account(each) for name, each in settings.channels.items()})
+
+
+def _account(channel: AnyChannel) -> str:
+    """Return what tells a channel from another with the same name. It stays the same when a token is renewed."""
+    match channel:
+        case TelegramSettings():
+            return f"telegram {channel.bot_id}"
+        case WhatsAppSettings():
+            return f"whatsapp {channel.account_sid} {channel.from_}"
+        case _:
+            return channel.platform
+
+
+def preload(settings: Settings) -> None:
+    """Load what all workers need alike, before they are forked: the vendors' libraries and the phrases of a yes.
+
+    Raises ConfigError for a model that cannot be asked.
+    """
+    preload_models(settings)
+    load_sdks(channel.platform for channel in settings.channels.values())
+    for channel in settings.channels.values():
+        confirm_parser(channel)
 
 
 def open_deliveries(settings: Settings, data: Path) -> Deliveries:
-    """The deliveries alone, for the command line. Raises ConfigError."""
-    url = find_redis(settings, data)
-    client = _connect(url, patient=False)
-    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
-    return RedisDeliveries(scripts, WakeUps(client, settings.queue))
+    """Return the deliveries, for a command. Raises ConfigError."""
+    redis = RedisParts.connect(settings, find_redis(settings, data))
+    return RedisDeliveries(redis.scripts(LUA), redis.wake_up)
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
-    """Who is approved, blocked or waiting, and where they are told, for the command line. Raises ConfigError."""
-    url = find_redis(settings, data)
-    client = _connect(url, patient=False)
-    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
-    people = RedisPeople(client, prefix=settings.key_prefix)
-    return people, RedisOutbox(scripts, WakeUps(client, settings.queue))
+    """Return the people who are approved, blocked or waiting, and the outbox, for a command. Raises ConfigError."""
+    redis = RedisParts.connect(settings, find_redis(settings, data))
+    people = RedisPeople(redis.client, prefix=settings.key_prefix)
+    return people, RedisOutbox(redis.scripts(LUA), redis.wake_up)
 
 
 def open_ingress(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
-    """Where turns go in, and what adapters noted, for the command line. Raises ConfigError."""
+    """Return what takes turns in, and the cache that adapters share, for a command. Raises ConfigError."""
     url = find_redis(settings, data)
-    client = _connect(url, patient=False)
-    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
-    wake_up = WakeUps(client, settings.queue)
-    voice = _voice({})
-    mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    return AccessControl(mailbox, voice, access_config(settings, client, url)), RedisSharedCache(
-        client, prefix=settings.key_prefix
-    )
+    redis = RedisParts.connect(settings, url)
+    texts = _texts_for_turn({})
+    mailbox = RedisMailbox(redis.scripts(LUA), texts, redis.wake_up, limits=_inbox_limits(settings))
+    access_control = AccessControl(mailbox, texts, access_config(settings, redis.client, url))
+    return access_control, RedisSharedCache(redis.client, prefix=settings.key_prefix)
 
 
 def open_alerts(settings: Settings, data: Path) -> Alerts:
-    """The alerts alone, for the command line. Raises ConfigError."""
-    return RedisAlerts(_connect(find_redis(settings, data), patient=False), prefix=settings.key_prefix)
+    """Return the alerts of the channels, for a command. Raises ConfigError."""
+    redis = RedisParts.connect(settings, find_redis(settings, data))
+    return RedisAlerts(redis.client, prefix=settings.key_prefix)
 
 
 def check_redis(services: Services) -> None:
-    """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
-    services.clock()  # before there is a loop, which would not wait for it
+    """Refuse a Redis that would lose acknowledged writes or that anybody may use, and log what is risky.
+
+    Raises RedisUnfit and redis.RedisError.
+    """
+    services.clock()  # read before there is an event loop, which must not wait for it
     for client in dict.fromkeys([services.redis, *(primary.client for primary in services.primaries)]):
         if not services.settings.allow_open_redis:
             check_guarded(client)
@@ -360,27 +351,17 @@ def check_redis(services: Services) -> None:
 
 
 def _claim_name(services: Services, deployment: Deployment) -> None:
-    """Claim the deployment name. A worker is seen to be alive first, so that of two bots that start at once one stops.
+    """Claim the deployment name. A worker registers as alive first, so that of two bots that start together one stops.
 
-    Raises RedisUnfit while workers of another bot use the name, redis.RedisError.
+    Raises RedisUnfit while workers of another bot use the name, and redis.RedisError.
     """
-    prefix, presence = services.settings.key_prefix, services.reaper.presence
+    prefix, heartbeat = services.settings.key_prefix, services.reaper.presence
     if not services.is_worker:
         deployment.claim(services.redis, prefix=prefix)
         return
-    presence.beat()
+    heartbeat.beat()
     try:
         deployment.claim(services.redis, prefix=prefix, worker=services.lifeline.name)
     except RedisUnfit:
-        presence.leave()
+        heartbeat.leave()
         raise
-
-
-def _voice(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
-    """The words for whoever wrote a turn, as its channel's agent finds them."""
-
-    def words(turn: Turn) -> SpokenTexts:
-        agent = agents.get(turn.conversation.channel)
-        return agent.words(turn) if agent else texts_for(turn.language)
-
-    return words

@@ -38,4 +38,4 @@ def _from_environment() -> Services:
     """Under a plain `rq worker` nobody installed anything: the environment says what to load (SAYSO_CONFIG, ...)."""
     settings = load_settings(default_config())
     data, shard = Path(os.environ.get("SAYSO_DATA", ".sayso")), os.environ.get("SAYSO_SHARD", "")
-    return bootstrap(settings, data=data, patient=True, shard=shard)
+    return bootstrap(settings, data=data, is_worker=True, shard=shard)

@@ -195,7 +195,7 @@ def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, patient: b
     settings = configured(tmp_path, "{model: openai:gpt-5-mini}")
     if patient:
         with pytest.raises(ConfigError, match="openai needs a key"):
-            bootstrap(settings, data=tmp_path, redis_url=redis_url, patient=True)
+            bootstrap(settings, data=tmp_path, redis_url=redis_url, is_worker=True)
     else:
         assert bootstrap(settings, data=tmp_path, redis_url=redis_url).drain.agents
 
