@@ -287,7 +287,7 @@ def test_server_that_is_not_there_stops_nobody(file: Path):
     ) as agent:
         assert [tool.name for tool in agent.agent.tools] == ["good"]
     assert len(told) == 1
-    assert told[0].startswith(f"{file}:3:5: tools: 'box' is not there yet: the MCP server 'box' cannot be reached: ")
+    assert told[0].startswith(f"{file}:3:5: tools: 'box' does not answer yet: the MCP server 'box' cannot be reached: ")
     assert "tries again until it answers" in told[0]
 
 

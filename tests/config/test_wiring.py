@@ -81,7 +81,7 @@ def test_only_workers_open_servers_of_tools_and_none_stops_them(tmp_path: Path, 
     file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
     bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient)
     said = [record.problem for record in caplog.records if record.message == "tools.missing"]
-    assert [f"{file}:1:9: tools: 'no-such-command' is not there yet" in each for each in said] == (
+    assert [f"{file}:1:9: tools: 'no-such-command' does not answer yet" in each for each in said] == (
         [True] if patient else []
     )
 
