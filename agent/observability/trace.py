@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.agent.observability import conventions as gen_ai
-from sayso.agent.tools.definition import shown_name
+from sayso.agent.tools.definition import loggable_name
 
 #: The seed's fourteen types of steps, and three of ours for a run that ends before its answer.
 StepType = Literal[
@@ -271,7 +271,7 @@ def _step_attributes(step: TraceStep, operation: str, include_content: bool) -> 
         gen_ai.INPUT_TOKENS: step.prompt_tokens,
         gen_ai.OUTPUT_TOKENS: step.completion_tokens,
         gen_ai.COST_USD: step.cost_usd,
-        gen_ai.TOOL_NAME: None if step.tool_name is None else shown_name(step.tool_name),
+        gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
     }
     if include_content:
         args = None if step.tool_args is None else json.dumps(dict(step.tool_args), default=str)

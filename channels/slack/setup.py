@@ -55,7 +55,7 @@ class SlackSetup:
             "  App Home              Messages Tab on, and messages from people allowed",
             f"  OAuth & Permissions   bot scopes: {' '.join(scopes())}",
             "Then install the app to the workspace again.",
-            f"Or paste what `sayso slack manifest {self._name}` prints under App Manifest: it says all of this.",
+            f"Or paste what `sayso channel manifest {self._name}` prints under App Manifest: it says all of this.",
         ]
 
     async def look(self) -> list[CheckResult]:
@@ -88,7 +88,7 @@ class SlackSetup:
         missing = [f"{scope} (for {', '.join(what)})" for scope, what in scopes().items() if scope not in given]
         if not missing:
             return self._found("scopes", f"all {len(scopes())} that it needs")
-        cure = f"add them under OAuth & Permissions and install again; `sayso slack manifest {self._name}` has them all"
+        cure = f"add them under OAuth & Permissions, install again; `sayso channel manifest {self._name}` has them all"
         return CheckResult("scopes", "fail", f"missing: {'; '.join(missing)}", cure, self._name)
 
     def _found(self, check: str, says: str) -> CheckResult:

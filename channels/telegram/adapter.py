@@ -314,7 +314,7 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
 def _taken(said: str, channel: str) -> str:
     """Who has the updates, by Telegram's words."""
     if "webhook" in said.lower():
-        return f"a webhook is set, so Telegram tells nothing to who asks: run `sayso webhook delete {channel}`"
+        return f"a webhook is set, so Telegram tells nothing to who asks: run `sayso channel disconnect {channel}`"
     return "another program asks for the updates of this bot: stop it, or give it a bot of its own"
 
 

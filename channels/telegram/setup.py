@@ -154,7 +154,7 @@ class TelegramSetup:
         if not info.url:
             return self._found("polling", "no webhook is set: whoever asks is told")
         says = f"Telegram sends to {shown(info.url)}, and so tells nothing to who asks"
-        return CheckResult("polling", "fail", says, f"run `sayso webhook delete {self._name}`", self._name)
+        return CheckResult("polling", "fail", says, f"run `sayso channel disconnect {self._name}`", self._name)
 
     def _updates(self, info: WebhookInfo) -> CheckResult:
         given = set(info.allowed_updates or ())
@@ -169,8 +169,9 @@ class TelegramSetup:
         if count < MANY_PENDING:
             return self._found("pending", says)
         answers = "`sayso poll` runs" if self._settings.polling else "public_url answers"
-        drops = "delete" if self._settings.polling else "set"
-        cure = f"see that {answers}; what is too old to answer goes with `sayso webhook {drops} --drop-pending`"
+        command = "disconnect" if self._settings.polling else "connect"
+        drop = f"sayso channel {command} {self._name} --drop-pending"
+        cure = f"see that {answers}; what is too old to answer goes with `{drop}`"
         return CheckResult("pending", "warn", says, cure, self._name)
 
     def _last_error(self, info: WebhookInfo) -> CheckResult:
@@ -186,7 +187,7 @@ class TelegramSetup:
         return CheckResult(check, "ok", says, channel=self._name)
 
     def _lacks(self, check: str, says: str) -> CheckResult:
-        return CheckResult(check, "fail", says, f"run `sayso webhook set {self._name}`", self._name)
+        return CheckResult(check, "fail", says, f"run `sayso channel connect {self._name}`", self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
         return asking("Telegram", partial(_why, self._name))
@@ -231,7 +232,7 @@ def _cure_of(message: str, channel: str) -> str:
     """What Telegram's last error asks for."""
     said = message.lower()
     if "403" in said:
-        return f"the secret_token differs: run `sayso webhook set {channel}` with the configuration of the running web"
+        return f"the secret_token differs: run `sayso channel connect {channel}` with the settings of the running web"
     if "404" in said:
         return f"the web knows no channel {channel!r}, or the proxy cuts the path: restart it with this configuration"
     if "ssl" in said or "certificate" in said:

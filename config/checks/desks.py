@@ -53,7 +53,7 @@ def list_of(settings: Settings, name: str) -> TwilioMessageLog:
         case TelegramSettings():
             says = "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself"
             cure = (
-                f"see with `sayso webhook status {name}` how many updates wait; files there are not a bot's to delete"
+                f"see with `sayso channel status {name}` how many updates wait; files there are not a bot's to delete"
             )
         case SlackSettings():
             says = "Slack keeps no list of events: what we did not take it sends again three times, within 5 minutes"

@@ -34,7 +34,7 @@ from sayso.config.settings.channels import (
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
-from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_door
+from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_ingress
 from sayso.config.wiring.redis import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
 from sayso.workers.recovery import Heartbeat
@@ -57,7 +57,7 @@ class Probe:
     forged: Signed
     signed: Signed
 
-    async def findings(self, web: httpx.AsyncClient) -> list[CheckResult]:
+    async def results(self, web: httpx.AsyncClient) -> list[CheckResult]:
         """Send it. The forged one goes first: a stranger at our address is not shown what we sign with."""
         wrong = await self._sent(web, self.forged)
         if isinstance(wrong, CheckResult):
@@ -163,7 +163,7 @@ class Doctor:
         #: Held until the loop ends, which closes their connections.
         self._desks: list[PlatformSetup | TwilioMessageLog] = []
 
-    async def findings(self) -> AsyncIterator[CheckResult]:
+    async def results(self) -> AsyncIterator[CheckResult]:
         """Every check, as it comes out. Whatever is out of reach is a finding."""
         yield CheckResult(
             "config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}"
@@ -268,7 +268,7 @@ class Doctor:
         if isinstance(channel, TelegramSettings) and channel.polling:
             yield self._poller(name, channel)
         if probe := probe_of(name, channel, self._url, self._own()):
-            for finding in await probe.findings(self._web):
+            for finding in await probe.results(self._web):
                 yield finding
 
     def _poller(self, name: str, channel: TelegramSettings) -> CheckResult:
@@ -285,7 +285,7 @@ class Doctor:
         """Whether Twilio's list has some that never reached us. Where Redis cannot tell, that is a finding already."""
         self._desks.append(listed := TwilioMessageLog(channel))
         try:
-            gate, notebook = open_door(self._settings, self._data)
+            gate, notebook = open_ingress(self._settings, self._data)
             recovery = MissedMessages(name, listed, gate, notebook, rules_of(channel), clock=self._own)
             found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
@@ -296,7 +296,7 @@ class Doctor:
             yield _missed(name, found)
 
 
-async def model_findings(settings: Settings) -> AsyncIterator[CheckResult]:
+async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
     """Each model of the configuration, asked for one word. It costs what that costs."""
     from sayso.agent.messages import Message, Role
     from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
@@ -379,7 +379,7 @@ def _missed(name: str, found: Sequence[FoundMessage]) -> CheckResult:
     missed = sum(each.state == "missed" for each in found)
     if missed:
         says = f"{missed} of the {len(found)} newest messages of the last hour never reached us"
-        return CheckResult("messages", "fail", says, f"run `sayso webhook recover {name}`", name)
+        return CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
     return CheckResult(
         "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name
     )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import hashlib
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -22,9 +20,8 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.media import make_private, make_tree_private
+from sayso.config.settings.data_folder import socket_path
 
-#: A Unix socket's path may have about this many bytes.
-MAX_SOCKET_PATH = 100
 #: Seconds to wait for the server to answer, and for it to stop.
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
@@ -142,36 +139,6 @@ class EmbeddedRedis:
                 return
             time.sleep(0.01)
         raise EmbeddedRedisError(f"Redis did not start on {self.folder}: see {self.folder / 'server.log'}")
-
-
-def socket_path(data: Path) -> Path:
-    """Where the server of a data folder listens: in the folder, or in /tmp when that path is too long."""
-    path = data.resolve() / "redis" / "redis.sock"
-    if len(str(path).encode()) <= MAX_SOCKET_PATH:
-        return path
-    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    return _private_folder(Path(f"/tmp/sayso-{os.getuid()}-{name}")) / "redis.sock"  # noqa: S108  # made private
-
-
-def _private_folder(folder: Path) -> Path:
-    """A folder nobody else could have put there for us: in /tmp anybody may make any name."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        raise EmbeddedRedisError(f"{folder} belongs to somebody else: remove it, or use a shorter path with --data")
-    return folder
-
-
-def running_url(data: Path) -> str | None:
-    """The URL of the server that a `sayso up` runs on this data folder, None when there is none."""
-    if not socket_path(data).exists():
-        return None
-    url = f"unix://{socket_path(data)}"
-    try:
-        Redis.from_url(url, socket_connect_timeout=1).ping()
-    except RedisError:
-        return None
-    return url
 
 
 def server_binary() -> str:

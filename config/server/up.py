@@ -22,7 +22,7 @@ from typing import IO
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
 from sayso.config.server.processes import Running, check_free, leave_note, local_url, take_note_back
 from sayso.config.settings.channels import ConsoleSettings, polls
-from sayso.config.settings.loader import check_consoles
+from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class KeptProcess:
     def _try_start(self) -> None:
         try:
             self.start()
-        except (EmbeddedRedisError, OSError) as exc:
+        except (EmbeddedRedisError, ConfigError, OSError) as exc:
             log.error("up.start_failed", extra={"part": self.name, "reason": exc})
 
 

@@ -75,6 +75,10 @@ class ConfigError(Exception):
         self.problems = problems
 
 
+class UnknownChannel(ConfigError):
+    """Raised when a command names a channel that the configuration does not have."""
+
+
 def given_config(environ: Mapping[str, str] | None = None) -> Path | None:
     """Return the file that SAYSO_CONFIG names, if it names one."""
     named = (os.environ if environ is None else environ).get("SAYSO_CONFIG")
@@ -109,7 +113,7 @@ def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str
             names = [name.value for name, _ in node.value]
             if channel is not None and channel not in names:
                 hint = did_you_mean(channel, names, "{} ")
-                raise ConfigError([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
+                raise UnknownChannel([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
             node.value = [pair for pair in node.value if pair[0].value == (channel or names[0])]
             for _, kept in node.value:  # whoever it would escalate to is not here
                 kept.value = [pair for pair in kept.value if getattr(pair[0], "value", "") != "escalate"]

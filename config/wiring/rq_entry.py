@@ -40,7 +40,7 @@ def drain(conversation: str) -> None:
 
 def _from_environment() -> Services:
     settings = load_settings(default_config())
-    return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), patient=True)
+    return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), is_worker=True)
 
 
 def worker_services(services: Services) -> WorkerServices:

@@ -12,7 +12,7 @@ from sayso.channels.types import Conversation
 from sayso.config.checks.describe import describe
 from sayso.config.settings.channels import CONSOLE_PATHS
 from sayso.config.settings.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
-from sayso.config.wiring.agents import load_tools_of
+from sayso.config.wiring.agents import load_bot_tools
 from sayso.config.wiring.bootstrap import bootstrap
 
 SECRET = "s3cr3t-value"
@@ -373,7 +373,7 @@ def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypat
     """Where the command was started does not matter."""
     monkeypatch.chdir("/")
     file.write_text("tools: [./good.py]\nchannels: {a: {platform: console}}\n")
-    assert [tool.name for tool in load_tools_of(load_settings(file)).tools] == ["good"]
+    assert [tool.name for tool in load_bot_tools(load_settings(file)).tools] == ["good"]
 
 
 def test_every_problem_is_told_at_once(file: Path):

@@ -171,8 +171,8 @@ def test_laptop_without_a_network_asks_for_ever():
 def test_operator_hears_who_has_the_updates_and_that_a_token_is_wrong():
     """platforms.md 2.4: 409 is configuration, 401 and 404 stop the bot: both are alerts, with their cures."""
     alerts = MemoryAlerts()
-    rounds(polled(Bot(WebhookConflict("run `sayso webhook delete tg`")), alerts=alerts), 1)
-    assert [alert.words for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
+    rounds(polled(Bot(WebhookConflict("run `sayso channel disconnect tg`")), alerts=alerts), 1)
+    assert [alert.words for alert in alerts.of(["tg"])] == ["run `sayso channel disconnect tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
     asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).forever(), 60))
     assert (alerts.of(["tg"])[0].words.startswith("the token is wrong"), bot.offsets) == (True, [None])
@@ -221,7 +221,7 @@ def test_updates_are_those_that_a_webhook_would_bring(platforms: FakePlatforms):
 def test_who_has_the_updates_is_told_apart(platforms: FakePlatforms):
     """platforms.md 2.4: a webhook that is set, and another poller; each has its cure."""
     platforms.ledger.kept["telegram webhook"] = {"url": "https://bots.example.com", "pending_update_count": 0}
-    with pytest.raises(WebhookConflict, match="run `sayso webhook delete tg`"):
+    with pytest.raises(WebhookConflict, match="run `sayso channel disconnect tg`"):
         asked(platforms)
     with pytest.raises(ChannelDown):
         asked(platforms, token=f"{TELEGRAM_TOKEN}x")
