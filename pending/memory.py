@@ -66,7 +66,7 @@ class MemoryLog:
 class MemoryRecords:
     """Records in this process, bounded: the least recently armed are forgotten first.
 
-    Between `MemoryLanes` and its records there is one `lock` and, once they are joined, a `fence`.
+    Between `MemoryConversations` and its records there is one `lock` and, once they are joined, a `fence`.
     """
 
     def __init__(self, *, max_entries: int = 5000, clock: Callable[[], float] = time.time) -> None:

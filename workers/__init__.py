@@ -1,1 +1,1 @@
-"""Workers: turns that wait in Redis, the RQ jobs that drain them, and replies on their way out."""
+"""Workers: turns that wait in Redis, the RQ jobs that process them, and the replies to send."""

@@ -1,4 +1,4 @@
-"""Operator alerts; vendor ids shared by processes."""
+"""Alerts for operators, and a small cache that all processes share."""
 
 from __future__ import annotations
 
@@ -16,47 +16,42 @@ from sayso.pending.redis.client import PREFIX
 
 #: Seconds for which an alert is kept.
 ALERT_SECONDS = 7 * 24 * 3600
-
-
-#: Characters of one that are kept.
+#: Characters of an alert that are kept.
 MAX_CHARS = 500
-
-
-#: How long a process that has just cleared an alert does not clear it again, in seconds: every message would.
+#: Seconds within which a process does not clear the same alert again: every message would.
 CLEAR_SECONDS = 10.0
-
-
-#: What does not work: asking the platform to send, what the platform reports of replies later, or hearing from it. The
-#: success of one says nothing of the others.
+#: What fails: sending to the platform, its reports of replies, or receiving from it. Success of one says nothing of the
+#: others.
 AlertKind = Literal["sending", "arriving", "hearing"]
 
-
 KINDS: tuple[AlertKind, ...] = ("sending", "arriving", "hearing")
+#: Seconds for which a value is cached: 90 days.
+CACHE_SECONDS = 90 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What is wrong with a channel, since when nobody said so again: Unix seconds."""
+    """What is wrong with a channel, and when it was last reported: Unix seconds."""
 
     channel: str
-    words: str
+    text: str
     at: float
 
 
 class Alerts(Protocol):
     """The last alert of each channel."""
 
-    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
-        """Keep it, in place of an earlier one. Failing is no error: whoever notes it has logged it."""
+    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
+        """Store an alert in place of an earlier one. A failure is no error: the caller has logged the alert."""
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
-        """Return whether `clear` would do anything, without asking anybody."""
+        """Return whether `clear` would do anything, without a request."""
 
     def clear(self, channel: str, kind: AlertKind) -> None:
-        """Forget an alert of this kind, because the channel did just that. Failing is no error."""
+        """Delete an alert of this kind, because the channel just did what had failed. A failure is no error."""
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
-        """The alerts of these channels, newest first."""
+        """Return the alerts of these channels, newest first."""
 
 
 class RedisAlerts:
@@ -68,12 +63,12 @@ class RedisAlerts:
         self._steady = steady
         self._cleared: dict[str, float] = {}
 
-    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
-        """Keep it for KEEP_SECONDS."""
+    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
+        """Store an alert for ALERT_SECONDS."""
         self._cleared.pop(self._key(channel, kind), None)
         with contextlib.suppress(RedisError):
             at = int(self._client.time()[0])
-            kept = json.dumps({"at": at, "words": words[:MAX_CHARS]})
+            kept = json.dumps({"at": at, "words": text[:MAX_CHARS]})
             self._client.set(self._key(channel, kind), kept, ex=ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
@@ -81,7 +76,7 @@ class RedisAlerts:
         return self._steady() - self._cleared.get(self._key(channel, kind), float("-inf")) >= CLEAR_SECONDS
 
     def clear(self, channel: str, kind: AlertKind) -> None:
-        """Forget it, if that is due."""
+        """Delete the alert, if that is due."""
         if not self.is_clearing_due(channel, kind):
             return
         key = self._key(channel, kind)
@@ -90,7 +85,7 @@ class RedisAlerts:
             self._client.delete(key)
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
-        """The alerts of these channels. Raises redis.RedisError."""
+        """Return the alerts of these channels. Raises redis.RedisError."""
         names = [name for name in channels for _ in KINDS]
         keys = [self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)]
         kept = self._client.mget(keys) if keys else []
@@ -108,22 +103,22 @@ class MemoryAlerts:
         self._clock = clock
         self._alerts: dict[tuple[str, AlertKind], Alert] = {}
 
-    def note(self, channel: str, words: str, kind: AlertKind = "sending") -> None:
-        """Keep it."""
-        self._alerts[channel, kind] = Alert(channel, words[:MAX_CHARS], self._clock())
+    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
+        """Store an alert."""
+        self._alerts[channel, kind] = Alert(channel, text[:MAX_CHARS], self._clock())
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
-        """Those of these channels that are not too old."""
+        """Return the alerts of these channels that are not too old."""
         names = set(channels)
         found = (alert for (name, _), alert in self._alerts.items() if name in names)
         return _newest_first(alert for alert in found if self._clock() - alert.at < ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
-        """Return whether there is one."""
+        """Return whether there is an alert."""
         return (channel, kind) in self._alerts
 
     def clear(self, channel: str, kind: AlertKind) -> None:
-        """Forget it."""
+        """Delete the alert."""
         self._alerts.pop((channel, kind), None)
 
 
@@ -133,39 +128,35 @@ def _newest_first(alerts: Iterable[Alert]) -> list[Alert]:
     return sorted(last.values(), key=lambda alert: -alert.at)
 
 
-#: Seconds a note is kept: 90 days. What is looked up again is made again.
-CACHE_SECONDS = 90 * 24 * 3600
-
-
 class RedisSharedCache:
-    """Notes in Redis, one key each, with a time to live."""
+    """Values in Redis, one key each, with a time to live."""
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
         self._client = client
         self._prefix = f"{prefix}note:"
 
     def get(self, key: str) -> str | None:
-        """The value noted under `key`, or None."""
+        """Return the value stored under `key`, or None."""
         value = self._client.get(self._prefix + key)
         return None if value is None else str(value)
 
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
-        """Note a value for all processes, for so long."""
+        """Store a value for all processes, for so many seconds."""
         self._client.set(self._prefix + key, value, ex=seconds)
 
 
 class MemorySharedCache:
-    """Notes in this process."""
+    """Values in this process, with a time to live."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._notes: dict[str, tuple[str, float]] = {}
 
     def get(self, key: str) -> str | None:
-        """The value noted under `key`, or None."""
+        """Return the value stored under `key`, or None."""
         value, until = self._notes.get(key, ("", 0.0))
         return value if self._clock() < until else None
 
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
-        """Note a value, for so long."""
+        """Store a value for so many seconds."""
         self._notes[key] = (value, self._clock() + seconds)

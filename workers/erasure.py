@@ -1,4 +1,4 @@
-"""Erasure: everything that Redis keeps of one person on one channel, removed, also from its append-only file."""
+"""Erasure: remove everything that Redis stores of one person on one channel, also from its append-only file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from redis import Redis
 
-#: How long a turn at work on, audit entries without a ledger, and a rewrite of the file are waited for, in seconds.
+#: Seconds to wait for a turn under work, for audit entries that no ledger has yet, and for a rewrite of the file.
 BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
 #: How often the keys are erased again because a worker took a turn of the person meanwhile.
 ROUNDS = 10
-#: Keys of a conversation that hold words. In one that a single person has to themselves, all of it is theirs.
-_WORDS = ("in", "out", "journal", "timers", "timer", "delivery")
-#: Lists of replies that were put aside, for all conversations of a shard.
-_ASIDE = ("dead", "failed", "ambiguous")
+#: Keys of a conversation that hold text. If a conversation is one person's alone, all of it is theirs.
+_TEXT_KEYS = ("in", "out", "journal", "timers", "timer", "delivery")
+#: Lists of undelivered replies, for all conversations of a shard.
+_UNDELIVERED = ("dead", "failed", "ambiguous")
 _SCOPED = re.compile(r"(?P<shard>\{\d+\}):(?:history|live):(?P<conversation>.+):(?P<user>[0-9a-f]{20})")
 
 
@@ -30,7 +30,7 @@ class ErasureBusy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ErasedPerson:
-    """Whose words are erased: the scope ids of their user ids, and conversations known to be theirs alone."""
+    """The person to erase: the scope ids of their user ids, and conversations known to be theirs alone."""
 
     channel: str
     users: frozenset[str]
@@ -47,8 +47,8 @@ class Erasure:
     clock: Callable[[], float] = time.monotonic
 
     def erase(self, person: ErasedPerson) -> int:
-        """Remove what is kept of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
-        return _Server(self.client, self.prefix, person, self._until).erase()
+        """Remove what is stored of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
+        return _PersonKeys(self.client, self.prefix, person, self._until).erase()
 
     def rewrite_file(self) -> bool:
         """Have Redis write its append-only file anew; return whether that was done in time."""
@@ -76,8 +76,8 @@ def _is_rewriting(client: Redis) -> bool:
 
 
 @dataclass(slots=True)
-class _Server:
-    """The keys of one server."""
+class _PersonKeys:
+    """The keys of one person on a server."""
 
     client: Any
     prefix: str
@@ -85,7 +85,7 @@ class _Server:
     until: Callable[[Callable[[], bool], float], bool]
 
     def erase(self) -> int:
-        """Remove them, after the audit ledger has what it needs of them."""
+        """Remove them, after the audit ledger has copied what it needs."""
         self.until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)
         count = 0
         for _ in range(ROUNDS):
@@ -100,8 +100,8 @@ class _Server:
         raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
 
     def _leases(self, conversations: Mapping[str, str]) -> list[Any]:
-        """Return the fencing epochs of lanes. One that has grown meanwhile may have written a history back."""
-        return [self.client.hget(self._lane(*each), "epoch") for each in conversations.items()]
+        """Return the fencing epochs of the conversations. A lease taken meanwhile may have written a history back."""
+        return [self.client.hget(self._lease_key(*each), "epoch") for each in conversations.items()]
 
     def _erase_all(self, shared: Mapping[str, str], alone: Mapping[str, str]) -> int:
         count = sum(self._erase_conversation(*each) for each in alone.items())
@@ -112,7 +112,7 @@ class _Server:
         return count + self._delete(*self._actions())
 
     def _conversations(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The shards of the conversations they share with others, and of those they have to themselves."""
+        """Return the shards of the conversations that the person shares, and of those that are theirs alone."""
         users, shards = defaultdict[str, set[str]](set), dict[str, str]()
         for key in self._keys(f"{{*}}:*:{self.person.channel}:*"):
             name = key.removeprefix(self.prefix)
@@ -121,31 +121,33 @@ class _Server:
                 shards[found["conversation"]] = found["shard"]
             elif (conversation := ":".join(name.split(":")[2:4])) in self.person.conversations:
                 shards[conversation] = name.split(":")[0]
-        theirs = {each for each in shards if users[each] & self.person.users or each in self.person.conversations}
-        alone = {each for each in theirs if users[each] <= self.person.users}
-        return {each: shards[each] for each in theirs - alone}, {each: shards[each] for each in alone}
+        conversations_of_person = {
+            each for each in shards if users[each] & self.person.users or each in self.person.conversations
+        }
+        alone = {each for each in conversations_of_person if users[each] <= self.person.users}
+        return {each: shards[each] for each in conversations_of_person - alone}, {each: shards[each] for each in alone}
 
     def _are_idle(self, conversations: Mapping[str, str]) -> bool:
         return not any(map(self._is_at_work, conversations.items()))
 
     def _is_at_work(self, where: tuple[str, str]) -> bool:
         conversation, shard = where
-        until = self.client.hget(self._lane(conversation, shard), "until") or 0
+        until = self.client.hget(self._lease_key(conversation, shard), "until") or 0
         seconds, micros = self.client.time()
         return bool(float(until) > seconds * 1000 + micros / 1000)
 
-    def _lane(self, conversation: str, shard: str) -> str:
+    def _lease_key(self, conversation: str, shard: str) -> str:
         return f"{self.prefix}{shard}:lane:{conversation}"
 
     def _erase_conversation(self, conversation: str, shard: str) -> int:
-        keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _WORDS]
+        keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _TEXT_KEYS]
         keys += [f"{self.prefix}feed:{conversation}", *self._keys(f"note:*{conversation}*")]
-        for kind in _ASIDE:
+        for kind in _UNDELIVERED:
             self._drop_entries(f"{self.prefix}{shard}:{kind}", partial(_is_of, conversation))
         return self._delete(*keys)
 
     def _erase_part(self, conversation: str, shard: str) -> int:
-        """What is theirs in a conversation of several people: their turns that wait, and their timers."""
+        """Remove what is the person's in a shared conversation: their waiting turns, and their timers."""
         inbox, journal = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("in", "journal"))
         if _user_of(self.client.lindex(inbox, 0) or "") in self.person.users:
             self._delete(journal)
@@ -173,7 +175,7 @@ class _Server:
 
 
 def _user_of(entry: str) -> str:
-    """The person of a turn that waits: its number, its time, its person, a tapped action and the turn."""
+    """Return the user of a waiting turn. An entry is: number, time, user, tapped action, turn."""
     return entry.split(" ", 3)[2] if entry.count(" ") > 2 else ""
 
 

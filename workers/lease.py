@@ -20,7 +20,6 @@ from sayso.workers.mailbox import LEASE_MS
 
 log = logging.getLogger(__name__)
 
-
 #: Seconds between two attempts to listen while Redis is away.
 PAUSE_SECONDS = 1.0
 
@@ -53,17 +52,17 @@ class HeldLease:
     #: Ends the work when the lease is lost.
     limit: asyncio.Timeout = field(default_factory=partial(asyncio.Timeout, None))
     #: Renews the lease, from when a renewal is first due.
-    keeping: asyncio.Task[None] | None = None
+    renewal_task: asyncio.Task[None] | None = None
     #: Set when the lease is to be renewed at once, to learn of a stop.
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     #: The number of the turn under work, and of the last turn that said stop.
-    at: int = 0
-    stopped: int = 0
+    turn_seq: int = 0
+    stop_seq: int = 0
     _working: tuple[int, asyncio.Timeout] | None = None
 
     def begin(self, queued: QueuedTurn) -> None:
         """Begin the next turn. A stop of an earlier turn does not apply to it."""
-        self.at, self.stopped = queued.seq, 0
+        self.turn_seq, self.stop_seq = queued.seq, 0
 
     @asynccontextmanager
     async def working_on(self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool) -> AsyncIterator[None]:
@@ -72,7 +71,7 @@ class HeldLease:
         """
         async with asyncio.timeout(seconds) as limit:
             self._working = (queued.last, limit) if may_be_stopped else None
-            self.stop(self.stopped)
+            self.stop(self.stop_seq)
             try:
                 yield
             finally:
@@ -80,7 +79,7 @@ class HeldLease:
 
     def stop(self, seq: int) -> None:
         """End the turn under work if the turn number `seq`, which said stop, is later. 0 stands for no stop."""
-        self.stopped = max(self.stopped, seq)
+        self.stop_seq = max(self.stop_seq, seq)
         if self._working and self._working[0] < seq:
             self._working[1].reschedule(asyncio.get_running_loop().time())
 

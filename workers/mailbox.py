@@ -29,25 +29,17 @@ from sayso.pending.turns.queued import (
 
 #: Milliseconds until the lease of a worker that stopped renewing ends: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000
-
-
 #: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
-
-
 #: The collapse key of refusal notices: only the newest waits.
 REFUSAL = "refusal"
-
-
 #: The folder of the scripts of this package.
 LUA = Path(__file__).parent / "lua"
-
 
 #: What the inbox did with a turn.
 Outcome = Literal[
     "new", "duplicate", "ignored", "full", "too_fast", "overloaded", "spooled", "unknown_sender", "rate_limited"
 ]
-
 
 #: The status of a turn: unknown, waiting or under work, or done.
 TurnStatus = Literal["unknown", "waits", "done"]
@@ -102,8 +94,8 @@ class Inbox(Protocol):
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker, in one step. `tapped` is the pending action that its button is for.
 
-        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. A refusal of such a turn
-        is told to nobody: it waits on.
+        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its sender gets no notice
+        of a refusal: it waits on.
         """
 
 
@@ -159,13 +151,13 @@ class RedisMailbox:
     def __init__(
         self,
         scripts: LuaScripts,
-        voice: TextsForTurn,
+        texts_for: TextsForTurn,
         wake_up: WakeUp = lambda _: (),
         *,
         limits: InboxLimits | None = None,
     ) -> None:
         self._scripts = scripts
-        self._voice = voice
+        self._texts_for = texts_for
         self._wake_up = wake_up
         self._limits = limits or InboxLimits()
 
@@ -190,7 +182,7 @@ class RedisMailbox:
         )
         accepted = Accepted(outcome, int(seq))
         if accepted.refused and not waited_seconds and is_told_refusal(turn):
-            self.notify(turn, refusal(self._voice(turn), outcome))  # the platform hears it each time
+            self.notify(turn, refusal(self._texts_for(turn), outcome))  # the platform hears it each time
         return accepted
 
     def notify(self, turn: Turn, reply: Reply) -> bool:
@@ -267,15 +259,15 @@ def is_told_refusal(turn: Turn) -> bool:
     return not (turn.tap and turn.in_group)
 
 
-def refusal(words: SpokenTexts, outcome: Outcome) -> Reply:
+def refusal(texts: SpokenTexts, outcome: Outcome) -> Reply:
     """Return the notice to a sender whose turn was refused."""
     match outcome:
         case "too_fast":
-            text = words.too_fast()
+            text = texts.too_fast()
         case "overloaded":
-            text = words.crowded()
+            text = texts.crowded()
         case _:
-            text = words.busy()
+            text = texts.busy()
     return Reply(text, collapse=REFUSAL)
 
 
@@ -324,18 +316,18 @@ class AliasForwarder:
     channel: HasAliases
     inbox: Inbox
 
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
+    async def answer(self, queued: QueuedTurn, lease: Lease, listener: StreamListener | None = None) -> TurnChange:
         """Return what the turn changes: nothing here if it is forwarded. A refusal is told at the main address."""
         there = await self._place(queued)
         if there == queued.turn.conversation:
-            return await self.agent.answer(queued, lease, hear)
+            return await self.agent.answer(queued, lease, listener)
         for turn in queued.parts or (queued.turn,):
             await reach(self.inbox.accept, replace(turn, conversation=there))
         return TurnChange()
 
-    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
+    async def give_up(self, queued: QueuedTurn, lease: Lease, text: str) -> TurnChange:
         """Return what a turn changes that took too long or failed."""
-        return await self.agent.give_up(queued, lease, words)
+        return await self.agent.give_up(queued, lease, text)
 
     def is_answer(self, text: str) -> bool:
         """Return whether this text would be a yes or a no."""

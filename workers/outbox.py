@@ -8,9 +8,8 @@ import json
 import logging
 import os
 import time
-from collections import OrderedDict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,26 +22,36 @@ from sayso.pending.turns.queued import LeaseLost, NextItem, QueuedReply, pairs, 
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to
 #: write, without an attempt.
 DeliveryState = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
-
-
 #: Replies that were not delivered as intended, for the operator.
 UndeliveredState = Literal["dead", "failed", "ambiguous", "held"]
-
-
 #: Replies of a conversation whose status is stored: the last ones.
 MAX_DELIVERIES = 50
-
-
 #: Seconds for which a message from the user outweighs a late report that the address takes none. Sending then costs one
 #: attempt.
 LATE_SECONDS = 3600.0
-
-
 #: The platforms' words for delivery states. Other words, such as those about payments, are not about deliveries.
 REPORTS: Mapping[str, DeliveryState] = {
     "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
     "failed": "failed", "undelivered": "failed", "canceled": "failed",
 }  # fmt: skip
+
+log = logging.getLogger(__name__)
+#: The folder's name in the data folder.
+FOLDER = "receipts"
+#: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
+MAX_BYTES = 256 * 1024
+#: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
+KEEP_SECONDS = 3600
+#: Replies that may wait in a conversation to which others forward theirs. The scripts have the same limit.
+MAX_WAITING = 100
+#: Seconds for which a reply waits for the user to write. The scripts have the same limit.
+KEEP_HELD_SECONDS = 7 * 24 * 3600.0
+#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
+#: messages, `limited` the platform asks the whole channel to wait.
+FinalState = Literal["dead", "doubtful", "closed", "limited"]
+#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
+#: accept the channel, its slot is later, or the user must write first.
+PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 
 
 class NotRepeatable(Exception):
@@ -115,14 +124,14 @@ class RedisDeliveries:
         return str(self._scripts.run("delivery_report", conversation, number, message_id, news, reason))
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """The last deliveries of a conversation, and why its address takes none."""
-        found, closed, waits = self._scripts.run("delivery_status", conversation)
-        noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
-        fates = [_noted(f"{conversation}#{number}", words) for number, words in noted]
-        if waits:
-            number, since, why = waits
-            fates.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
-        return fates, str(closed)
+        """Return the last deliveries of a conversation, and why its address takes no messages."""
+        entries, closed, held = self._scripts.run("delivery_status", conversation)
+        by_number = sorted(pairs(entries).items(), key=lambda each: int(each[0]))
+        statuses = [_parse_status(f"{conversation}#{number}", entry) for number, entry in by_number]
+        if held:
+            number, since, why = held
+            statuses.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+        return statuses, str(closed)
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Record that an address takes no messages, or that it does. Raises redis.RedisError."""
@@ -131,7 +140,7 @@ class RedisDeliveries:
     def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
         """Return the undelivered replies of all shards."""
         found = [entry for entries in self._scripts.on_every_shard("undelivered", state, most) for entry in entries]
-        return sorted((_put_aside(state, entry) for entry in found), key=lambda fate: -fate.at)
+        return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back and wake a worker. Raises NotRepeatable."""
@@ -153,20 +162,20 @@ def split_id(delivery_id: str) -> tuple[str, int]:
     return conversation, int(number)
 
 
-def repeatable(fate: DeliveryStatus) -> tuple[str, bool]:
+def repeatable(status: DeliveryStatus) -> tuple[str, bool]:
     """Return the outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
 
     A reply that was to edit a message is sent as a new one: by now that message is far above.
     """
-    if fate.asks:
-        raise NotRepeatable(f"{fate.id} asked for a yes that nobody can give any more: the person has to ask again")
-    entry = json.loads(fate.entry)
+    if status.asks:
+        raise NotRepeatable(f"{status.id} asked for a yes that nobody can give any more: the person has to ask again")
+    entry = json.loads(status.entry)
     reply = Reply.from_json(entry["reply"])
     if reply.optional:
-        raise NotRepeatable(f"{fate.id} only changed a message that is there already: nothing is missing")
+        raise NotRepeatable(f"{status.id} only changed a message that is there already: nothing is missing")
     entry["reply"] = replace(reply, edits="").to_json()
     entry.pop("collapse", None)  # it must not take the place of a newer one
-    return json.dumps(entry), fate.doubtful
+    return json.dumps(entry), status.doubtful
 
 
 def new_id(delivery_id: str, number: str) -> str:
@@ -178,8 +187,8 @@ def new_id(delivery_id: str, number: str) -> str:
     return f"{split_id(delivery_id)[0]}#{number}"
 
 
-def _noted(delivery_id: str, words: str) -> DeliveryStatus:
-    state, at, tries, receipt, reason = words.split(" ", 4)
+def _parse_status(delivery_id: str, entry: str) -> DeliveryStatus:
+    state, at, tries, receipt, reason = entry.split(" ", 4)
     return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
 
 
@@ -187,94 +196,6 @@ def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
     fields: dict[str, Any] = json.loads(entry)
     more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
     return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
-
-
-#: The order of states, for reports that come in any order.
-_RANKS: Mapping[DeliveryState, int] = {
-    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
-}  # fmt: skip
-
-
-@dataclass(slots=True)
-class MemoryDeliveryStatuses:
-    """The statuses of deliveries of one process, bounded: what the scripts record, in Python. `MemoryLanes` keeps the
-    rest.
-    """
-
-    noted: dict[str, OrderedDict[int, DeliveryStatus]] = field(default_factory=dict)
-    put_aside: dict[UndeliveredState, deque[DeliveryStatus]] = field(
-        default_factory=lambda: {
-            "dead": deque(maxlen=1000),
-            "failed": deque(maxlen=1000),
-            "ambiguous": deque(maxlen=1000),
-        }
-    )
-
-    def note(self, fate: DeliveryStatus, *, over: bool = False) -> bool:
-        """Record the status of a delivery. A status that the platform reported earlier stays, unless `over` is set."""
-        conversation, number = split_id(fate.id)
-        noted = self.noted.setdefault(conversation, OrderedDict())
-        if number in noted and not over:
-            noted[number] = replace(noted[number], reason=noted[number].reason or fate.reason)
-            return False
-        noted[number] = fate
-        noted.pop(number - MAX_DELIVERIES, None)
-        return True
-
-    def find(self, delivery_id: str) -> DeliveryStatus | None:
-        """Return the status of a delivery."""
-        conversation, number = split_id(delivery_id)
-        noted = self.noted.get(conversation)
-        return noted.get(number) if noted else None
-
-    def of(self, conversation: str) -> list[DeliveryStatus]:
-        """Return the statuses of a conversation, oldest first."""
-        noted = self.noted.get(conversation)
-        return [noted[number] for number in sorted(noted)] if noted else []
-
-    def arrived(self, delivery_id: str) -> str:
-        """Return the receipt of a delivery that its platform accepted, else ""."""
-        known = self.find(delivery_id)
-        return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
-
-    def end(self, fate: DeliveryStatus) -> None:
-        """Record the end of a reply. A failure of an earlier copy does not count for it."""
-        known = self.find(fate.id)
-        new = self.note(fate, over=bool(known and known.state == "failed" and fate.receipt not in ("", known.receipt)))
-        if fate.state == "dead" or (fate.state == "ambiguous" and new):
-            self.put_aside[fate.state].appendleft(fate)
-
-    def report(self, news: DeliveryStatus, *, sending: bool) -> str:
-        """Record a report of the platform; `sending` says that the reply is the first in its outbox."""
-        known = self.find(news.id)
-        if known is None and not sending:
-            return ""
-        if known is not None:
-            same = known.receipt == news.receipt
-            rank = 0 if known.state == "failed" and not same else _RANKS[known.state]
-            other = not same and (known.receipt or known.state == "dead")
-            if _RANKS[news.state] <= rank or (other and news.state == "failed"):
-                return known.state
-            news = replace(news, tries=known.tries, reason=news.reason or known.reason)
-        self.note(news, over=True)
-        if news.state == "failed":
-            self.put_aside["failed"].appendleft(news)
-        return news.state
-
-
-log = logging.getLogger(__name__)
-
-
-#: The folder's name in the data folder.
-FOLDER = "receipts"
-
-
-#: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
-MAX_BYTES = 256 * 1024
-
-
-#: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
-KEEP_SECONDS = 3600
 
 
 class Receipts(Protocol):
@@ -353,24 +274,6 @@ class ReceiptFiles:
 def _key(delivery: Delivery) -> str:
     """Return the delivery's id and a digest of its content: a Redis that was emptied gives out the same ids again."""
     return f"{delivery.id} {hashlib.sha256(repr(delivery.reply).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-
-
-#: Replies that may wait in a conversation to which others forward theirs. The scripts have the same limit.
-MAX_WAITING = 100
-
-
-#: Seconds for which a reply waits for the user to write. The scripts have the same limit.
-KEEP_HELD_SECONDS = 7 * 24 * 3600.0
-
-
-#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
-#: messages, `limited` the platform asks the whole channel to wait.
-FinalState = Literal["dead", "doubtful", "closed", "limited"]
-
-
-#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
-#: accept the channel, its slot is later, or the user must write first.
-PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 
 
 class Outbox(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
@@ -42,62 +42,35 @@ from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
 
-
 #: Turns after which a busy conversation lets others go first.
 MAX_TURNS = 5
-
-
 #: Seconds after which a busy conversation lets others go first.
 MAX_SECONDS = 20.0
-
-
 #: Seconds that a turn may take; then it ends and the user is told.
 TURN_TIMEOUT = 120.0
-
-
 #: How often a turn is begun: a turn that kills its worker must not do so forever.
 MAX_ATTEMPTS = 10
-
-
 #: Seconds after which an album is answered without the parts that have not arrived.
 ALBUM_SECONDS = 1.0
-
-
 #: Seconds after which a turn is answered without the text that it quotes.
 QUOTE_SECONDS = 5.0
-
-
 #: Seconds after which a turn is answered without an inbound file: since its download began, and since it was first
 #: wanted.
 FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
-
-
 #: Inbound files of one turn that are downloaded at a time.
 MAX_FETCHES = 4
-
-
 #: Inbound files that a process downloads at a time. Their bytes go to disk as they come: with 4 of them a worker stays
 #: within 64 MB over idle, however large they are.
 MAX_ARRIVING = 4
-
-
 #: Seconds within which a conversation that is cut off must release its lease; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
-
-
 #: How long a conversation of a channel that no worker knows is kept for one that does, in seconds. During a rolling
 #: change some workers know a channel and others do not. After this its turns and replies are given up.
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
-
-
 #: Seconds after which a user is told that their turn takes longer.
-STILL_AFTER = 30.0
-
-
+NOTICE_AFTER = 30.0
 #: Replaces a draft whose answer has no text: only a file, or nothing after a stop.
 NO_WORDS = "…"
-
-
 #: Characters of replies that are split on the event loop at once: about 50 ms in the worst case.
 LONG_CHARS = 5_000
 
@@ -117,7 +90,7 @@ class ConversationProcessor:
     """Works through conversations. One instance serves all of a worker's event loop.
 
     Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain messages in a row are
-    answered as one. `worker` is the name in the tokens of its leases. After `still_after` seconds (0: never) users are
+    answered as one. `worker` is the name in the tokens of its leases. After `notice_after` seconds (0: never) users are
     told that their turn takes longer. On channels in `streams` an answer is shown while it is generated; `notes`
     remember in which message.
     """
@@ -126,12 +99,12 @@ class ConversationProcessor:
     sender: ReplySender
     channels: Mapping[str, Channel]
     agents: Mapping[str, TurnHandler]
-    voice: TextsForTurn
+    texts_for: TextsForTurn
     media: InboundMediaStore | None = None
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
-    still_after: float = STILL_AFTER
+    notice_after: float = NOTICE_AFTER
     streams: Collection[str] = frozenset()
     notes: DraftNotes = field(default_factory=MemorySharedCache)
     clock: Callable[[], float] = time.monotonic
@@ -140,30 +113,30 @@ class ConversationProcessor:
     _draft_limiters: dict[str, DraftRateLimiter] = field(default_factory=dict)
     #: Held by each inbound file while it is downloaded.
     _arriving: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, MAX_ARRIVING))
-    _leaving: threading.Event = field(default_factory=threading.Event)
-    _at_work: dict[str, HeldLease] = field(default_factory=dict)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _held_leases: dict[str, HeldLease] = field(default_factory=dict)
     #: Conversations that were cut off and whose leases were not released.
     _cut_off: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
         """Return whether no conversation is held."""
-        return not (self._at_work or self._cut_off)
+        return not (self._held_leases or self._cut_off)
 
     def hand_over(self) -> None:
         """Hand over each conversation after its current turn: this worker is stopping."""
-        self._leaving.set()
+        self._stopping.set()
 
     def renew_now(self, conversation: str) -> None:
         """Renew the lease of a conversation at once, to learn that its user said stop."""
-        if conversation in self._at_work:
-            self._renew_now(self._at_work[conversation])
+        if conversation in self._held_leases:
+            self._renew_now(self._held_leases[conversation])
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker holds its lease."""
         if not self._knows(conversation) and await self._defer(conversation):
             return
-        token, asked, strays = new_token(self.worker), self.clock(), watch_strays()
+        token, asked_at, abandoned = new_token(self.worker), self.clock(), watch_strays()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
         except Halted as exc:  # it is woken when Redis is resumed
@@ -171,7 +144,7 @@ class ConversationProcessor:
             return
         if taken is None:
             return
-        held = self._at_work[conversation] = HeldLease(taken[0], asked)
+        held = self._held_leases[conversation] = HeldLease(taken[0], asked_at)
         try:
             async with self._keeping(held):
                 await self._work(held, taken[1])
@@ -180,11 +153,11 @@ class ConversationProcessor:
             _log_left(conversation, exc)
         except asyncio.CancelledError:
             self._cut_off.add(conversation)
-            await self._release_midway(held.lease, strays)
+            await self._release_midway(held.lease, abandoned)
             raise
         finally:
-            if self._at_work.get(conversation) is held:
-                del self._at_work[conversation]
+            if self._held_leases.get(conversation) is held:
+                del self._held_leases[conversation]
 
     def _knows(self, conversation: str) -> bool:
         channel = conversation.partition(":")[0]
@@ -214,14 +187,15 @@ class ConversationProcessor:
             raise
         finally:
             due.cancel()
-            if held.keeping:
-                await _end(held.keeping)
+            if held.renewal_task:
+                held.renewal_task.cancel()
+                await asyncio.gather(held.renewal_task, return_exceptions=True)
 
     def _renew_now(self, held: HeldLease) -> None:
         """Renew the lease now, and then whenever it is due."""
         held.nudge.set()
-        if held.keeping is None:
-            held.keeping = asyncio.create_task(self._keep(held))
+        if held.renewal_task is None:
+            held.renewal_task = asyncio.create_task(self._keep(held))
 
     async def _keep(self, held: HeldLease) -> None:
         """Renew the lease at each nudge and when it is due; end the work when the lease may be lost."""
@@ -240,7 +214,7 @@ class ConversationProcessor:
             held.lose()
 
     async def _renew(self, held: HeldLease) -> None:
-        asked, at = self.clock(), held.at
+        asked_at, turn_seq = self.clock(), held.turn_seq
         try:
             stop = await reach(self.mailbox.renew, held.lease)
         except Halted:
@@ -248,18 +222,18 @@ class ConversationProcessor:
         except RedisError as exc:
             log.warning("lease.not_renewed", extra={"reason": type(exc).__name__})
             return
-        held.renewed_at = asked
-        if at == held.at:  # otherwise the answer may be about the turn before
+        held.renewed_at = asked_at
+        if turn_seq == held.turn_seq:  # otherwise the answer may be about the turn before
             held.stop(stop)
 
-    async def _release_midway(self, lease: Lease, strays: AbandonedCalls) -> None:
+    async def _release_midway(self, lease: Lease, abandoned: AbandonedCalls) -> None:
         """Release a lease in the middle of its work: the next worker continues where the journal ends.
 
         For the next worker, a tool call without a result is as uncertain as after a kill. But a tool that cannot be
         stopped may still act, and the next worker must not overtake it. So that lease stays until this process has
         ended, or has not renewed it in time.
         """
-        if strays.are_running:
+        if abandoned.are_running:
             log.info("conversation.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
             return
         with contextlib.suppress(TimeoutError, RedisError):
@@ -275,7 +249,7 @@ class ConversationProcessor:
             match work:
                 case QueuedReply():
                     work = await self.sender.send(held.lease, work, lambda: held.is_fresh(self.clock()))
-                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
+                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
                     await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
                 case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
@@ -308,7 +282,7 @@ class ConversationProcessor:
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
         except StaleTurn as exc:
             log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
-            broken = _shown_to(queued, await self._give_up(lease, queued, self.voice(queued.turn).broken()))
+            broken = _shown_to(queued, await self._give_up(lease, queued, self.texts_for(queued.turn).broken()))
             pieces = await _split(_replace_draft(shown, broken), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
@@ -327,50 +301,50 @@ class ConversationProcessor:
     ) -> TurnChange:
         if channel is None or _stopped_before_start(queued):
             return await self._answer(held, queued)
-        words = partial(self.voice, queued.turn)
-        async with ProgressIndicator(channel, queued, words, draft=draft, still_after=self.still_after):
+        texts = partial(self.texts_for, queued.turn)
+        async with ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after):
             return await self._answer(held, queued, draft if channel.name in self.streams else None)
 
-    async def _answer(self, held: HeldLease, queued: QueuedTurn, hear: DraftMessage | None = None) -> TurnChange:
-        lease, words = held.lease, partial(self.voice, queued.turn)
+    async def _answer(self, held: HeldLease, queued: QueuedTurn, draft: DraftMessage | None = None) -> TurnChange:
+        lease, texts = held.lease, partial(self.texts_for, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(replies=((Reply(words().channel_gone()), ""),))
-        given_up = _reply_without_agent(queued, words)
+            return TurnChange(replies=((Reply(texts().channel_gone()), ""),))
+        given_up = _reply_without_agent(queued, texts)
         if given_up is not None:
             return await self._give_up(lease, queued, given_up)
         try:
             async with held.working_on(queued, self.turn_timeout, may_be_stopped=not agent.may_settle(queued)):
                 if not agent.may_settle(queued):  # for a yes the id of the quoted message is enough
                     queued = await self._with_quote(queued)
-                return await agent.answer(await self._with_files(queued), lease, hear)
+                return await agent.answer(await self._with_files(queued), lease, draft)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return await self._give_up(lease, queued, "" if held.stopped > queued.seq else words().too_long())
+            return await self._give_up(lease, queued, "" if held.stop_seq > queued.seq else texts().too_long())
         except JournalUnreadable as exc:  # no traceback: it may quote the user
             log.error("turn.unreadable", extra={"conversation": lease.conversation, "reason": str(exc)})
-            return await self._give_up(lease, queued, words().interrupted_before())
+            return await self._give_up(lease, queued, texts().interrupted_before())
         except (LeaseLost, StaleTurn, RedisError):
             raise  # the state of the turn is not known, so nothing is said: the next worker tries it again
         except Exception:
             # Whatever a tool or a model broke, the user gets a reply and the next turn goes on.
             log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return await self._give_up(lease, queued, words().broken())
+            return await self._give_up(lease, queued, texts().broken())
 
-    async def _give_up(self, lease: Lease, queued: QueuedTurn, words: str) -> TurnChange:
-        """Return the change that ends a turn with these words. The agent first checks again what the turn decided: its
+    async def _give_up(self, lease: Lease, queued: QueuedTurn, text: str) -> TurnChange:
+        """Return the change that ends a turn with this text. The agent first checks again what the turn decided: its
         effect may have happened.
         """
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(replies=((Reply(words), ""),))
+            return TurnChange(replies=((Reply(text), ""),))
         try:
-            return await agent.give_up(queued, lease, words)
+            return await agent.give_up(queued, lease, text)
         except (LeaseLost, StaleTurn, RedisError):
             raise
         except Exception:
             log.exception("turn.not_given_up", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return TurnChange(replies=((Reply(words), ""),))
+            return TurnChange(replies=((Reply(text), ""),))
 
     async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
         """Return the turn with the text that it quotes, if its platform only names the message but can return it."""
@@ -427,17 +401,17 @@ def _stopped_before_start(queued: QueuedTurn) -> bool:
     return queued.is_stopped and queued.attempt == 1
 
 
-def _reply_without_agent(queued: QueuedTurn, words: Callable[[], SpokenTexts]) -> str | None:
+def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], SpokenTexts]) -> str | None:
     """Return the reply to a turn that needs no agent; None for a turn that the agent answers."""
     if queued.is_stopped:  # the turn that said stop replies
         return ""
     if stops(queued.turn):
         if queued.stop == queued.seq:
-            return words().stopped()
-        return words().nothing_of_yours() if queued.turn.in_group else words().nothing_to_stop()
+            return texts().stopped()
+        return texts().nothing_of_yours() if queued.turn.in_group else texts().nothing_to_stop()
     if queued.attempt > MAX_ATTEMPTS:
         log.error("turn.killed_workers", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
-        return words().interrupted_before()
+        return texts().interrupted_before()
     return None
 
 
@@ -503,8 +477,3 @@ def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
     except Exception:
         log.exception("reply.not_split", extra={"channel": channel.name})
         return [reply]
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

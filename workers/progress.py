@@ -1,4 +1,4 @@
-"""Typing sign, "still working", draft of an answer."""
+"""What users see while their turn is under work: a typing sign, a "still working" notice, a draft of the answer."""
 
 from __future__ import annotations
 
@@ -19,26 +19,35 @@ from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import offload
 from sayso.pending.turns.queued import QueuedTurn
 
-#: Seconds that a call which is under way may still take when the turn is over.
+#: Seconds that a call under way may still take when the turn is over.
 LAST_CALL_SECONDS = 3.0
+
+log = logging.getLogger(__name__)
+#: Seconds for which it is remembered which message shows a draft: until another worker takes up the turn of a dead one.
+KEEP_SECONDS = 3600
+#: The share of a channel's messages per second that one process uses for drafts at most.
+DRAFT_SHARE = 0.25
+#: The longest pause of a channel's drafts that a platform can ask for, in seconds; then it is asked again, as for
+#: replies.
+MAX_REST_SECONDS = 86_400.0
 
 
 class BackgroundTask:
-    """Lives as long as one attempt at a turn. After `end` nothing of it reaches the platform any more."""
+    """A task beside one attempt at a turn. After `end` it makes no more calls to the platform."""
 
     def __init__(self) -> None:
-        #: The turn is over: whoever comes back from a call makes no other.
+        #: The turn is over: no further call is made.
         self.is_over = False
         self._calling = False
         self._task: asyncio.Task[Any] | None = None
 
     def begin(self, work: Coroutine[Any, Any, Any], *, with_a_call: bool = False) -> None:
-        """Begin; `with_a_call` says that its first call is to be made however soon the turn is over."""
+        """Start the task. `with_a_call`: its first call is made however soon the turn is over."""
         self._task, self._calling = asyncio.create_task(work), with_a_call
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """A call is under way: broken off, nobody would know what it did."""
+        """Mark a call as under way: if it were cancelled, its result would be unknown."""
         self._calling = True
         try:
             yield
@@ -46,7 +55,7 @@ class BackgroundTask:
             self._calling = False
 
     async def end(self, *, at_once: bool = False) -> None:
-        """The turn is over; a call that is under way may end, unless all has to end `at_once`."""
+        """End the task. A call that is under way may finish, unless `at_once` is set."""
         self.is_over, task = True, self._task
         if task is None:
             return
@@ -56,36 +65,19 @@ class BackgroundTask:
         await asyncio.gather(task, return_exceptions=True)
 
 
-log = logging.getLogger(__name__)
-
-
-#: Seconds for which it is noted which message shows a draft: until somebody takes up the turn of a dead worker.
-KEEP_SECONDS = 3600
-
-
-#: Of the messages a second that a channel may send, what one process shows of drafts at most.
-DRAFT_SHARE = 0.25
-
-
-#: The longest that a channel shows no drafts because its platform asked so: then it is asked again, as for replies.
-MAX_REST_SECONDS = 86_400.0
-
-
 class DraftNotes(Protocol):
-    """Where it is noted which message shows a draft, for who takes the turn up, and that a platform asked to wait, for
-    all processes: the notebook.
-    """
+    """Remembers for all processes which message shows a draft, and that a platform asked to wait: the shared cache."""
 
     def get(self, key: str) -> str | None:
-        """The value noted under `key`, or None."""
+        """Return the value stored under `key`, or None."""
 
     def put(self, key: str, value: str, *, seconds: int) -> None:
-        """Note a value for so long."""
+        """Store a value for so many seconds."""
 
 
 class DraftRateLimiter:
-    """Where the drafts of one channel take turns in this process, at least `gap` seconds apart: what is sent has the
-    same limits, and comes first.
+    """Limits the drafts of one channel in this process to one every `gap` seconds: replies have the same platform
+    limits, and come first.
     """
 
     def __init__(self, gap: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,24 +87,27 @@ class DraftRateLimiter:
 
     @classmethod
     def of(cls, pace: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Drafts get a share of the channel's pace; where its platform names none, all go as slowly as one."""
+        """Return a limiter that gives drafts a share of the channel's rate. If the platform names no rate, all drafts
+        together are as slow as one.
+        """
         return cls(1 / (pace.per_second * DRAFT_SHARE) if pace.per_second else pace.draft_gap, clock=clock)
 
     async def turn(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        """Wait until the next draft may be shown, and take that turn."""
+        """Wait until the next draft may be shown, and book that slot."""
         while (wait := self._free - self._clock()) > 0:
             await sleep(wait)
         self._free = self._clock() + self._gap
 
-    def rest(self, seconds: float) -> None:
-        """The platform asks to wait: all drafts do."""
+    def pause(self, seconds: float) -> None:
+        """Pause all drafts: the platform asks to wait."""
         self._free = max(self._free, self._clock() + seconds)
 
 
 class DraftMessage:
-    """Lives as long as one attempt at a turn. Whoever is heard is never held up, and nothing of it fails the turn.
+    """The draft of an answer, for one attempt at a turn. It never delays the model, and no failure of it fails the
+    turn.
 
-    The first is shown after one `gap`, in seconds, so that a quick answer needs none.
+    It is first shown after one `gap`, in seconds, so that a quick answer needs no draft.
     """
 
     def __init__(
@@ -132,91 +127,91 @@ class DraftMessage:
         self._rate_limiter = rate_limiter or DraftRateLimiter()
         self._sleep = sleep
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
-        self._resting = f"rest:{channel.name}"
-        self._beside = BackgroundTask()
+        self._pause_key = f"rest:{channel.name}"
+        self._task = BackgroundTask()
         self._changed = asyncio.Event()
-        self._text = self._word = self._drawn = ""
+        self._text = self._notice_text = self._shown_text = ""
         self._step_is_over = False
-        #: The message that shows it, which the answer is to edit; "" for none.
+        #: The message that shows the draft, which the answer is to edit; "" for none.
         self.shown = ""
 
     async def __call__(self, piece: str) -> None:
-        """The next piece of the answer."""
+        """Add the next piece of the answer."""
         if self._step_is_over:
             self._text, self._step_is_over = "", False
         self._text += piece
         self._changed.set()
 
     def anew(self) -> None:
-        """The model calls tools: what it says next begins another text."""
+        """Begin a new text with the next piece: the model calls tools in between."""
         self._step_is_over = True
 
-    def say(self, word: str) -> None:
-        """Show this where nothing of the answer is there yet."""
-        self._word = word
+    def say(self, text: str) -> None:
+        """Show this notice while there is no text of the answer."""
+        self._notice_text = text
         self._changed.set()
 
     async def begin(self) -> None:
-        """Look for the message of an attempt that died, and begin to show."""
+        """Look up the message of an attempt that died, and begin to show the draft."""
         if self._queued.attempt > 1:
             with suppress(RedisError):
                 noted = await offload(self._notes.get, self._key)
                 self.shown = noted or ""
-        self._beside.begin(self._show())
+        self._task.begin(self._show())
 
     async def end(self, *, at_once: bool = False) -> None:
-        """From here on no draft is sent."""
-        await self._beside.end(at_once=at_once)
+        """Send no more drafts."""
+        await self._task.end(at_once=at_once)
 
     async def _show(self) -> None:
         pause: float | None = self._gap
-        while pause is not None and not self._beside.is_over:
+        while pause is not None and not self._task.is_over:
             await self._sleep(pause)
             await self._changed.wait()
             await self._rate_limiter.turn(self._sleep)
             self._changed.clear()
-            with self._beside.calling():
-                pause = await self._draw()
+            with self._task.calling():
+                pause = await self._show_now()
 
-    async def _is_resting(self) -> bool:
-        """Whether the platform asked another process to wait."""
+    async def _is_paused(self) -> bool:
+        """Return whether the platform asked another process to wait."""
         with suppress(RedisError):
-            return await offload(self._notes.get, self._resting) is not None
+            return await offload(self._notes.get, self._pause_key) is not None
         return False
 
-    async def _draw(self) -> float | None:
-        """Show it as it is now. Returns the seconds until the next time, None when there shall be none."""
-        text = self._text if self._text.strip() else self._word
-        if text in ("", self._drawn):
+    async def _show_now(self) -> float | None:
+        """Show the draft as it is now. Return the seconds until the next time, None for never again."""
+        text = self._text if self._text.strip() else self._notice_text
+        if text in ("", self._shown_text):
             return self._gap
-        if await self._is_resting() or self._beside.is_over:
+        if await self._is_paused() or self._task.is_over:
             self._changed.set()
             return self._gap
         try:
             shown = await self._channel.draft(self._queued.turn, text, self.shown)
         except RateLimited as exc:
-            return await self._rest(min(exc.retry_after, MAX_REST_SECONDS))
+            return await self._pause(min(exc.retry_after, MAX_REST_SECONDS))
         except SendError as exc:
             log.info("draft.ended", extra={"channel": self._channel.name, "reason": type(exc).__name__})
             return None
         except Exception:
             log.exception("draft.failed", extra={"channel": self._channel.name})
             return None
-        self._drawn = text
+        self._shown_text = text
         await self._note(shown)
         return self._gap
 
-    async def _rest(self, seconds: float) -> float:
-        """No draft of the channel is shown for so long, in any process; then the newest is."""
-        self._rate_limiter.rest(seconds)
+    async def _pause(self, seconds: float) -> float:
+        """Show no draft of the channel for so many seconds, in any process; then show the newest."""
+        self._rate_limiter.pause(seconds)
         self._changed.set()
         if seconds > 0:
             with suppress(RedisError):
-                await offload(self._notes.put, self._resting, "1", seconds=ceil(seconds))
+                await offload(self._notes.put, self._pause_key, "1", seconds=ceil(seconds))
         return max(self._gap, seconds)
 
     async def _note(self, shown: str) -> None:
-        """Where this worker dies, the next one goes on with the same message."""
+        """Remember the message, so that the next worker continues with it if this one dies."""
         is_new, self.shown = shown not in ("", self.shown), shown
         if is_new:
             with suppress(RedisError):
@@ -224,79 +219,79 @@ class DraftMessage:
 
 
 class ProgressIndicator:
-    """Lives as long as one attempt at a turn: "typing" is kept up, and after `still_after` seconds (0: never) a word
-    says that it takes longer, once.
+    """Shows that a turn is under work, for one attempt: keeps up "typing", and after `notice_after` seconds (0: never)
+    says once that the turn takes longer.
 
-    That word is the `draft`, where there is one and nothing is decided; the answer takes its place. Anywhere else it is
-    a message of its own.
+    That notice is the `draft`, if there is one and the turn decides nothing; the answer replaces it. Otherwise it is a
+    message of its own.
     """
 
     def __init__(
         self,
         channel: Channel,
         queued: QueuedTurn,
-        words: Callable[[], SpokenTexts],
+        texts: Callable[[], SpokenTexts],
         *,
         draft: DraftMessage | None = None,
-        still_after: float = 0.0,
+        notice_after: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
         self._queued = queued
-        self._words = words
+        self._texts = texts
         self._draft = draft
-        self._still_after = still_after
+        self._notice_after = notice_after
         self._sleep = sleep
-        self._attending, self._telling = BackgroundTask(), BackgroundTask()
+        self._typing, self._notice = BackgroundTask(), BackgroundTask()
         self._due: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         """Begin."""
         if self._draft:
             await self._draft.begin()
-        self._attending.begin(self._attend(), with_a_call=True)
-        if self._still_after:
-            self._due = asyncio.get_running_loop().call_later(self._still_after, self._begin_to_tell)
+        self._typing.begin(self._keep_typing(), with_a_call=True)
+        if self._notice_after:
+            self._due = asyncio.get_running_loop().call_later(self._notice_after, self._begin_notice)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all of it: what came after the answer would stay."""
+        """End all of it: anything that came after the answer would stay."""
         if self._due:
             self._due.cancel()
         sides: list[BackgroundTask | DraftMessage] = [
-            self._attending,
-            self._telling,
+            self._typing,
+            self._notice,
             *([self._draft] if self._draft else []),
         ]
         await asyncio.gather(*(side.end(at_once=kind is not None) for side in sides))
 
-    async def _attend(self) -> None:
+    async def _keep_typing(self) -> None:
         while True:  # once in any case: a tap is to be acknowledged
-            with self._attending.calling():
+            with self._typing.calling():
                 again = await self._channel.attend(self._queued.turn)
-            if again <= 0 or self._attending.is_over:
+            if again <= 0 or self._typing.is_over:
                 return
             await self._sleep(again)
 
-    def _begin_to_tell(self) -> None:
+    def _begin_notice(self) -> None:
         decides = self._queued.live or self._queued.tapped
         if self._draft and not decides:
-            self._draft.say(self._words().still_working())
+            self._draft.say(self._texts().still_working())
         else:
-            self._telling.begin(self._tell())
+            self._notice.begin(self._send_notice())
 
-    async def _tell(self) -> None:
-        """Its id is no delivery's: nobody asks what became of it."""
+    async def _send_notice(self) -> None:
+        """Send the notice as a message. Its id is no delivery id: its status is not tracked."""
         queued, there = self._queued, self._queued.turn.conversation
-        reply = shown_to(queued.turn, Reply(self._words().still_working()))
-        silence = queued.age + self._still_after
+        reply = shown_to(queued.turn, Reply(self._texts().still_working()))
+        silence = queued.age + self._notice_after
         delivery = Delivery(f"{there.id}#still{queued.seq}", there, reply, queued.attempt, silence)
         try:
-            with self._telling.calling():
+            with self._notice.calling():
                 await self._channel.send(delivery)
         except SendError as exc:
-            log.info("still.not_told", extra={"conversation": there.id, "reason": type(exc).__name__})
+            log.info("still_working.not_sent", extra={"conversation": there.id, "reason": type(exc).__name__})
         except Exception:
-            log.exception("still.failed", extra={"conversation": there.id})
+            log.exception("still_working.failed", extra={"conversation": there.id})

@@ -1,4 +1,4 @@
-"""Reaper, worker heartbeats, file locks of live workers."""
+"""Recovery: find dead workers by their heartbeats and file locks, and wake conversations that no worker took."""
 
 from __future__ import annotations
 
@@ -23,22 +23,34 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
 from sayso.workers.mailbox import token_prefix
 
-#: The folder of them in the data folder.
+#: The folder of the lock files in the data folder.
 ALIVE = "alive"
-
-
-#: What tells one run of a machine from every other: a folder may be shared, and a lock says nothing across machines.
+#: Identifies one boot of a machine: a folder may be shared, and a file lock says nothing across machines.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-#: Files that another machine, or this one before its last start, left behind are kept for so many seconds: a week.
+#: Seconds for which files of another machine, or of an earlier boot, are kept: a week.
 KEEP_SECONDS = 7 * 24 * 3600
+#: Seconds after its last heartbeat that a worker counts as gone.
+GONE_SECONDS = 5
+_BEAT = """
+local time = tonumber(redis.call('TIME')[1])
+redis.call('ZADD', KEYS[1], time, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. time - ARGV[2])
+return redis.call('ZCARD', KEYS[1])
+"""
+_COUNT = "return redis.call('ZCOUNT', KEYS[1], redis.call('TIME')[1] - ARGV[1], '+inf')"
+log = logging.getLogger(__name__)
+#: Seconds between two rounds.
+INTERVAL = 1.0
+#: Seconds after which a round begins no further shard; the next round continues there.
+ROUND_SECONDS = 0.5
+#: Conversations per shard and round at most; the rest are still due in the next round.
+BATCH = 100
 
 
 class WorkerLock:
-    """One worker's file in a folder of all, from `hold` to the end of its process.
+    """A file of one worker in a common folder, locked from `hold` until its process ends.
 
-    `name` is new for each process, of letters, digits, - and _.
+    `name` is new for each process: letters, digits, - and _.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,39 +60,39 @@ class WorkerLock:
         self._file = -1
 
     def hold(self) -> None:
-        """From now on others can see that we live. Raises OSError."""
+        """Create and lock the file: from now on others can see that this worker lives. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         path = self._path(self.name)
-        made = path.with_name(f".{path.name}")  # under its own name it is locked from the first moment
+        made = path.with_name(f".{path.name}")  # renamed once it is locked: no other process ever sees it unlocked
         self._file = os.open(made, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
         made.rename(path)
 
     def leave(self) -> None:
-        """Nothing is held any more: there will be nothing to bury."""
+        """Remove the file: this worker holds nothing that others must release."""
         self._path(self.name).unlink(missing_ok=True)
 
-    def bury(self, settle: Callable[[str], object]) -> list[str]:
-        """Call `settle` with the name of each worker of this machine that died, and forget it.
+    def release_dead(self, release: Callable[[str], object]) -> list[str]:
+        """Call `release` with the name of each dead worker of this machine, and remove its file. Return the names.
 
-        Raises what `settle` raises: its dead stay known. Returns the names.
+        Raises what `release` raises; then the files of the dead stay.
         """
-        buried = []
+        released = []
         for path in self._folder.glob(f"{self._ours}*"):
             name = path.name.removeprefix(self._ours)
-            with _lock_of_the_dead(path) as dead:
-                if dead and name != self.name:
-                    settle(name)
+            with _dead_worker_lock(path) as is_dead:
+                if is_dead and name != self.name:
+                    release(name)
                     path.unlink(missing_ok=True)
-                    buried.append(name)
-        return buried
+                    released.append(name)
+        return released
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{self._ours}{name}"
 
     def _sweep(self) -> None:
-        """Remove what nobody of this run of this machine will ever look at."""
+        """Remove files of other machines and of earlier boots of this one: they are of no use any more."""
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
                 foreign = not path.name.startswith(self._ours.split(".", 1)[0])
@@ -89,6 +101,7 @@ class WorkerLock:
 
 
 def _this_run() -> str:
+    """Return the id of this boot of this machine."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -96,11 +109,13 @@ def _this_run() -> str:
 
 
 @contextmanager
-def _lock_of_the_dead(path: Path) -> Iterator[bool]:
-    """Whether nobody holds the file's lock; then we do, so that no two of us bury the same one at a time."""
+def _dead_worker_lock(path: Path) -> Iterator[bool]:
+    """Yield whether no process holds the file's lock. Then this process holds it, so that no other releases the same
+    worker.
+    """
     try:
         file = os.open(path, os.O_RDWR)
-    except OSError:  # buried meanwhile
+    except OSError:  # released meanwhile
         yield False
         return
     try:
@@ -112,23 +127,8 @@ def _lock_of_the_dead(path: Path) -> Iterator[bool]:
         os.close(file)
 
 
-#: Seconds after its last sign of life that a worker counts as gone.
-GONE_SECONDS = 5
-
-
-_BEAT = """
-local time = tonumber(redis.call('TIME')[1])
-redis.call('ZADD', KEYS[1], time, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. time - ARGV[2])
-return redis.call('ZCARD', KEYS[1])
-"""
-
-
-_COUNT = "return redis.call('ZCOUNT', KEYS[1], redis.call('TIME')[1] - ARGV[1], '+inf')"
-
-
 class Heartbeat:
-    """One worker's sign of life, and the count of all; on Redis's clock."""
+    """The heartbeat of one worker, and the count of all live workers; by the clock of Redis."""
 
     def __init__(self, client: Redis, name: str = "", *, prefix: str = PREFIX) -> None:
         self._client = client
@@ -138,38 +138,23 @@ class Heartbeat:
         self._count = client.register_script(_COUNT)
 
     def beat(self) -> None:
-        """Say that this worker lives."""
+        """Record that this worker lives."""
         self._beat(keys=[self._key], args=[self._name, GONE_SECONDS])
 
     def leave(self, name: str = "") -> None:
-        """Say that this worker stops, or that the one of this name has."""
+        """Record that this worker stops, or that the worker `name` has stopped."""
         self._client.zrem(self._key, name or self._name)
 
     def count(self) -> int:
-        """How many workers live. Raises redis.RedisError."""
+        """Return how many workers live. Raises redis.RedisError."""
         return int(self._count(keys=[self._key], args=[GONE_SECONDS]))
-
-
-log = logging.getLogger(__name__)
-
-
-#: Seconds between two rounds.
-INTERVAL = 1.0
-
-
-#: Seconds after which a round begins with no further shard; the next one goes on there.
-ROUND_SECONDS = 0.5
-
-
-#: Conversations looked at per shard and round at most; the rest are still due in the next round.
-BATCH = 100
 
 
 class Reaper:
     """Runs in every worker; a short lock in Redis lets one of them work at a time.
 
-    Those who died on this machine are known by their `lifeline`, and each worker takes care of them by itself. `queue`:
-    what job keys begin with, and queue key, so that what waits there is known without a call for each conversation.
+    Dead workers of this machine are found by `lock`, without that Redis lock. `queue` is the prefix of job keys and the
+    queue key, so that waiting jobs are found without a call per conversation.
     """
 
     def __init__(
@@ -177,32 +162,37 @@ class Reaper:
         client: Redis,
         scripts: LuaScripts,
         wake_up: WakeUp,
-        lifeline: WorkerLock,
+        lock: WorkerLock,
         *,
         queue: Sequence[str] = (),
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.presence = Heartbeat(client, lifeline.name, prefix=prefix)
-        self._lifeline = lifeline
+        self.heartbeat = Heartbeat(client, lock.name, prefix=prefix)
+        self._worker_lock = lock
         self._client = client
         self._scripts = scripts
         self._wake_up = wake_up
         self._queue = queue
         self._clock = clock
-        self._lock = f"{prefix}reaper"
+        self._round_lock = f"{prefix}reaper"
         self._token = secrets.token_urlsafe(8)
         self._shards = cycle(range(SHARDS))
 
     async def forever(self) -> None:
-        """Show signs of life, bury and go round until cancelled; none of them waits for another."""
-        await asyncio.gather(*map(_again_and_again, (self.presence.beat, self.bury, self.round)))
+        """Send heartbeats, release dead workers and wake overdue conversations until cancelled; none of the three waits
+        for another.
+        """
+        await asyncio.gather(*map(_repeat, (self.heartbeat.beat, self.release_dead, self.round)))
 
-    def bury(self) -> list[str]:
-        """Wake what workers held that died on this machine. Returns their names. Raises redis.RedisError, OSError."""
-        return self._lifeline.bury(self._free)
+    def release_dead(self) -> list[str]:
+        """Wake the conversations that dead workers of this machine held. Return the workers' names.
 
-    def _free(self, worker: str) -> None:
+        Raises redis.RedisError, OSError.
+        """
+        return self._worker_lock.release_dead(self._release)
+
+    def _release(self, worker: str) -> None:
         held = [
             name
             for names in self._scripts.on_every_shard("release_dead_worker", token_prefix(worker))
@@ -211,24 +201,25 @@ class Reaper:
         log.warning("worker.died", extra={"worker": worker, "conversations": len(held)})
         for conversation in held:
             self._wake(conversation)
-        self.presence.leave(worker)
+        self.heartbeat.leave(worker)
 
     def round(self) -> int:
-        """Wake everything that is overdue and not in the queue, unless another worker just did. Returns how many were.
+        """Wake every conversation that is overdue and not in the queue, unless another worker just did. Return how
+        many.
 
         Raises redis.RedisError.
         """
-        if not self._client.set(self._lock, self._token, nx=True, px=round(INTERVAL * 900)):
+        if not self._client.set(self._round_lock, self._token, nx=True, px=round(INTERVAL * 900)):
             return 0
         woken, ends = 0, self._clock() + ROUND_SECONDS
         for shard in islice(self._shards, SHARDS):
-            woken += sum(map(self._wake, self._unanswered(shard)))
+            woken += sum(map(self._wake, self._overdue(shard)))
             if self._clock() > ends:
                 break
         return woken
 
-    def _unanswered(self, shard: int) -> Sequence[str]:
-        """Conversations whose time has come although nobody came, but those that are in the queue."""
+    def _overdue(self, shard: int) -> Sequence[str]:
+        """Return the conversations of a shard that are overdue and not in the queue."""
         overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, BATCH)
         if overdue and self._queue:
             overdue = self._scripts.on_shard("put_off", shard, *self._queue, *overdue)
@@ -237,17 +228,17 @@ class Reaper:
     def _wake(self, conversation: str) -> bool:
         word = self._scripts.run("rewake", conversation, *self._wake_up(conversation))
         if word == "ok":
-            log.info("lane.rewoken", extra={"conversation": conversation})
+            log.info("conversation.rewoken", extra={"conversation": conversation})
         return bool(word == "ok")
 
 
-async def _again_and_again(call: Callable[[], object]) -> None:
-    """Until cancelled. A Redis that is away is tried again after the interval."""
+async def _repeat(call: Callable[[], object]) -> None:
+    """Call until cancelled, with a pause between calls. A Redis that is away is tried again."""
     while True:
         try:
             await offload(call)
         except RedisError as exc:
             log.warning("reaper.redis_away", extra={"reason": type(exc).__name__})
         except Exception:
-            log.exception("reaper.failed")  # a worker that stops to reap and to show signs of life is half dead
+            log.exception("reaper.failed")  # without heartbeats and rounds the worker is half dead
         await asyncio.sleep(INTERVAL)

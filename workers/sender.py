@@ -32,23 +32,14 @@ from sayso.workers.outbox import KEEP_HELD_SECONDS, FinalState, NoReceipts, Outb
 
 log = logging.getLogger(__name__)
 
-
 #: Attempts after which a reply is given up.
 MAX_ATTEMPTS = 10
-
-
 #: The longest pause between two attempts, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
-
-
 #: The longest wait that a platform can ask for, in seconds: after a day it is tried again.
 MAX_ASKED_SECONDS = 86400.0
-
-
 #: Seconds during which nothing is sent on a channel that its platform does not accept.
 DOWN_SECONDS = 60.0
-
-
 #: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
 #: Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
@@ -107,7 +98,8 @@ class ReplySender:
             return await self._give_up(lease, reply, reply.closed, "closed")
         if reply.held is not None:
             return await self._hold(lease, reply)
-        pace = self._pace(delivery.conversation)
+        pace_of = self._paces.get(delivery.conversation.channel)
+        pace = pace_of(delivery.conversation) if pace_of else RateLimit()
         await self._wait_for_slot(lease, reply, delivery.conversation.channel, pace)
         async with self._start_in_turn:
             await asyncio.sleep(0)
@@ -146,10 +138,6 @@ class ReplySender:
             return await self._give_up(lease, reply, "too many replies wait in the conversation that it is for")
         log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
         return await reach(self._outbox.mark_delivered, lease, reply, receipt=there, let_go=True)
-
-    def _pace(self, conversation: Conversation) -> RateLimit:
-        pace = self._paces.get(conversation.channel)
-        return pace(conversation) if pace else RateLimit()
 
     async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""

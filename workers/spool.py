@@ -1,4 +1,4 @@
-"""Disk queue of the web while Redis is away (SQLite)."""
+"""Spool: the web's disk queue for turns while Redis is away (SQLite)."""
 
 from __future__ import annotations
 
@@ -24,34 +24,19 @@ from sayso.workers.mailbox import Accepted, Inbox
 
 log = logging.getLogger(__name__)
 
-
 #: The folder's name in the data folder.
 FOLDER = "spool"
-
-
-#: Turns that may wait: about an hour of six a second.
+#: Turns that may wait: about an hour at six a second.
 MAX_TURNS = 20_000
-
-
-#: Turns of one conversation that may wait, so that one cannot take the room of all.
+#: Turns of one conversation that may wait, so that one cannot fill the spool.
 MAX_TURNS_OF_ONE = 200
-
-
-#: Bytes the file may have.
+#: Maximum bytes of the file.
 MAX_BYTES = 64_000_000
-
-
-#: Bytes that are free on a disk that is not full: the largest turn with what SQLite writes beside it.
+#: Bytes that must be free on the disk: the largest turn with what SQLite writes beside it.
 FREE_BYTES = 1_000_000
-
-
 #: Seconds to wait for another process that writes to the same file.
-PATIENCE = 5.0
-
-
+BUSY_SECONDS = 5.0
 _PAGE_BYTES = 4096
-
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS turns (
   n INTEGER PRIMARY KEY AUTOINCREMENT, conversation TEXT NOT NULL, event TEXT NOT NULL, tapped TEXT NOT NULL,
@@ -60,13 +45,20 @@ CREATE TABLE IF NOT EXISTS turns (
 CREATE UNIQUE INDEX IF NOT EXISTS turns_of ON turns (conversation, event);
 """
 
+#: Seconds between two attempts to hand over what waits.
+ROUND_SECONDS = 0.5
+#: Seconds after which a webhook may try a Redis again that was away.
+PAUSE_SECONDS = 1.0
+#: Turns that are handed over before they are deleted here together.
+BATCH = 100
+
 
 class SpoolUnusable(Exception):
-    """Raised when the file cannot be read or written: nothing was kept. The message names it."""
+    """Raised when the file cannot be read or written: nothing was stored. The message names the file."""
 
 
 class SpoolFull(SpoolUnusable):
-    """Raised when as many turns wait as may."""
+    """Raised when the maximum number of turns waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +72,7 @@ class SpoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpooledTurn:
-    """One turn that waits, the action its button names, and when it came in, by this machine's clock."""
+    """A waiting turn, the action that its button names, and when it was received, by this machine's clock."""
 
     n: int
     turn: Turn
@@ -89,25 +81,27 @@ class SpooledTurn:
 
 
 class SpoolFile:
-    """A SQLite file and, beside it, a sign that something waits, so that looking costs no more than a file's name.
+    """A SQLite file, and beside it an empty marker file that exists while turns wait, so that a check costs one file
+    lookup.
 
-    The sign is put up before a turn's transaction ends and taken down only in a transaction that finds nothing: whoever
-    looks after a turn was kept sees it. Every call opens and closes the file, so that processes may fork.
+    The marker is created before a turn's transaction ends and removed only in a transaction that finds nothing: a
+    process that looks after a turn was stored sees it. Every call opens and closes the database, so that processes may
+    fork.
     """
 
     def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
         self._folder = folder
         self._path = folder / "turns.sqlite3"
-        self._sign = str(folder / "waiting")
+        self._marker = str(folder / "waiting")
         self._limits = limits or SpoolLimits()
-        self._lock = threading.Lock()  # threads wait for each other here: fairer than SQLite's waiting, and no slower
+        self._lock = threading.Lock()  # fairer to threads than SQLite's own wait, and no slower
 
     def has_some(self) -> bool:
-        """Whether anything may wait. Costs a look at a file's name."""
-        return os.path.exists(self._sign)  # noqa: PTH110  # a third of what Path costs, and every webhook pays it
+        """Return whether turns may wait. Costs one file lookup."""
+        return os.path.exists(self._marker)  # noqa: PTH110  # a third of what Path costs, and every webhook pays it
 
     def holds(self, conversation: str) -> bool:
-        """Whether a turn of this conversation waits. Raises SpoolUnusable."""
+        """Return whether a turn of this conversation waits. Raises SpoolUnusable."""
         if not self.has_some():
             return False
         with self._open() as db:
@@ -115,33 +109,36 @@ class SpoolFile:
             return found.fetchone() is not None
 
     def count(self) -> int:
-        """How many turns wait. Raises SpoolUnusable."""
+        """Return how many turns wait. Raises SpoolUnusable."""
         if not self.has_some():
             return 0
         with self._open() as db:
             return int(db.execute("SELECT count(*) FROM turns WHERE unreadable = 0").fetchone()[0])
 
     def keep(self, turn: Turn, *, tapped: str, received_at: float) -> None:
-        """Put a turn on disk, once: it is there when this returns. Raises SpoolUnusable, SpoolFull."""
+        """Store a turn, once: it is on disk when this returns. Raises SpoolUnusable, SpoolFull."""
         row = (turn.conversation.id, turn.event_id, tapped, received_at, turn.to_json())
         with self._write() as db:
             if db.execute("SELECT 1 FROM turns WHERE conversation = ? AND event = ?", row[:2]).fetchone():
                 return
             self._check_room(db, turn.conversation.id)
             db.execute("INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, ?, ?, ?)", row)
-            Path(self._sign).touch(mode=0o600)
+            Path(self._marker).touch(mode=0o600)
 
     def check_room(self) -> None:
-        """Check that a turn of some conversation would be kept. Raises SpoolUnusable, SpoolFull."""
+        """Check that a turn of some conversation could be stored. Raises SpoolUnusable, SpoolFull."""
         with self._open() as db:
             self._check_room(db, "")
-        with _clear(self._path):
+        with _translated(self._path):
             free = shutil.disk_usage(self._folder).free
         if free < FREE_BYTES:
             raise SpoolUnusable(f"{self._path} cannot be used as a spool: its disk has {free} bytes free")
 
     def next(self, after: int, most: int) -> list[SpooledTurn]:
-        """The next turns in the order they came in. One that cannot be read is put aside. Raises SpoolUnusable."""
+        """Return the next turns in the order they were received. A turn that cannot be read is marked so and skipped.
+
+        Raises SpoolUnusable.
+        """
         with self._open() as db:
             rows = db.execute(
                 "SELECT n, turn, tapped, received_at FROM turns WHERE n > ? AND unreadable = 0 ORDER BY n LIMIT ?",
@@ -150,23 +147,25 @@ class SpoolFile:
         return [kept for row in rows if (kept := self._read(*row))]
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Forget turns that are kept elsewhere by now. Raises SpoolUnusable."""
+        """Delete turns that the mailbox has now. Raises SpoolUnusable."""
         if numbers:
             with self._write() as db:
                 db.executemany("DELETE FROM turns WHERE n = ?", [(n,) for n in numbers])
 
     def align(self) -> None:
-        """Put the sign up or take it down, as the file is: a crash may have left it wrong. Raises SpoolUnusable."""
+        """Create or remove the marker file to match the database: a crash may have left it wrong. Raises
+        SpoolUnusable.
+        """
         with self._write() as db:
             if db.execute("SELECT 1 FROM turns WHERE unreadable = 0 LIMIT 1").fetchone():
-                Path(self._sign).touch(mode=0o600)
+                Path(self._marker).touch(mode=0o600)
             else:
-                Path(self._sign).unlink(missing_ok=True)
+                Path(self._marker).unlink(missing_ok=True)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether nobody else on this machine empties the file, and nobody does meanwhile. Ends with its process."""
-        with _clear(self._folder):
+        """Take the lock for emptying the file; yield whether this process has it. The lock ends with the process."""
+        with _translated(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = (self._folder / "drain.lock").open("a")
         with lock:
@@ -181,7 +180,7 @@ class SpoolFile:
     def _read(self, n: int, turn: str, tapped: str, received_at: float) -> SpooledTurn | None:
         try:
             return SpooledTurn(n, Turn.from_json(turn), tapped, received_at)
-        except ValidationError:  # its message would repeat the turn
+        except ValidationError:  # the error would quote the turn
             log.error("spool.unreadable", extra={"n": n, "file": self._path})
         with self._write() as db:
             db.execute("UPDATE turns SET unreadable = 1 WHERE n = ?", (n,))
@@ -189,7 +188,7 @@ class SpoolFile:
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on disk when it is over."""
+        """Open one transaction, which is on disk when the block ends."""
         with self._lock, self._open() as db:
             db.execute("BEGIN IMMEDIATE")
             yield db  # an error ends with the connection, and the transaction with it
@@ -197,11 +196,11 @@ class SpoolFile:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        with _clear(self._path):
+        with _translated(self._path):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.touch(mode=0o600)  # before SQLite would make it readable for others
-            with closing(sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None)) as db:
-                db.execute("PRAGMA synchronous = EXTRA")  # the platform hears 200 for what is stored here
+            self._path.touch(mode=0o600)  # SQLite would make it readable for others
+            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as db:
+                db.execute("PRAGMA synchronous = EXTRA")  # the platform gets 200 for a stored turn
                 db.execute("PRAGMA secure_delete = ON")
                 db.execute(f"PRAGMA max_page_count = {self._limits.bytes // _PAGE_BYTES}")
                 db.executescript(_SCHEMA)
@@ -217,30 +216,18 @@ def _locked(lock: IO[str]) -> bool:
 
 
 @contextmanager
-def _clear(path: Path) -> Iterator[None]:
+def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as exc:
         raise SpoolUnusable(f"{path} cannot be used as a spool: {exc}") from exc
 
 
-#: Seconds between two looks whether what waits can be handed over.
-ROUND_SECONDS = 0.5
-
-
-#: Seconds after which a webhook may find out whether a Redis that was away is there again.
-PAUSE_SECONDS = 1.0
-
-
-#: Turns handed over before they are forgotten here, together.
-BATCH = 100
-
-
 class Spool:
-    """Takes turns in while Redis is away, and hands them over in order when it is back; one per web process.
+    """Accepts turns while Redis is away, and hands them over in order when it is back; one per web process.
 
-    A conversation of which a turn waits has its later ones wait too, in whichever process they arrive: nothing is
-    overtaken. A turn handed over twice, because a process died in between, is a duplicate to the mailbox.
+    While a turn of a conversation waits, its later turns wait too, in every process: no turn overtakes another. A turn
+    that is handed over twice, because a process died in between, is a duplicate to the mailbox.
     """
 
     def __init__(
@@ -249,41 +236,43 @@ class Spool:
         mailbox: Inbox,
         *,
         clock: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file = file
         self._mailbox = mailbox
         self._clock = clock
-        self._breather = RedisCircuitBreaker(pause_seconds=PAUSE_SECONDS, clock=steady)
+        self._circuit_breaker = RedisCircuitBreaker(pause_seconds=PAUSE_SECONDS, clock=monotonic)
         self._watching = 0
         self._lock = threading.Lock()
 
     def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
-        """Put a turn into the mailbox, or else on disk, before this returns. Raises SpoolUnusable: it is nowhere."""
+        """Put a turn into the mailbox, or else on disk, before this returns. Raises SpoolUnusable: the turn is not
+        stored.
+        """
         received_at = self._clock()
         if not self._file.holds(turn.conversation.id):
             try:
-                return self._breather.ask(lambda: self._mailbox.accept(turn, tapped=tapped))
+                return self._circuit_breaker.ask(lambda: self._mailbox.accept(turn, tapped=tapped))
             except CircuitOpen:
                 pass
-            except RedisError as exc:  # it may even have arrived: then it will be a duplicate
+            except RedisError as exc:  # it may have arrived all the same: then it will be a duplicate
                 log.error("redis.away", extra={"reason": type(exc).__name__})
         self._file.keep(turn, tapped=tapped, received_at=received_at)
         self.watch()
         return Accepted("spooled", 0)
 
     def count(self) -> int:
-        """How many turns wait on this machine. Raises SpoolUnusable."""
+        """Return how many turns wait on this machine. Raises SpoolUnusable."""
         return self._file.count()
 
     def check_room(self) -> None:
-        """Check that another turn would be kept. Raises SpoolUnusable."""
+        """Check that another turn could be stored. Raises SpoolUnusable."""
         self._file.check_room()
 
     def drain(self) -> int:
-        """Hand over what waits, as far as the mailbox takes it; unless another process is at it.
+        """Hand over what waits, as far as the mailbox accepts it, unless another process is doing so.
 
-        Returns how many turns it took. Raises redis.RedisError, SpoolUnusable.
+        Return how many turns were handed over. Raises redis.RedisError, SpoolUnusable.
         """
         with self._file.alone() as alone:
             taken = self._hand_over() if alone else 0
@@ -292,7 +281,7 @@ class Spool:
         return taken
 
     def watch(self) -> None:
-        """Empty the spool in the background, for as long as this process lives. Called again it does nothing."""
+        """Empty the spool in the background for the life of this process. A second call does nothing."""
         with self._lock:
             if self._watching == os.getpid():  # a thread does not survive a fork
                 return
@@ -312,7 +301,7 @@ class Spool:
             except RedisError:  # still away
                 pass
             except Exception:
-                # The rim of a thread that nobody would start again.
+                # Nothing would restart this thread.
                 log.exception("spool.not_drained")
             time.sleep(ROUND_SECONDS)
 
@@ -324,7 +313,7 @@ class Spool:
         return taken
 
     def _hand_over_some(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
-        """`stuck` are the conversations of which a turn was not taken: the rest of theirs must wait behind it."""
+        """Hand over a batch. Turns of a conversation in `stuck` stay: an earlier turn of it was not accepted."""
         done: list[int] = []
         try:
             for kept in batch:
@@ -338,10 +327,10 @@ class Spool:
         return len(done)
 
     def _is_taken(self, kept: SpooledTurn) -> bool:
-        waited = max(self._clock() - kept.received_at, 0.001)  # it did wait, whatever the clock did
+        waited = max(self._clock() - kept.received_at, 0.001)  # it did wait, even if the clock was set back
         try:
             accepted = self._mailbox.accept(kept.turn, tapped=kept.tapped, waited_seconds=waited)
-        except ResponseError as exc:  # Redis is there: what it refuses of one conversation it may take of another
+        except ResponseError as exc:  # Redis is there: it may accept turns of other conversations
             log.warning("spool.refused", extra={"n": kept.n, "reason": type(exc).__name__})
             return False
         log.info("spool.handed_over", extra={"conversation": kept.turn.conversation.id, "outcome": accepted.outcome})

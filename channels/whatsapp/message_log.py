@@ -22,7 +22,7 @@ from sayso.channels.whatsapp.setup import status_of, why
 from sayso.channels.whatsapp.webhook import TwilioForm, turn_of
 from sayso.config.settings.channels import WhatsAppSettings
 from sayso.workers.access.gate import AccessControl
-from sayso.workers.access.rules import AccessRules, Ignored, Stranger
+from sayso.workers.access.rules import AccessRules, Ignored, UnknownSender
 from sayso.workers.mailbox import SEEN_MS
 
 T = TypeVar("T")
@@ -318,7 +318,7 @@ class MissedMessages:
         match self._gate.judge(turn):
             case Ignored(reason):
                 return reason
-            case Stranger():
+            case UnknownSender():
                 return "on no list of who may talk"
         return ""
 

@@ -38,7 +38,7 @@ from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_in
 from sayso.config.wiring.redis import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
 from sayso.workers.recovery import Heartbeat
-from sayso.workers.redis.data_loss import halt_of
+from sayso.workers.redis.resume import halt_of
 from sayso.workers.rq.jobs import is_suspended
 
 #: Signed with this, a webhook is a forgery. No channel's secret is so short.

@@ -48,9 +48,7 @@ def list_(options: Options, channel: str, state: str | None, last: int) -> None:
         current_alerts = alerts()
     chosen = [status for status in undelivered if not channel or status.id.startswith(f"{channel}:")]
     newest = sorted(chosen, key=lambda status: -status.at)[:last]
-    lines = [
-        f"{_time(each.at)}  channel {each.channel}: {one_line(each.words, ALERT_WIDTH)}" for each in current_alerts
-    ]
+    lines = [f"{_time(each.at)}  channel {each.channel}: {one_line(each.text, ALERT_WIDTH)}" for each in current_alerts]
     lines += [_row(status) for status in newest] or ["nothing was put aside"]
     value = {"alerts": [asdict(each) for each in current_alerts], "deliveries": [_as_json(each) for each in newest]}
     print_result(options, value, lines)
@@ -63,8 +61,8 @@ def show(options: Options, delivery: str) -> None:
     """Show what became of DELIVERY, or of the last deliveries of a conversation, and the text of dead ones."""
     conversation, _, number = delivery.partition("#")
     with _opened(options) as (stored, _):
-        latest, closed = stored.fates(conversation)
-        dead = [status for status in stored.aside("dead") if status.id.startswith(f"{conversation}#")]
+        latest, closed = stored.statuses(conversation)
+        dead = [status for status in stored.undelivered("dead") if status.id.startswith(f"{conversation}#")]
     by_id = {status.id: status for status in (*latest, *dead)}  # a dead one also has its text
     rows = [status for name, status in by_id.items() if not number or name == delivery]
     if not rows:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from sayso.config.settings.schema import Settings
-    from sayso.workers.redis.data_loss import Resumed
+    from sayso.workers.redis.resume import Resumed
 
 
 @click.group(cls=SaysoGroup, examples=["sayso redis status", "sayso redis resume"])
@@ -28,7 +28,7 @@ def redis() -> None:
 @pass_options
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
-    from sayso.workers.redis.data_loss import halt_of
+    from sayso.workers.redis.resume import halt_of
 
     with clear_errors():
         settings = load(options.config, options.data)
@@ -49,7 +49,7 @@ def resume(options: Options) -> None:
 
     It may be killed and run again.
     """
-    from sayso.workers.redis.data_loss import resume as resume_server
+    from sayso.workers.redis.resume import resume as resume_server
 
     settings = load(options.config, options.data)
     with clear_errors():
@@ -77,6 +77,6 @@ def _opened(settings: Settings, data: Path) -> Redis:
 
 def _summary(result: Resumed) -> str:
     return (
-        f"goes on; {result.halt}. {result.lanes:,} conversations have new numbers, {result.replies:,} waiting replies "
-        f"go out marked as perhaps repeated, {result.actions:,} open questions are closed: nobody knows if they ran"
+        f"goes on; {result.halt}. {result.conversations:,} conversations have new numbers, {result.replies:,} waiting "
+        f"replies go out marked as perhaps repeated, {result.actions:,} open questions are closed: nobody knows if they ran"
     )

@@ -54,7 +54,7 @@ from sayso.workers.outbox import FOLDER as RECEIPTS
 from sayso.workers.outbox import Deliveries, ReceiptFiles, RedisDeliveries, RedisOutbox
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
-from sayso.workers.redis.client import DataLossGuard
+from sayso.workers.redis.data_loss import DataLossGuard
 from sayso.workers.redis.deployment import Deployment
 from sayso.workers.sender import ReplySender
 from sayso.workers.spool import FOLDER as SPOOL
@@ -331,7 +331,7 @@ def _claim_name(services: Services, deployment: Deployment) -> None:
 
     Raises RedisUnfit while workers of another bot use the name, and redis.RedisError.
     """
-    prefix, heartbeat = services.settings.key_prefix, services.reaper.presence
+    prefix, heartbeat = services.settings.key_prefix, services.reaper.heartbeat
     if not services.is_worker:
         deployment.claim(services.redis, prefix=prefix)
         return

@@ -57,7 +57,7 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     with _disk_errors(data):
         files = sum(media.erase(owner_of(channel, each)) for each in ids)
     texts, memories = erase_texts(data, ids), erase_memories(data, ids, channel)
-    return ErasureResult(redis_entries, audit_bodies, texts, memories, files, erasure.rewrite_files())
+    return ErasureResult(redis_entries, audit_bodies, texts, memories, files, erasure.rewrite_file())
 
 
 def erase_texts(data: Path, users: Iterable[str]) -> int:

@@ -15,9 +15,8 @@ from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.redis.wire import Wire
-from sayso.workers.redis.client import DataLossGuard
 from sayso.workers.redis.data_loss import FILE as TIDE
-from sayso.workers.redis.data_loss import WatermarkFile
+from sayso.workers.redis.data_loss import DataLossGuard, WatermarkFile
 from sayso.workers.rq.jobs import WakeUps
 
 #: The first version of Redis that has all commands we use.

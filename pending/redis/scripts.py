@@ -37,7 +37,7 @@ _COMMENT = re.compile(r"--.*")
 _PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
 
 
-#: Scripts that only look: they leave the tide (`sayso.workers.redis.client`) as it is.
+#: Scripts that only look: they leave the tide (`sayso.workers.redis.data_loss`) as it is.
 LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.channels.types import Conversation, Tap, Turn
-from sayso.workers.access.rules import Admitted, Ignored, Stranger, asks_who, role_names, rules
+from sayso.workers.access.rules import Admitted, Ignored, UnknownSender, asks_for_id, role_names, rules
 
 
 def turn(user: str = "ana", text: str = "hi", *, chat: str = "room", **more) -> Turn:
@@ -57,14 +57,14 @@ def test_without_a_list_everybody_may_talk():
 def test_who_is_on_no_list_is_a_stranger():
     """Words and taps alike; an empty list lets nobody in."""
     for allow in (["bob"], []):
-        assert rules(allow=allow).judge(turn()) == Stranger()
-        assert rules(allow=allow).judge(turn(tap=Tap("c:1"))) == Stranger()
+        assert rules(allow=allow).judge(turn()) == UnknownSender()
+        assert rules(allow=allow).judge(turn(tap=Tap("c:1"))) == UnknownSender()
 
 
 def test_pairing_makes_everybody_a_stranger_first():
     """Until an operator approves them, or the list names them."""
     asked = rules(pairing=True)
-    assert asked.judge(turn()) == Stranger()
+    assert asked.judge(turn()) == UnknownSender()
     assert asked.judge(turn(), "approved") == Admitted(turn())
     assert rules(pairing=True, allow=["ana"]).judge(turn()) == Admitted(turn())
 
@@ -84,7 +84,7 @@ def test_any_id_of_a_person_names_them(entry: str):
 
 def test_ids_are_compared_exactly():
     """Slack's are in upper case; a beginning is another id."""
-    assert rules(allow=["u0ana", "U0AN"]).judge(turn("U0ANA")) == Stranger()
+    assert rules(allow=["u0ana", "U0AN"]).judge(turn("U0ANA")) == UnknownSender()
 
 
 @pytest.mark.parametrize("entry", ["+4915100000042", "whatsapp:+4915100000042", "WhatsApp:+4915100000042"])
@@ -93,7 +93,7 @@ def test_phone_numbers_match_with_and_without_their_platform(entry: str):
     asked = rules(allow=[entry], phones=True)
     said = turn("whatsapp:+4915100000042", chat="whatsapp:+4915100000042")
     assert asked.judge(said) == Admitted(said)
-    assert asked.judge(turn("whatsapp:+49151000000421", chat="whatsapp:+49151000000421")) == Stranger()
+    assert asked.judge(turn("whatsapp:+49151000000421", chat="whatsapp:+49151000000421")) == UnknownSender()
 
 
 def test_whatsapp_address_is_an_id_of_its_person():
@@ -136,7 +136,7 @@ def test_strangers_who_talk_to_others_are_not_told():
 )  # fmt: skip
 def test_who_asks_for_their_id(words: str, asks: bool):
     """Commands only; platforms.md 2: in groups Telegram puts the bot's name behind them."""
-    assert asks_who(turn(text=words)) is asks
+    assert asks_for_id(turn(text=words)) is asks
 
 
 def test_roles_of_phone_numbers_are_found_with_and_without_their_platform():

@@ -24,7 +24,7 @@ from sayso.config.settings.loader import load_settings
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.recovery import Heartbeat
-from sayso.workers.redis.client import keys_of
+from sayso.workers.redis.data_loss import keys_of
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 from tests.web import services

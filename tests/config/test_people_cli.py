@@ -49,7 +49,7 @@ def test_block_ends_an_approval(people):
     """By any of their ids."""
     run("approve", "chat", people.code("chat", ANA))
     assert run("block", "chat", "DE.1") == (0, "DE.1 is blocked on chat\n")
-    assert people.standing("chat", ["ana"]) == "blocked"
+    assert people.decision("chat", ["ana"]) == "blocked"
 
 
 def test_wrong_or_ended_code_lets_nobody_in(people):
@@ -63,7 +63,7 @@ def test_approved_person_is_let_in_and_told_in_their_language(people, redis_clie
     """Through the outbox of the conversation in which they asked; a worker is woken."""
     code = people.code("chat", ANA)
     assert run("approve", "chat", code.lower()) == (0, "Ana [31m (ana) may talk on chat, and is told\n")
-    assert people.standing("chat", ["DE.1"]) == "approved"
+    assert people.decision("chat", ["DE.1"]) == "approved"
     rig = RedisRig(redis_client, prefix="sayso:sayso:")
     _, reply = rig.mailbox.lease(CHAT.id, "w")
     assert reply.delivery(rig.mailbox.lease(CHAT.id, "w")[0]).reply.text == texts_for("de").approved()
@@ -73,7 +73,7 @@ def test_approved_person_is_let_in_and_told_in_their_language(people, redis_clie
 def test_phone_numbers_are_taken_with_and_without_their_platform(people):
     """As in the YAML."""
     assert run("approve", "wa", "whatsapp:+4915100000042") == (0, "whatsapp:+4915100000042 may talk on wa\n")
-    assert people.standing("wa", ["+4915100000042"]) == "approved"
+    assert people.decision("wa", ["+4915100000042"]) == "approved"
     assert run("forget", "wa", "+4915100000042")[0] == 0
     assert people.people("wa") == []
 
@@ -101,7 +101,7 @@ def test_forgotten_person_is_a_stranger_again(people):
     """Also one who only waits; once."""
     run("approve", "chat", "ana")
     assert run("forget", "chat", "ana") == (0, "nothing is kept of ana on chat\n")
-    assert people.standing("chat", ["ana"]) == ""
+    assert people.decision("chat", ["ana"]) == ""
     assert run("forget", "chat", people.code("chat", ANA))[0] == 0
     assert people.waiting("chat") == []
     assert run("forget", "chat", "ana")[0] == 1

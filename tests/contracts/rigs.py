@@ -16,7 +16,7 @@ from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.signing import split_button
-from sayso.testing.memory import MemoryLanes
+from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
 from sayso.workers.outbox import RedisDeliveries, RedisOutbox
 from sayso.workers.recovery import Reaper, WorkerLock
@@ -57,7 +57,7 @@ class MemoryRig(Rig):
     def __init__(self, *, limits: InboxLimits | None = None) -> None:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
-        self.mailbox = self.outbox = self.journals = self.deliveries = MemoryLanes(
+        self.mailbox = self.outbox = self.journals = self.deliveries = MemoryConversations(
             voice, self.store.records, clock=lambda: self.now, limits=limits
         )
 
@@ -75,11 +75,11 @@ class MemoryRig(Rig):
 
     def stops(self) -> list[str]:
         """Of whom a stop is kept."""
-        return list(self.mailbox._lanes[CHAT.id].stops)
+        return list(self.mailbox._conversations[CHAT.id].stops)
 
     def journal(self) -> list[str]:
         """What is kept of the turn at the head."""
-        return list(self.mailbox._lanes[CHAT.id].journal)
+        return list(self.mailbox._conversations[CHAT.id].journal)
 
     def audit(self) -> list[dict]:
         """The audit log."""

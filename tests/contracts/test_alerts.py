@@ -22,7 +22,7 @@ def test_channel_keeps_its_last_alert(alerts):
     for words in ("token revoked", "app uninstalled"):
         alerts.note("team", words)
     alerts.note("shop", "x" * 10_000)
-    kept = {alert.channel: alert.words for alert in alerts.of(["team", "shop", "quiet"])}
+    kept = {alert.channel: alert.text for alert in alerts.of(["team", "shop", "quiet"])}
     assert kept == {"team": "app uninstalled", "shop": "x" * MAX_CHARS}
     assert alerts.of(["team"])[0].at > 1_700_000_000
     assert alerts.of([]) == []
@@ -44,7 +44,7 @@ def test_alert_ends_when_the_channel_does_the_same_again(alerts):
     alerts.note("team", "token revoked", "sending")
     alerts.clear("team", "hearing")
     alerts.clear("shop", "sending")
-    assert [alert.words for alert in alerts.of(["team"])] == ["token revoked"]
+    assert [alert.text for alert in alerts.of(["team"])] == ["token revoked"]
     alerts.clear("team", "sending")
     assert alerts.of(["team"]) == []
     alerts.note("team", "revoked again", "sending")
@@ -59,7 +59,7 @@ def test_newest_alert_of_a_channel_is_told():
     memory.note("team", "old", "hearing")
     now[0] = 1.0
     memory.note("team", "new", "arriving")
-    assert [alert.words for alert in memory.of(["team"])] == ["new"]
+    assert [alert.text for alert in memory.of(["team"])] == ["new"]
 
 
 def test_message_that_is_sent_asks_redis_seldom(redis_client):

@@ -78,14 +78,14 @@ def test_blocked_beats_approved(people, register):
     """Somebody has two ids, and one of them is blocked."""
     register.approve("wa", "+4915")
     register.block("wa", "DE.1")
-    assert people.standing("wa", ["+4915", "DE.1"]) == people.standing("wa", ["DE.1", "+4915"]) == "blocked"
+    assert people.decision("wa", ["+4915", "DE.1"]) == people.decision("wa", ["DE.1", "+4915"]) == "blocked"
 
 
 def test_block_by_code_holds_for_every_id(people, register):
     """Who comes back under the other one is the same."""
     code = people.code("wa", ANA)
     register.block("wa", code)
-    assert [people.standing("wa", [name]) for name in ANA.ids] == ["blocked", "blocked"]
+    assert [people.decision("wa", [name]) for name in ANA.ids] == ["blocked", "blocked"]
     assert people.waiting("wa") == []
 
 
@@ -93,13 +93,13 @@ def test_block_of_an_approved_person_holds_for_every_id(people, register):
     """Operators name one of them."""
     register.approve("wa", people.code("wa", ANA))
     register.block("wa", "DE.1")
-    assert people.standing("wa", ["+4915"]) == "blocked"
+    assert people.decision("wa", ["+4915"]) == "blocked"
 
 
 def test_nobody_knows_a_stranger(people):
     """Nor one without ids; nor does waiting help."""
     people.code("wa", ANA)
-    assert people.standing("wa", ["+4915"]) == people.standing("wa", []) == ""
+    assert people.decision("wa", ["+4915"]) == people.decision("wa", []) == ""
 
 
 def test_code_is_good_once(people, register):
@@ -107,7 +107,7 @@ def test_code_is_good_once(people, register):
     code = people.code("wa", ANA)
     told = register.approve("wa", code.lower())
     assert replace(told, at=0.0) == replace(ANA, code=code)
-    assert people.standing("wa", ["DE.1"]) == "approved"
+    assert people.decision("wa", ["DE.1"]) == "approved"
     register.forget("wa", "DE.1")
     with pytest.raises(UnknownPerson, match="a code is good for an hour"):
         register.approve("wa", code)
@@ -120,7 +120,7 @@ def test_code_of_another_channel_is_unknown(people, register):
     with pytest.raises(UnknownPerson):
         register.approve("tg", code)
     register.approve("wa", code)
-    assert people.standing("tg", ["+4915"]) == ""
+    assert people.decision("tg", ["+4915"]) == ""
 
 
 def test_code_ends_after_an_hour(rig):
@@ -154,25 +154,25 @@ def test_a_hundred_wait_at_most(rig):
 
 def test_stranger_is_told_once_an_hour(rig):
     """Each for themselves."""
-    assert not rig.people.was_told("wa", "+4915")
-    rig.people.note_told("wa", "+4915")
-    assert rig.people.was_told("wa", "+4915")
-    assert not rig.people.was_told("tg", "+4915")
-    assert not rig.people.was_told("wa", "+4916")
+    assert not rig.people.was_notified("wa", "+4915")
+    rig.people.record_notified("wa", "+4915")
+    assert rig.people.was_notified("wa", "+4915")
+    assert not rig.people.was_notified("tg", "+4915")
+    assert not rig.people.was_notified("wa", "+4916")
     rig.pass_time(3601)
-    assert not rig.people.was_told("wa", "+4915")
+    assert not rig.people.was_notified("wa", "+4915")
 
 
 def test_decision_stands_until_it_is_forgotten(rig):
     """Longer than any code; the newest decision counts."""
     rig.register.approve("wa", "+4915")
     rig.pass_time(10**6)
-    assert rig.people.standing("wa", ["+4915"]) == "approved"
+    assert rig.people.decision("wa", ["+4915"]) == "approved"
     rig.register.block("wa", "+4915")
     rig.register.approve("wa", "+4915")
-    assert rig.people.standing("wa", ["+4915"]) == "approved"
+    assert rig.people.decision("wa", ["+4915"]) == "approved"
     rig.register.forget("wa", "+4915")
-    assert rig.people.standing("wa", ["+4915"]) == ""
+    assert rig.people.decision("wa", ["+4915"]) == ""
 
 
 def test_whoever_waits_can_be_turned_down(people, register):
@@ -207,15 +207,15 @@ def test_people_are_bounded(people, register, monkeypatch):
     with pytest.raises(TooManyPeople, match="forget some first"):
         register.block("wa", "c")
     register.block("wa", "b")
-    assert people.standing("wa", ["b", "c"]) == "blocked"
-    assert people.standing("wa", ["c"]) == ""
+    assert people.decision("wa", ["b", "c"]) == "blocked"
+    assert people.decision("wa", ["c"]) == ""
 
 
 def test_any_text_is_an_id(people, register):
     """Ids are somebody else's."""
     name = "a b\n'\"é\x00" + "x" * 300
     register.block("wa", people.code("wa", replace(ANA, ids=(name,), name="\n {}")))
-    assert people.standing("wa", [name]) == "blocked"
+    assert people.decision("wa", [name]) == "blocked"
 
 
 def test_codes_are_random_and_unambiguous():
@@ -232,14 +232,14 @@ def test_two_processes_decide_alike(redis_client: Redis):
     code = here.code("wa", ANA)
     assert there.code("wa", ANA) == code
     Register(there).approve("wa", code)
-    assert here.standing("wa", ["+4915"]) == "approved"
+    assert here.decision("wa", ["+4915"]) == "approved"
 
 
 def test_redis_keeps_decisions_for_good_and_the_rest_for_an_hour(redis_client: Redis):
     """Whoever was only told is kept as a hash."""
     people = RedisPeople(redis_client)
     people.code("wa", ANA)
-    people.note_told("wa", "+4915")
+    people.record_notified("wa", "+4915")
     Register(people).approve("wa", "+4916")
     ttls = {key: redis_client.ttl(key) for key in redis_client.scan_iter()}
     assert ttls["sayso:people:wa"] == -1
@@ -253,5 +253,5 @@ def test_each_question_of_the_door_is_one_round_trip(redis_client: Redis, monkey
     people, asked = RedisPeople(redis_client), []
     ask: Callable[..., object] = people._connections.ask
     monkeypatch.setattr(people._connections, "ask", lambda *command: asked.append(command[0]) or ask(*command))
-    people.standing("wa", ["a", "b", "c"])
+    people.decision("wa", ["a", "b", "c"])
     assert asked == ["HMGET"]

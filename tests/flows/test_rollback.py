@@ -16,9 +16,8 @@ import httpx
 import pytest
 from redis import Redis
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.config.settings.data_folder import socket_path
-from sayso.workers.redis.client import keys_of
+from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
+from sayso.workers.redis.data_loss import keys_of
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
 
 HALTED = keys_of("sayso:sayso:")[2]

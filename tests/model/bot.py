@@ -167,7 +167,7 @@ class Bot:
         found = self.lanes.on_shard("overdue", shard_of(ROOM.id), 100)
         return [name for name in found if self.lanes.run("rewake", name) == "ok"]
 
-    def bury(self, worker: str) -> None:
+    def release_dead(self, worker: str) -> None:
         """Another worker knows that this one is dead."""
         self.judge.buried.add(f"{token_prefix(worker)}pass")
         self.lanes.on_shard("release_dead_worker", shard_of(ROOM.id), token_prefix(worker))

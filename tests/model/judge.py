@@ -20,7 +20,7 @@ from tests.model.world import Event, Proposal, World, result_of, shown
 #: How often an effect may be begun if it may be repeated.
 MOST_STARTS = 3
 #: What only the holder of a lane may do. (A lane that was lost is let go in silence.)
-_FENCED = ("renew", "commit", "delivered", "postpone", "claim", "start")
+_FENCED = ("renew", "commit", "mark_delivered", "postpone", "claim", "start")
 
 
 class Judge:
@@ -192,7 +192,7 @@ class Judge:
         if answer[0] == "mine":
             self._verdicts.claimed(claim.pending_action_id, claim.conversation, claim.by)
 
-    def _settle(
+    def _mark_delivered(
         self, lease: Lease, reply: QueuedReply, *, answer: Any, dead: str = "", let_go: bool = False, **_: Any
     ) -> None:
         """The window opens with the delivery, once; a preview that cannot be delivered is over."""

@@ -101,11 +101,11 @@ _BUTTON_FOR_ANYBODY = _after(seal, "_button_mac", _anybody)
 
 _LANE = (
     _cut("no fence in commit", commit=_FENCE),
-    _cut("no fence in settle", settle=_FENCE),
+    _cut("no fence in settle", delivered=_FENCE),
     _cut("no fence in claim", claim=_FENCE_OF_CLAIM),
     _cut("no fence in start", start=_FENCE_OF_START),
     _cut("lease stolen while live", lease=_LIVE_LEASE),
-    _cut("burial of the living", bury="string.sub(token, 1, #ARGV[2]) == ARGV[2] and "),
+    _cut("burial of the living", release_dead_worker="string.sub(token, 1, #ARGV[2]) == ARGV[2] and "),
     _cut("no dedup in accept", accept="if first then return {'duplicate', first} end"),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
     _swap("no index of work", accept=(_WAKE, "return {'new'")),
@@ -124,13 +124,13 @@ _LANE = (
     ),
     _swap(
         "half of a question opens the window",
-        settle=("if asks and mark == '' then\n    show(", "if asks then\n    show("),
+        delivered=("if asks and mark == '' then\n    show(", "if asks then\n    show("),
     ),
     _swap(
         "a question of which half is refused stays armed",
-        settle=("if asks and redis.call('HGET', record(asked)", "if asks and redis.call('HGET', record(pid)"),
+        delivered=("if asks and redis.call('HGET', record(asked)", "if asks and redis.call('HGET', record(pid)"),
     ),
-    _swap("an undeliverable question stays armed", settle=("'state') == 'armed' then", "'state') == 'no' then")),
+    _swap("an undeliverable question stays armed", delivered=("'state') == 'armed' then", "'state') == 'no' then")),
 )
 _WINDOW = (
     _swap("expiry ignored", claim=("if at >= (tonumber(expires) or 0) then", "if false then")),

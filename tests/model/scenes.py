@@ -29,7 +29,8 @@ STOPS = st.sampled_from((
     ("lease", "after"), ("claim", "before"), ("claim", "before"), ("claim", "after"), ("start", "before"),
     ("start", "before"), ("start", "after"), ("start", "after"), ("start", "after"), ("finish", "before"),
     ("finish", "before"), ("finish", "before"), ("finish", "after"), ("commit", "before"), ("commit", "after"),
-    ("delivered", "before"), ("delivered", "after"), ("release", "before"), ("change", "before"), ("read", "after"),
+    ("mark_delivered", "before"), ("mark_delivered", "after"), ("release", "before"), ("change", "before"),
+    ("read", "after"),
 ))  # fmt: skip
 
 

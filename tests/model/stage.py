@@ -101,7 +101,7 @@ class Stage:
             self.world.counts["burials"] += 1
             worker.crash()
             self.dead.append(worker.name)
-            self.bot.bury(worker.name)
+            self.bot.release_dead(worker.name)
         elif end == "pause":
             self.world.counts["pauses"] += 1
             self.aside.append(worker)

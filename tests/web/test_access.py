@@ -116,7 +116,7 @@ def test_spool_keeps_them_until_redis_can_say(tmp_path: Path):
 
 
 def _turns(door: Door) -> list:
-    return [letter.turn for letter in door.lanes._lanes[SHOP.id].inbox]
+    return [letter.turn for letter in door.lanes._conversations[SHOP.id].inbox]
 
 
 def test_stranger_is_let_in_with_their_code(tmp_path: Path, redis_url: str, redis_client: Redis):

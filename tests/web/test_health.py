@@ -14,7 +14,7 @@ from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import CURE
 from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.recovery import Heartbeat
-from sayso.workers.redis.client import DataLossGuard, keys_of
+from sayso.workers.redis.data_loss import DataLossGuard, keys_of
 from sayso.workers.spool import SpoolFull
 from tests.web.services import FakeChannel, browser
 

@@ -348,5 +348,5 @@ def test_what_a_platform_says_of_addresses_and_of_the_channel_is_kept(caplog):
     channel = FakeChannel(Received(addresses=news, alerts=("the token was revoked",)))
     assert browser(channel, deliveries=kept, alerts=alerts).post("/hooks/shop").status_code == 200
     assert kept.closed == [(room.id, "blocked"), (room.id, ""), (room.id, "late: gone")]
-    assert [(alert.channel, alert.words) for alert in alerts.of(["shop"])] == [("shop", "the token was revoked")]
+    assert [(alert.channel, alert.text) for alert in alerts.of(["shop"])] == [("shop", "the token was revoked")]
     assert "channel.alert" in caplog.messages

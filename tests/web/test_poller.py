@@ -171,8 +171,8 @@ def test_laptop_without_a_network_asks_for_ever():
 def test_operator_hears_who_has_the_updates_and_that_a_token_is_wrong():
     """platforms.md 2.4: 409 is configuration, 401 and 404 stop the bot: both are alerts, with their cures."""
     alerts = MemoryAlerts()
-    rounds(polled(Bot(WebhookConflict("run `sayso channel disconnect tg`")), alerts=alerts), 1)
-    assert [alert.words for alert in alerts.of(["tg"])] == ["run `sayso channel disconnect tg`"]
+    rounds(polled(Bot(WebhookConflict("run `sayso webhook delete tg`")), alerts=alerts), 1)
+    assert [alert.text for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
     asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).forever(), 60))
     assert (alerts.of(["tg"])[0].words.startswith("the token is wrong"), bot.offsets) == (True, [None])

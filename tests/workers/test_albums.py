@@ -12,7 +12,7 @@ from sayso.pending.turns.change import TurnChange
 from sayso.workers.processor import ALBUM_SECONDS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
 from tests.workers.story import Story, call
-from tests.workers.test_drain import Room
+from tests.workers.test_processor import Room
 
 
 class Viewer:

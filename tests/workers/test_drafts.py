@@ -25,7 +25,7 @@ from sayso.workers.progress import DraftMessage, DraftRateLimiter
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
-from tests.workers.test_drain import Room
+from tests.workers.test_processor import Room
 from tests.workers.test_stop import Slow
 
 
@@ -65,8 +65,8 @@ class Show:
             self._passes.release()
             for _ in range(10):
                 await asyncio.sleep(0)
-            while self.draft._beside._calling and not hangs:
-                await asyncio.wait({self.draft._beside._task}, timeout=0.001)
+            while self.draft._task._calling and not hangs:
+                await asyncio.wait({self.draft._task._task}, timeout=0.001)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -400,7 +400,7 @@ def test_turn_that_breaks_leaves_no_draft_behind():
 
 def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
     """A turn that was stopped: what of its answer was seen may stay, that it is worked on is not true any more."""
-    room = Room(agent=Slow(asyncio.Event()), still_after=0.001)
+    room = Room(agent=Slow(asyncio.Event()), notice_after=0.001)
     room.channel.drafts, room.channel.seen = [], asyncio.Event()
 
     async def draft(turn, text, shown="") -> str:

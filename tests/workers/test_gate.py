@@ -12,7 +12,7 @@ from sayso.channels.types import Conversation, Turn
 from sayso.pending.signing import split_button
 from sayso.workers.access.gate import AccessConfig, AccessControl, memory_quota, redis_quota
 from sayso.workers.access.people import LETTERS, MemoryPeople, RedisPeople, Register
-from sayso.workers.access.rules import AccessRules, Stranger, rules
+from sayso.workers.access.rules import AccessRules, UnknownSender, rules
 from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot
@@ -158,7 +158,7 @@ def test_stranger_is_not_forgotten_when_the_word_finds_no_room(site: Site):
     site.rig.pass_time(61)
     site.hear(user="bob")
     assert len(site.heard) == 1  # the first one waited, and the newest takes its place
-    assert site.people.was_told("chat", "bob")
+    assert site.people.was_notified("chat", "bob")
 
 
 def test_chatter_of_strangers_in_a_group_is_not_answered(site: Site):
@@ -249,7 +249,7 @@ def test_spool_keeps_what_is_judged_when_it_is_handed_over(site: Site, tmp_path)
     site.people.standing = standing
     assert (spool.drain(), spool.count()) == (3, 0)
     assert len(site.rig.mailbox.lease(CHAT.id, "w")[1].following) == 1
-    assert site.people.was_told("chat", "eve")
+    assert site.people.was_notified("chat", "eve")
 
 
 def away():
@@ -260,5 +260,5 @@ def away():
 def test_judging_keeps_and_says_nothing(site: Site):
     """Whoever reads a list afterwards asks first: a stranger does not hear of it, and gets no code."""
     site.open(pairing=True)
-    assert isinstance(site.gate.judge(turn()), Stranger)
+    assert isinstance(site.gate.judge(turn()), UnknownSender)
     assert (site.heard, site.people.waiting("chat"), site.gate.turn_status(turn(event="e1"))) == ([], [], "unknown")

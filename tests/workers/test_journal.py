@@ -333,7 +333,7 @@ def test_journal_that_makes_no_sense_ends_the_turn_with_a_word(garbage, at):
     story.hear()
     story.life.names = {"after post b"}
     assert not story.work()
-    story.rig.mailbox._lanes[CHAT.id].journal[at] = garbage
+    story.rig.mailbox._conversations[CHAT.id].journal[at] = garbage
     assert story.work_on() == INTERRUPTED
     assert story.begun == {"a": 1, "b": 1}
     story.hear()
@@ -346,7 +346,7 @@ def proposal_changed(**fields) -> Story:
     story.hear()
     story.life.names = {"before commit"}
     story.work()
-    kept = story.rig.mailbox._lanes[CHAT.id].journal
+    kept = story.rig.mailbox._conversations[CHAT.id].journal
     entry = json.loads(kept[-1])
     entry["proposals"][0]["action"].update(fields)
     kept[-1] = json.dumps(entry)

@@ -1,4 +1,4 @@
-"""MemoryLanes: bounded, shared by threads, and enough for a whole conversation."""
+"""MemoryConversations: bounded, shared by threads, and enough for a whole conversation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.turns.change import Transition, TurnChange
 from sayso.testing import memory
-from sayso.testing.memory import MemoryLanes
+from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import ReplySender
@@ -26,7 +26,7 @@ def elsewhere(number: int) -> Turn:
     return Turn(f"e{number}", Conversation("chat", f"room-{number}"), "ana", "hi")
 
 
-def finish(lanes: MemoryLanes, conversation: str) -> None:
+def finish(lanes: MemoryConversations, conversation: str) -> None:
     """Work a room off."""
     lease, work = lanes.lease(conversation, "w")
     lanes.commit(lease, work, TurnChange())
@@ -35,14 +35,14 @@ def finish(lanes: MemoryLanes, conversation: str) -> None:
 
 def test_newcomer_is_refused_when_every_lane_is_busy():
     """Nothing that was accepted is forgotten to make room."""
-    lanes = MemoryLanes(voice, max_lanes=2)
+    lanes = MemoryConversations(voice, max_conversations=2)
     assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == ["new", "new", "full"]
     assert lanes.lease(elsewhere(0).conversation.id, "w")[1].turn == elsewhere(0)
 
 
 def test_idle_lane_makes_room():
     """The least recently used of them is forgotten."""
-    lanes = MemoryLanes(voice, max_lanes=2)
+    lanes = MemoryConversations(voice, max_conversations=2)
     for number in range(2):
         lanes.accept(elsewhere(number))
         finish(lanes, elsewhere(number).conversation.id)
@@ -54,19 +54,19 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
     """A room of thousands costs no more than the caps."""
     monkeypatch.setattr(memory, "MAX_EVENTS", 3)
     monkeypatch.setattr(memory, "MAX_HISTORIES", 3)
-    lanes = MemoryLanes(voice)
+    lanes = MemoryConversations(voice)
     for number in range(9):
         lanes.accept(turn(user=f"user-{number}"))
         lease, work = lanes.lease(CHAT.id, "w")
         lanes.commit(lease, work, TurnChange(history="{}"))
         lanes.release(lease)
-    lane = lanes._lanes[CHAT.id]
+    lane = lanes._conversations[CHAT.id]
     assert (len(lane.seen), len(lane.histories)) == (3, 3)
 
 
 def test_ids_of_events_need_not_rise():
     """platforms.md 2.1: Telegram picks update_id anew after a quiet week: an id is seen or not, never too low."""
-    lanes = MemoryLanes(voice)
+    lanes = MemoryConversations(voice)
     outcomes = [lanes.accept(turn(event=event)).outcome for event in ("900000001", "5", "900000001", "6")]
     assert outcomes == ["new", "new", "duplicate", "new"]
 
@@ -88,10 +88,10 @@ def test_event_may_come_again_after_days():
 
 def test_lanes_without_records_refuse_proposals():
     """The mistake is named, not half done."""
-    lanes = MemoryLanes(voice)
+    lanes = MemoryConversations(voice)
     lanes.accept(turn())
     lease, work = lanes.lease(CHAT.id, "w")
-    with pytest.raises(ValueError, match="give MemoryLanes the store's `records`"):
+    with pytest.raises(ValueError, match="give MemoryConversations the store's `records`"):
         lanes.commit(lease, work, TurnChange(move=Transition("pid", ("shown",), "cancelled")))
     assert lanes.commit(lease, work, TurnChange(replies=((Reply("hi"), ""),))) is not None
 
@@ -106,7 +106,7 @@ def test_whole_conversation_runs_without_redis():
 
     store, channel = InMemoryPendingStore(), FakeChannel()
     agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
-    lanes = MemoryLanes(voice, store.records)
+    lanes = MemoryConversations(voice, store.records)
     drain = ConversationProcessor(
         lanes, ReplySender(lanes, {"chat": channel}, texts_for), {"chat": channel}, {"chat": agent}, voice
     )

@@ -52,7 +52,7 @@ def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, mo
     monkeypatch.setattr(reaper, "round", lambda: (begun.set(), over.wait()))
 
     async def story():
-        third = {name: asyncio.Event() for name in ("beat", "bury")}
+        third = {name: asyncio.Event() for name in ("beat", "release_dead")}
         loop = asyncio.get_running_loop()
 
         def count(name: str, times: list[str]) -> None:
@@ -61,8 +61,8 @@ def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, mo
                 loop.call_soon_threadsafe(third[name].set)
 
         beats, burials = [], []
-        monkeypatch.setattr(reaper.presence, "beat", lambda: count("beat", beats))
-        monkeypatch.setattr(reaper, "bury", lambda: count("bury", burials))
+        monkeypatch.setattr(reaper.heartbeat, "beat", lambda: count("beat", beats))
+        monkeypatch.setattr(reaper, "release_dead", lambda: count("release_dead", burials))
         going = asyncio.create_task(reaper.forever())
         await asyncio.gather(*(each.wait() for each in third.values()))
         over.set()

@@ -13,8 +13,8 @@ from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import LeaseLost
 from sayso.workers.mailbox import LUA
-from sayso.workers.redis.client import DataLossGuard, keys_of
-from sayso.workers.redis.data_loss import STRIDE, halt_of, resume
+from sayso.workers.redis.data_loss import DataLossGuard, keys_of
+from sayso.workers.redis.resume import RESUME_STEP, halt_of, resume
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.fakes import Bot
@@ -70,7 +70,7 @@ def test_no_number_is_given_out_twice(rig, known):
     resume(rig.client)
     after = [answered(rig, text) for text in ("three", "four")]
     assert len({*first, *forgotten, *after}) == len(first) + 4
-    assert all(int(name.partition("#")[2]) > STRIDE for name in after)
+    assert all(int(name.partition("#")[2]) > RESUME_STEP for name in after)
 
 
 def test_turns_and_leases_have_new_numbers_too(rig):
@@ -83,9 +83,9 @@ def test_turns_and_leases_have_new_numbers_too(rig):
     with pytest.raises(LeaseLost):
         rig.mailbox.commit(lease, work, ANSWER)
     new, same = rig.mailbox.lease(CHAT.id, "new")
-    assert new.epoch > STRIDE
+    assert new.epoch > RESUME_STEP
     assert (same.seq, same.turn.text) == (work.seq, "known")
-    assert rig.accept(turn("next")).seq > STRIDE
+    assert rig.accept(turn("next")).seq > RESUME_STEP
 
 
 def test_a_burst_across_the_gap_ends_no_other_turn(rig):
@@ -167,7 +167,7 @@ def test_killed_anywhere_it_is_run_again(rig, redis_url):
             assert rig.client.exists(HALTED)
     assert nth > 3
     assert "cannot tell" in bot.say("yes")
-    assert rig.accept(turn()).seq < 2 * STRIDE
+    assert rig.accept(turn()).seq < 2 * RESUME_STEP
 
 
 def test_everybody_who_remembers_goes_on(rig, redis_url):
@@ -198,7 +198,7 @@ def test_emptied_server_goes_by_both_names(rig, redis_url):
     for tide in (rig.tide, new):
         tide.look()
         assert not tide.trouble
-    assert int(answered(rig).partition("#")[2]) > STRIDE
+    assert int(answered(rig).partition("#")[2]) > RESUME_STEP
 
 
 def test_server_that_is_not_halted_is_left_alone(rig):
@@ -249,4 +249,4 @@ def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     assert bot.say("yes") == "deleted B"
     auditor.drain()
     faults = verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(rig.client)).faults
-    assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {rig.tide.known.n + STRIDE})"]
+    assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {rig.tide.known.n + RESUME_STEP})"]

@@ -53,7 +53,7 @@ class Desk:
 
     def process(self) -> Spool:
         """One more web process. It empties the spool when it is told to."""
-        spool = Spool(self.file, self.link, clock=lambda: self.rig.now, steady=lambda: self.steady)
+        spool = Spool(self.file, self.link, clock=lambda: self.rig.now, monotonic=lambda: self.steady)
         spool.watch = lambda: None  # type: ignore[method-assign]
         return spool
 
@@ -228,7 +228,7 @@ def test_button_keeps_its_action(desk: Desk):
     desk.web.accept(turn(tap="data"), tapped="pid-1")
     desk.mend()
     desk.web.drain()
-    assert desk.rig.mailbox._lanes[CHAT.id].inbox[0].tapped == "pid-1"
+    assert desk.rig.mailbox._conversations[CHAT.id].inbox[0].tapped == "pid-1"
 
 
 def test_redis_that_does_not_answer_is_not_asked_by_every_webhook(desk: Desk):

@@ -14,7 +14,7 @@ from sayso.pending.turns.queued import QueuedTurn
 from sayso.workers.lease import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot
-from tests.workers.test_drain import Room
+from tests.workers.test_processor import Room
 
 
 class Slow:

@@ -69,7 +69,7 @@ def test_blocked_loop_is_reported_once_with_its_stack_and_once_when_free(stage, 
     assert caplog.records[0].stack == "stack of 7"
     stage.loop.let(free=True)
     stage.look(5)
-    assert stage.said == ["loop.blocked", "loop.free_again"]
+    assert stage.said == ["loop.blocked", "loop.unblocked"]
     assert caplog.records[1].seconds == pytest.approx(3.0, abs=0.2)
 
 
@@ -80,7 +80,7 @@ def test_next_block_is_reported_again(stage):
         stage.look(10)
         stage.loop.let(free=True)
         stage.look(2)
-    assert stage.said == ["loop.blocked", "loop.free_again"] * 2
+    assert stage.said == ["loop.blocked", "loop.unblocked"] * 2
 
 
 def test_busy_loop_that_answers_in_time_is_no_block(stage):
@@ -123,7 +123,7 @@ def test_really_blocked_loop_is_caught_at_its_line(caplog):
     loop.soon(the_culprit)
     until(lambda: [record for record in caplog.records if record.message == "loop.blocked"])
     door.set()
-    until(lambda: [record for record in caplog.records if record.message == "loop.free_again"])
+    until(lambda: [record for record in caplog.records if record.message == "loop.unblocked"])
     dog.stop()
     loop.close()
     assert "in the_culprit\n    door.wait()" in caplog.records[0].stack

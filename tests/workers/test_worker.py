@@ -81,7 +81,7 @@ def make(redis_url, bare, loop, turns):
 
     yield making
     for worker in made:
-        worker._books.close()
+        worker._registry.close()
 
 
 def status(client: Redis, job: Job) -> JobStatus:
@@ -332,7 +332,7 @@ def test_shutdown_command_is_a_graceful_stop(bare, make, turns):
 def test_job_stopped_before_its_first_step_frees_its_place(bare, make, turns, loop):
     """The loop was busy: it is cut at its first wait, and nothing of it is left hanging."""
     worker, blocked = make(), threading.Event()
-    worker._books.open()
+    worker._registry.open()
     loop._loop.call_soon_threadsafe(blocked.wait)
     enqueue(bare, 1)
     (job,) = worker._take((1, 1))
@@ -340,7 +340,7 @@ def test_job_stopped_before_its_first_step_frees_its_place(bare, make, turns, lo
     worker._stop(job.id)
     blocked.set()
     loop.run(asyncio.sleep(0))
-    worker._books.close()
+    worker._registry.close()
     assert (turns.cut, turns.ended, worker._running, worker._stopped) == ([chat(1)], [], {}, set())
 
 
@@ -528,7 +528,7 @@ def test_worker_leaves_although_redis_is_away(tmp_path, loop, turns, caplog):
     with pytest.raises(RedisError):
         work_while(worker, story)
     assert turns.ended == [chat(1)]
-    assert not worker._books._thread.is_alive()
+    assert not worker._registry._thread.is_alive()
     assert not worker.pubsub_thread._running.is_set()
 
 
@@ -536,7 +536,7 @@ class Rounds:
     """Stands for the reaper, the auditor and the folders of a process."""
 
     def __init__(self) -> None:
-        self.presence = self
+        self.heartbeat = self
         self.left = 0
         self.cancelled = threading.Event()
 

@@ -1,4 +1,4 @@
-"""AccessControl in front of the inbox, rate limit on `limits`."""
+"""AccessControl: applies a channel's access rules and rate limit in front of the inbox."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ from sayso.channels.types import Reply, Turn
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.turns.queued import stops
 from sayso.workers.access.people import WAIT_SECONDS, People, Waiting
-from sayso.workers.access.rules import AccessDecision, AccessRules, Admitted, Ignored, Stranger, asks_who, digest
+from sayso.workers.access.rules import (
+    AccessDecision,
+    AccessRules,
+    Admitted,
+    Ignored,
+    UnknownSender,
+    asks_for_id,
+    digest,
+)
 from sayso.workers.mailbox import REFUSAL, Accepted, GuardedInbox, TurnStatus, refusal
 
 log = logging.getLogger(__name__)
 
-
-#: Characters of a stranger's name that an operator sees.
+#: Characters of an unknown sender's name that an operator sees.
 MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
 class AccessConfig:
-    """What stands at the gate where somebody is turned away: the rules of each such channel, and what it asks."""
+    """The access rules of each channel that has some, what operators decided about people, and the rate limit."""
 
     rules: Mapping[str, AccessRules]
     people: People
@@ -36,117 +43,120 @@ class AccessConfig:
 
 
 class AccessControl:
-    """Lets turns into the mailbox, by their channel's rules; one per process.
+    """Accepts turns by the access rules of their channel; one per process.
 
-    A channel without rules costs nothing here. With them it is asked first who somebody is; where Redis cannot say,
+    A channel without rules costs nothing here. With rules, the sender is looked up first; while Redis cannot answer,
     nobody is let in.
     """
 
-    def __init__(self, inbox: GuardedInbox, voice: TextsForTurn, guard: AccessConfig | None = None) -> None:
+    def __init__(self, inbox: GuardedInbox, texts_for: TextsForTurn, config: AccessConfig | None = None) -> None:
         self._inbox = inbox
-        self._voice = voice
-        self._guard = guard
+        self._texts_for = texts_for
+        self._config = config
 
     def ignores(self, turn: Turn) -> str:
-        """Why a turn is nothing to the bot, as far as the configuration says so; else ""."""
+        """Return why the configuration alone makes the bot ignore a turn, "" if it does not."""
         rules = self._rules(turn)
         return rules.ignores(turn) if rules else ""
 
     def judge(self, turn: Turn) -> AccessDecision:
-        """What would become of a turn by its channel's rules. Nothing is kept or said. Raises redis.RedisError."""
-        rules, guard = self._rules(turn), self._guard
-        if not (rules and guard):
+        """Return what the access rules decide about a turn. Nothing is stored or sent. Raises redis.RedisError."""
+        rules, config = self._rules(turn), self._config
+        if not (rules and config):
             return Admitted(turn)
-        return rules.judge(turn, guard.people.standing(turn.conversation.channel, rules.ids(turn)))
+        return rules.judge(turn, config.people.decision(turn.conversation.channel, rules.ids(turn)))
 
     def turn_status(self, turn: Turn) -> TurnStatus:
-        """How far a turn has come behind the gate. Raises redis.RedisError."""
+        """Return the status of a turn in the mailbox. Raises redis.RedisError."""
         return self._inbox.turn_status(turn)
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Let a turn in, or say why not to whoever may hear it. Raises redis.RedisError when nothing was promised."""
-        rules, guard = self._rules(turn), self._guard
-        if not (rules and guard):
+        """Accept a turn, or tell its sender why not if they may know. Raises redis.RedisError when nothing was
+        promised.
+        """
+        rules, config = self._rules(turn), self._config
+        if not (rules and config):
             return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
         match self.judge(turn):
             case Ignored(reason):
                 log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
                 return Accepted("ignored", 0)
-            case Stranger():
-                self._turn_away(turn, rules, guard.people)
+            case UnknownSender():
+                self._refuse_unknown_sender(turn, rules, config.people)
                 return Accepted("unknown_sender", 0)
-            case Admitted(admitted) if guard.quota and not waited_seconds and _is_paced(admitted, rules):
-                return self._paced(admitted, rules, guard.quota)
-            case Admitted(admitted):  # what waited elsewhere was not written all at once
+            case Admitted(admitted) if config.quota and not waited_seconds and _is_rate_limited(admitted, rules):
+                return self._accept_within_limit(admitted, rules, config.quota)
+            case Admitted(admitted):  # turns that waited elsewhere were not sent all at once
                 return self._inbox.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
 
     def admits(self, turn: Turn) -> bool:
-        """Whether the rules let its person in, who hears nothing of it. Raises redis.RedisError."""
-        rules, guard = self._rules(turn), self._guard
-        if not (rules and guard):
+        """Return whether the rules admit the sender of a turn, without telling them. Raises redis.RedisError."""
+        rules, config = self._rules(turn), self._config
+        if not (rules and config):
             return True
-        standing = guard.people.standing(turn.conversation.channel, rules.ids(turn))
-        return isinstance(rules.judge(turn, standing), Admitted)
+        operator_decision = config.people.decision(turn.conversation.channel, rules.ids(turn))
+        return isinstance(rules.judge(turn, operator_decision), Admitted)
 
     def _rules(self, turn: Turn) -> AccessRules | None:
-        return self._guard.rules.get(turn.conversation.channel) if self._guard else None
+        return self._config.rules.get(turn.conversation.channel) if self._config else None
 
-    def _paced(self, turn: Turn, rules: AccessRules, quota: Quota) -> Accepted:
-        """Let a turn in unless its person has sent too many; an answer to a question always, as a tap or a stop.
+    def _accept_within_limit(self, turn: Turn, rules: AccessRules, quota: Quota) -> Accepted:
+        """Accept a turn unless its sender has sent too many. An answer to a question is always accepted, as are taps
+        and stops.
 
-        What came in before is no further one, and nobody hears that it is too many.
+        A turn that was received before does not count again, and its sender is not told of the limit.
         """
-        whose = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
-        if quota.is_used_up(*whose) and not self._inbox.is_question_open(turn):
+        counter = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
+        if quota.is_used_up(*counter) and not self._inbox.is_question_open(turn):
             if turn.addressed:
-                self._inbox.notify(turn, refusal(self._voice(turn), "too_fast"))
+                self._inbox.notify(turn, refusal(self._texts_for(turn), "too_fast"))
             return Accepted("rate_limited", 0)
         accepted = self._inbox.accept(turn)
         if accepted.outcome == "new":
-            quota.book(*whose)
+            quota.book(*counter)
         return accepted
 
-    def _turn_away(self, turn: Turn, rules: AccessRules, people: People) -> None:
-        """Say that they are on no list: once an hour, and again to who asks for their id."""
-        channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_who(turn)
-        if not asks and people.was_told(channel, ids[0]):
+    def _refuse_unknown_sender(self, turn: Turn, rules: AccessRules, people: People) -> None:
+        """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for their id."""
+        channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_for_id(turn)
+        if not asks and people.was_notified(channel, ids[0]):
             return
-        words = self._voice(turn)
-        lines = [words.stranger()]
+        texts = self._texts_for(turn)
+        lines = [texts.stranger()]
         if rules.pairing:
-            code = people.code(channel, Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, words.language))
-            lines += [words.pairing_code(code, WAIT_SECONDS)] if code else []
+            code = people.code(channel, Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language))
+            lines += [texts.pairing_code(code, WAIT_SECONDS)] if code else []
         if asks:
-            lines.append(words.your_id(turn.user_id))
-        if self._inbox.notify(turn, Reply("\n".join(lines), language=words.language, collapse=REFUSAL)):
-            people.note_told(channel, ids[0])
+            lines.append(texts.your_id(turn.user_id))
+        if self._inbox.notify(turn, Reply("\n".join(lines), language=texts.language, collapse=REFUSAL)):
+            people.record_notified(channel, ids[0])
 
 
-def _is_paced(turn: Turn, rules: AccessRules) -> bool:
-    """Whether it counts as one more of its person: taps and stops never do."""
+def _is_rate_limited(turn: Turn, rules: AccessRules) -> bool:
+    """Return whether the turn counts against the sender's limit. Taps and stops do not."""
     return rules.per_minute is not None and not turn.tap and not stops(turn)
 
 
 class Quota:
-    """What was taken of each person in the last minute; one per process."""
+    """Counts the turns of each person in the last minute; one per process."""
 
     def __init__(self, storage: MemoryStorage | RedisStorage) -> None:
         self._limiter = MovingWindowRateLimiter(storage)
 
     def is_used_up(self, channel: str, person: str, per_minute: int) -> bool:
-        """Whether so many turns were booked within the last minute. Raises redis.RedisError."""
+        """Return whether the maximum of turns was counted within the last minute. Raises redis.RedisError."""
         return not self._limiter.test(RateLimitItemPerMinute(per_minute), channel, digest(person))
 
     def book(self, channel: str, person: str, per_minute: int) -> None:
-        """One more was taken. Raises redis.RedisError."""
+        """Count one more turn. Raises redis.RedisError."""
         self._limiter.hit(RateLimitItemPerMinute(per_minute), channel, digest(person))
 
 
 def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
-    """The quota of all processes that share this Redis, over the connections of its client."""
+    """Return the quota of all processes that share this Redis, over the connections of its client."""
     return Quota(RedisStorage(url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"))
 
 
 def memory_quota() -> Quota:
-    """The quota of one process."""
+    """Return the quota of one process."""
     return Quota(MemoryStorage())

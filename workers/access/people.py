@@ -1,4 +1,4 @@
-"""People: whom operators approved or blocked on a channel, and strangers who wait for them with a code."""
+"""People: whom operators approved or blocked on a channel, and unknown senders who wait for approval with a code."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from redis import Redis
 
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX, Connections
-from sayso.workers.access.rules import Standing, digest
+from sayso.workers.access.rules import OperatorDecision, digest
 
-#: What codes are made of: letters that nobody takes for another one, and without vowels, so that they are no words. A
-#: code is no id of any platform: those have digits.
+#: The letters of codes: none is easily mistaken for another, and without vowels they form no words. Ids of platforms
+#: contain digits, so no id is a code.
 LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 CODE_LENGTH = 8
-#: Seconds for which a code is good, and in which a stranger is told once.
+#: Seconds for which a code is valid, and within which an unknown sender is told once.
 WAIT_SECONDS = 3600
-#: Strangers of one channel who may wait at once; beyond, no further one gets a code.
+#: Unknown senders of one channel who may wait at once; beyond that none gets a code.
 MAX_WAITING = 100
 #: Ids that may be approved or blocked on one channel.
 MAX_PEOPLE = 10_000
 
 
 class UnknownPerson(Exception):
-    """Raised when an operator names a code that is not waiting, or somebody about whom nothing is kept."""
+    """Raised when an operator names a code that is not waiting, or a person about whom nothing is stored."""
 
 
 class TooManyPeople(Exception):
-    """Raised when a channel has as many approved and blocked ids as are kept."""
+    """Raised when a channel has the maximum of approved and blocked ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A stranger with a code: their ids, their own first, the name their platform told, and where to tell them."""
+    """An unknown sender with a code: their ids, the user id first, the name on their platform, and where to reply."""
 
     ids: tuple[str, ...]
     name: str
@@ -51,7 +51,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ListedPerson:
-    """Somebody about whom an operator decided, at Unix seconds `at`."""
+    """A person whom an operator approved or blocked, at Unix seconds `at`."""
 
     ids: tuple[str, ...]
     state: Literal["approved", "blocked"]
@@ -60,95 +60,95 @@ class ListedPerson:
 
 
 class People(Protocol):
-    """What the door knows of people. Ids are as the channel's rules spell them."""
+    """What access control knows of people. Ids are in the form of the channel's rules."""
 
-    def standing(self, channel: str, ids: Sequence[str]) -> Standing:
-        """What an operator decided about whoever has these ids: blocked, if any of them is."""
+    def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
+        """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
 
-    def code(self, channel: str, stranger: Waiting) -> str:
-        """The code of a stranger, the same one for as long as it is good; "" while too many wait."""
+    def code(self, channel: str, sender: Waiting) -> str:
+        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
 
-    def was_told(self, channel: str, name: str) -> bool:
-        """Whether a stranger was told within the hour."""
+    def was_notified(self, channel: str, name: str) -> bool:
+        """Return whether an unknown sender was told within the last hour."""
 
-    def note_told(self, channel: str, name: str) -> None:
-        """They were told now."""
+    def record_notified(self, channel: str, name: str) -> None:
+        """Record that an unknown sender was told now."""
 
 
 class AccessList(Protocol):
-    """What is kept of people for operators."""
+    """What is stored of people, for operators."""
 
     def people(self, channel: str) -> list[ListedPerson]:
-        """Everybody who is approved or blocked, the newest first."""
+        """Return everybody who is approved or blocked, the newest first."""
 
     def waiting(self, channel: str) -> list[Waiting]:
-        """Strangers whose codes are good, the newest first."""
+        """Return the unknown senders with a valid code, the newest first."""
 
     def keep(self, channel: str, person: ListedPerson) -> None:
-        """Note a decision under each of their ids; they wait no longer. Raises TooManyPeople."""
+        """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
-        """Keep nothing of these ids."""
+        """Delete everything about these ids."""
 
 
 def new_code() -> str:
-    """A code that nobody guesses."""
+    """Return a code that cannot be guessed."""
     return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
 
 
 def looks_like_a_code(word: str) -> bool:
-    """Whether it can only be a code."""
+    """Return whether a word can only be a code."""
     return len(word) == CODE_LENGTH and set(word.upper()) <= set(LETTERS)
 
 
 class Register:
-    """What an operator decides about people, named by their code or one of their ids, over what a book keeps."""
+    """Applies an operator's decisions about people, who are named by their code or one of their ids."""
 
-    def __init__(self, book: AccessList) -> None:
-        self._book = book
+    def __init__(self, access_list: AccessList) -> None:
+        self._access_list = access_list
 
     def approve(self, channel: str, who: str) -> Waiting | None:
-        """Let somebody in; whoever waited, to be told. Raises UnknownPerson, TooManyPeople."""
+        """Approve a person. Return who waited, so that they can be told. Raises UnknownPerson, TooManyPeople."""
         return self._decide(channel, who, "approved")
 
     def block(self, channel: str, who: str) -> None:
-        """Keep somebody out. Raises UnknownPerson, TooManyPeople."""
+        """Block a person. Raises UnknownPerson, TooManyPeople."""
         self._decide(channel, who, "blocked")
 
     def forget(self, channel: str, who: str) -> None:
-        """Keep nothing of somebody. Raises UnknownPerson."""
-        waits, known = self._found(channel, who)
-        if not (waits or known):
+        """Delete everything about a person. Raises UnknownPerson."""
+        waiting, known = self._find(channel, who)
+        if not (waiting or known):
             raise UnknownPerson(f"nothing is kept of {who!r} on {channel}")
-        self._book.drop(channel, _ids(waits, known))
+        self._access_list.drop(channel, _ids(waiting, known))
 
     def _decide(self, channel: str, who: str, state: Literal["approved", "blocked"]) -> Waiting | None:
-        waits, known = self._found(channel, who)
-        if looks_like_a_code(who) and not (waits or known):
+        waiting, known = self._find(channel, who)
+        if looks_like_a_code(who) and not (waiting or known):
             raise UnknownPerson(f"nobody waits on {channel} with the code {who!r}: a code is good for an hour")
-        name = waits.name if waits else known[0].name if known else ""
-        self._book.keep(channel, ListedPerson(_ids(waits, known) or (who,), state, name))
-        return waits
+        name = waiting.name if waiting else known[0].name if known else ""
+        self._access_list.keep(channel, ListedPerson(_ids(waiting, known) or (who,), state, name))
+        return waiting
 
-    def _found(self, channel: str, who: str) -> tuple[Waiting | None, list[ListedPerson]]:
-        """Whoever waits with this code or id, and all that is kept of people with one of their ids."""
+    def _find(self, channel: str, who: str) -> tuple[Waiting | None, list[ListedPerson]]:
+        """Return who waits with this code or id, and all listed people that share one of their ids."""
         code = who.upper().encode("utf-8", "replace")
-        waits = None
-        for each in self._book.waiting(channel):  # all are looked at, and take as long
+        waiting = None
+        for each in self._access_list.waiting(channel):  # all are compared, in constant time
             if hmac.compare_digest(each.code.encode(), code) or who in each.ids:
-                waits = each
-        mine = {who, *(waits.ids if waits else ())}
-        return waits, [person for person in self._book.people(channel) if not mine.isdisjoint(person.ids)]
+                waiting = each
+        mine = {who, *(waiting.ids if waiting else ())}
+        return waiting, [person for person in self._access_list.people(channel) if not mine.isdisjoint(person.ids)]
 
 
-def _ids(waits: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
-    """All ids of somebody: those they wait with, and those that were decided about before."""
-    found = [*(waits.ids if waits else ()), *(name for person in known for name in person.ids)]
+def _ids(waiting: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
+    """Return all ids of a person: those they wait with, and those of earlier decisions."""
+    found = [*(waiting.ids if waiting else ()), *(name for person in known for name in person.ids)]
     return tuple(dict.fromkeys(found))
 
 
-#: The code of whoever waits already; else a new one, while there is room. Whose hour is over is forgotten. KEYS: those
-#: who wait. ARGV: id, code, record, most, seconds. An entry is: Unix seconds, code, record.
+#: Return the code of a sender who waits already; else store a new one, while there is room. Expired codes are deleted.
+#: KEYS: those who wait. ARGV: id, code, record, most, seconds. An entry is: Unix seconds, code, record.
 _CODE = """
 local now, count, mine = tonumber(redis.call('TIME')[1]), 0, nil
 local every = redis.call('HGETALL', KEYS[1])
@@ -168,8 +168,8 @@ redis.call('EXPIRE', KEYS[1], ARGV[5])
 return ARGV[2]
 """
 
-#: What was decided about somebody, and when, under each of their ids; they wait no longer. KEYS: people, those who
-#: wait. ARGV: most, state, name and ids as JSON, ids...
+#: Store a decision and its time under each id of a person, who then waits no longer. KEYS: people, those who wait.
+#: ARGV: most, state, name and ids as JSON, ids...
 _KEEP = """
 local new = 0
 for i = 3, #ARGV do new = new + 1 - redis.call('HEXISTS', KEYS[1], ARGV[i]) end
@@ -182,7 +182,7 @@ end
 return 'ok'
 """
 
-#: Nothing is kept of these ids. KEYS: people, those who wait. ARGV: ids...
+#: Delete these ids. KEYS: people, those who wait. ARGV: ids...
 _DROP = """
 redis.call('HDEL', KEYS[1], unpack(ARGV))
 redis.call('HDEL', KEYS[2], unpack(ARGV))
@@ -191,56 +191,60 @@ return 'ok'
 
 
 class RedisPeople:
-    """People and Book in Redis: decisions until they are forgotten, strangers for their hour."""
+    """People and AccessList in Redis: decisions until they are deleted, unknown senders for an hour."""
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX, new_code: Callable[[], str] = new_code) -> None:
         self._connections = Connections.of(client)
         self._prefix = prefix
         self._new_code = new_code
 
-    def standing(self, channel: str, ids: Sequence[str]) -> Standing:
-        """What an operator decided, in one question. Raises redis.RedisError."""
+    def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
+        """Return what an operator decided about a person with these ids: blocked, if any of the ids is. Raises
+        redis.RedisError.
+        """
         kept = self._connections.ask("HMGET", self._key("people", channel), *ids) if ids else []
         states = {_person(entry).state for entry in kept if entry}
         return "blocked" if "blocked" in states else "approved" if states else ""
 
-    def code(self, channel: str, stranger: Waiting) -> str:
-        """The code of a stranger. Raises redis.RedisError."""
-        record = json.dumps({**asdict(stranger), "code": "", "at": 0})
-        key, own = self._key("waiting", channel), stranger.ids[0]
+    def code(self, channel: str, sender: Waiting) -> str:
+        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait. Raises
+        redis.RedisError.
+        """
+        record = json.dumps({**asdict(sender), "code": "", "at": 0})
+        key, own = self._key("waiting", channel), sender.ids[0]
         given = (own, self._new_code(), record, MAX_WAITING, WAIT_SECONDS)
         return str(self._connections.ask("EVAL", _CODE, 1, key, *given))
 
-    def was_told(self, channel: str, name: str) -> bool:
-        """Whether a stranger was told within the hour. Raises redis.RedisError."""
+    def was_notified(self, channel: str, name: str) -> bool:
+        """Return whether an unknown sender was told within the last hour. Raises redis.RedisError."""
         return bool(self._connections.ask("EXISTS", self._told(channel, name)))
 
-    def note_told(self, channel: str, name: str) -> None:
-        """They were told now. Raises redis.RedisError."""
+    def record_notified(self, channel: str, name: str) -> None:
+        """Record that an unknown sender was told now. Raises redis.RedisError."""
         self._connections.ask("SET", self._told(channel, name), 1, "EX", WAIT_SECONDS)
 
     def people(self, channel: str) -> list[ListedPerson]:
-        """Everybody who is approved or blocked. Raises redis.RedisError."""
+        """Return everybody who is approved or blocked, the newest first. Raises redis.RedisError."""
         kept = self._connections.ask("HVALS", self._key("people", channel))
         found = {person.ids: person for person in map(_person, kept)}
         return sorted(found.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
-        """Strangers whose codes are good. Raises redis.RedisError."""
+        """Return the unknown senders with a valid code, the newest first. Raises redis.RedisError."""
         now = int(self._connections.ask("TIME")[0])
         found = map(_waiting, self._connections.ask("HVALS", self._key("waiting", channel)))
         good = [each for each in found if each.at + WAIT_SECONDS > now]
         return sorted(good, key=lambda each: (-each.at, each.ids))
 
     def keep(self, channel: str, person: ListedPerson) -> None:
-        """Note a decision. Raises TooManyPeople, redis.RedisError."""
+        """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
         what = json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
         keys = (self._key("people", channel), self._key("waiting", channel))
         if self._connections.ask("EVAL", _KEEP, 2, *keys, MAX_PEOPLE, what, *person.ids) == "full":
             raise TooManyPeople(_full(channel))
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
-        """Keep nothing of these ids. Raises redis.RedisError."""
+        """Delete everything about these ids. Raises redis.RedisError."""
         self._connections.ask("EVAL", _DROP, 2, self._key("people", channel), self._key("waiting", channel), *ids)
 
     def _key(self, kind: str, channel: str) -> str:
@@ -274,7 +278,7 @@ class _Channel:
 
 
 class MemoryPeople:
-    """People and Book of one process, on its own clock."""
+    """People and AccessList of one process, by its own clock."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time, new_code: Callable[[], str] = new_code) -> None:
         self._clock = clock
@@ -282,49 +286,49 @@ class MemoryPeople:
         self._channels: dict[str, _Channel] = {}
         self._lock = threading.Lock()
 
-    def standing(self, channel: str, ids: Sequence[str]) -> Standing:
-        """What an operator decided."""
+    def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
+        """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
         known = self._of(channel).people
         states = {known[name].state for name in ids if name in known}
         return "blocked" if "blocked" in states else "approved" if states else ""
 
-    def code(self, channel: str, stranger: Waiting) -> str:
-        """The code of a stranger."""
+    def code(self, channel: str, sender: Waiting) -> str:
+        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
         with self._lock:
-            waiting = self._good(channel)
-            own = stranger.ids[0]
+            waiting = self._unexpired(channel)
+            own = sender.ids[0]
             if own not in waiting and len(waiting) >= MAX_WAITING:
                 return ""
-            return waiting.setdefault(own, replace(stranger, code=self._new_code(), at=self._clock())).code
+            return waiting.setdefault(own, replace(sender, code=self._new_code(), at=self._clock())).code
 
-    def was_told(self, channel: str, name: str) -> bool:
-        """Whether a stranger was told within the hour."""
+    def was_notified(self, channel: str, name: str) -> bool:
+        """Return whether an unknown sender was told within the last hour."""
         return self._clock() - self._of(channel).told.get(name, float("-inf")) < WAIT_SECONDS
 
-    def note_told(self, channel: str, name: str) -> None:
-        """They were told now; whose hour is over is forgotten."""
+    def record_notified(self, channel: str, name: str) -> None:
+        """Record that an unknown sender was told now."""
         now, told = self._clock(), self._of(channel).told
         with self._lock:
             self._of(channel).told = {each: at for each, at in told.items() if now - at < WAIT_SECONDS} | {name: now}
 
     def people(self, channel: str) -> list[ListedPerson]:
-        """Everybody who is approved or blocked."""
+        """Return everybody who is approved or blocked, the newest first."""
         found = {person.ids: person for person in self._of(channel).people.values()}
         return sorted(found.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
-        """Strangers whose codes are good."""
+        """Return the unknown senders with a valid code, the newest first."""
         with self._lock:
-            return sorted(self._good(channel).values(), key=lambda each: (-each.at, each.ids))
+            return sorted(self._unexpired(channel).values(), key=lambda each: (-each.at, each.ids))
 
-    def _good(self, channel: str) -> dict[str, Waiting]:
-        """Those who wait, without those whose hour is over."""
+    def _unexpired(self, channel: str) -> dict[str, Waiting]:
+        """Return who waits, without those whose hour is over."""
         kept, now = self._of(channel), self._clock()
         kept.waiting = {name: each for name, each in kept.waiting.items() if each.at + WAIT_SECONDS > now}
         return kept.waiting
 
     def keep(self, channel: str, person: ListedPerson) -> None:
-        """Note a decision. Raises TooManyPeople."""
+        """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
         kept = self._of(channel)
         with self._lock:
             if len(kept.people.keys() | set(person.ids)) > MAX_PEOPLE:
@@ -334,7 +338,7 @@ class MemoryPeople:
                 kept.waiting.pop(name, None)
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
-        """Keep nothing of these ids."""
+        """Delete everything about these ids."""
         kept = self._of(channel)
         with self._lock:
             for name in ids:

@@ -1,141 +1,370 @@
-"""A Redis that came back with less than it acknowledged is halted; resume."""
+"""DataLossGuard: halt a Redis that came back with fewer writes than it had acknowledged.
+
+Every script that writes increments a counter in Redis, the watermark (key `tide`), and every process remembers the
+highest value it has seen. A Redis that restarts with a lower value has lost acknowledged writes: it was restarted on an
+old file, a replica that lagged was promoted, or it was emptied. To go on would give out numbers of turns, replies and
+leases a second time. So the process that notices writes a halt into that Redis, and all scripts refuse until an
+operator runs `sayso redis resume`.
+
+An answer is compared only with what was known before the question was sent, so connections that race each other,
+restarts that lose nothing, processes that start or end, and clocks raise no alarm.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.connection import Connection
+from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import RESUMED, SHARDS, LuaScripts
-from sayso.workers.mailbox import LUA
-from sayso.workers.redis.client import HaltReason, ServerState, Watermark, keys_of
-
-#: How far beyond all that a server knows, and that anybody remembers of it, its numbers go on: more than any counter
-#: rises between two resumes.
-STRIDE = 1_000_000_000
-
-
-#: Names that a server's identity may have: those under which processes remember it.
-MAX_IDS = 8
-
-
-#: Keys that a server looks at per SCAN.
-LOOK = 1000
-
-
-_KEY = re.compile(r"\{(\d{1,2})\}:(lane|pending):(.+)", re.DOTALL)
-
-
-_LIFT = """
--- Go on. KEYS: tide, founded, halted. ARGV: names of the identity, tide, why it was halted.
-if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 0 end
-redis.call('SET', KEYS[2], ARGV[1])
-if tonumber(redis.call('GET', KEYS[1]) or '0') < tonumber(ARGV[2]) then redis.call('SET', KEYS[1], ARGV[2]) end
-redis.call('DEL', KEYS[3])
-return 1
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What was done before a server went on: lanes whose numbers were raised, replies that go out marked as perhaps
-    repeated, actions that nobody may decide any more.
-    """
-
-    halt: HaltReason
-    lanes: int
-    replies: int
-    actions: int
-
-
-def halt_of(client: Redis, *, prefix: str = PREFIX) -> HaltReason | None:
-    """Why a server is halted, None when it is not. Raises redis.RedisError."""
-    text = client.get(keys_of(prefix)[2])
-    return HaltReason.read(str(text)) if text else None
-
-
-def resume(client: Redis, *, prefix: str = PREFIX) -> Resumed | None:
-    """Let a halted server go on; None when it is not halted (any more). Killed anywhere, it is run again.
-
-    Raises redis.RedisError.
-    """
-    found = ServerState.of(client.mget(keys_of(prefix)))
-    if not found.halted:
-        return None
-    halt = HaltReason.read(found.halted)
-    floor = max(halt.remembered, found.n) + STRIDE
-    try:
-        done = _prepare(LuaScripts(client, LUA, prefix=prefix), client, floor, prefix)
-    except ResponseError as exc:
-        if str(exc).startswith(RESUMED):  # by somebody else, at the same time
-            return None
-        raise
-    ids = list(dict.fromkeys([*([halt.id] if halt.id else []), *found.ids]))[:MAX_IDS]
-    client.eval(_LIFT, 3, *keys_of(prefix), " ".join(ids), floor, found.halted)
-    return Resumed(halt, *done)
-
-
-def _prepare(scripts: LuaScripts, client: Redis, floor: int, prefix: str) -> tuple[int, int, int]:
-    """Shards first: what is begun from then on is beyond the floor, too."""
-    for shard in range(SHARDS):
-        scripts.on_shard("resume_shard", shard, floor)
-    lanes = replies = actions = 0
-    for key in client.scan_iter(match=f"{prefix}{{*", count=LOOK):
-        found = _KEY.fullmatch(str(key).removeprefix(prefix))
-        if found and found[2] == "lane":
-            replies += scripts.evaluate("resume_conversation", int(found[1]), found[3], floor)
-            lanes += 1
-        elif found:
-            actions += scripts.on_shard("resume_action", int(found[1]), found[3])
-    return lanes, replies, actions
-
+from sayso.pending.redis.client import PREFIX, Connections
+from sayso.pending.redis.scripts import CURE, Halted
 
 log = logging.getLogger(__name__)
 
-
+#: Seconds between two checks: a server that loses less than its writes of this time may go unnoticed.
+LOOK_SECONDS = 0.25
+#: Seconds between two writes to the data folder.
+KEEP_SECONDS = 1.0
+#: Changes of the watermark that a process remembers with their times: about ten busy minutes.
+MOMENTS = 2400
 #: The file's name in the data folder.
 FILE = "tide.json"
+#: Server addresses that are remembered at most; the oldest is dropped.
+MAX_ADDRESSES = 32
+_HALT = """
+-- Halt this server if it still has a lower watermark than was seen. KEYS: tide (the watermark), founded (the
+-- identities), halted. ARGV: identity, watermark, halt as JSON. The first halt stays when this is sent again.
+local known = ' ' .. (redis.call('GET', KEYS[2]) or '') .. ' '
+local same = string.find(known, ' ' .. ARGV[1] .. ' ', 1, true)
+if same and tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[3], ARGV[3], 'NX')
+return 1
+"""
+
+Command = tuple[str | int, ...]
+#: A dialog with a server: yields commands, is sent the answers.
+Dialog = Generator[Command, Any, None]
 
 
-#: Servers that are remembered at most; the one noted longest ago goes.
-MAX_PLACES = 32
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The identity of a server and its watermark."""
+
+    id: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What a server says of itself: its identities, its watermark, and why it is halted, "" if it is not."""
+
+    ids: tuple[str, ...] = ()
+    n: int = 0
+    halted: str = ""
+
+    @classmethod
+    def of(cls, answers: Sequence[Any]) -> ServerState:
+        """Return the state from the answers to the keys of `keys_of`."""
+        tide, founded, halted = (str(answer or "") for answer in answers)
+        return cls(tuple(founded.split()), int(tide) if tide.isdigit() else 0, halted)
+
+    def forgot(self, known: Watermark | None) -> bool:
+        """Return whether the server knows less than was seen before. A server without any writes has
+        forgotten nothing.
+        """
+        if known is None or known.n == 0:
+            return False
+        return known.id not in self.ids or self.n < known.n
+
+
+@dataclass(frozen=True, slots=True)
+class HaltReason:
+    """Why a server is halted: the identity and watermark that were seen, the watermark it has now, and how many seconds
+    of work it lost, if known.
+    """
+
+    id: str
+    remembered: int
+    found: int
+    seconds: float | None = None
+
+    @classmethod
+    def read(cls, text: str) -> HaltReason:
+        """Parse the halt of a server. Of a damaged halt nothing is known but that it is there."""
+        try:
+            said = json.loads(text)
+            seconds = None if said["seconds"] is None else float(said["seconds"])
+            return cls(str(said["id"]), int(said["remembered"]), int(said["found"]), seconds)
+        except (ValueError, TypeError, KeyError):
+            return cls("", 0, 0)
+
+    def __str__(self) -> str:
+        if not self.found:
+            return f"everything it knew is gone ({self.remembered:,} steps)"
+        missing = f"{self.remembered - self.found:,} of {self.remembered:,} steps are missing"
+        return missing if self.seconds is None else f"{missing}, about the last {self.seconds:.1f} s of them"
+
+
+class WatermarkStore(Protocol):
+    """Remembers watermarks across restarts."""
+
+    def read(self) -> Mapping[str, Watermark]:
+        """Return the last watermark of each server address; empty when nothing can be read."""
+
+    def keep(self, address: str, watermark: Watermark) -> None:
+        """Store the watermark of a server address. A failure is no error."""
 
 
 class WatermarkFile:
-    """One small JSON file, shared by all processes on a folder. It is replaced as a whole, and never goes back."""
+    """A small JSON file with watermarks, shared by all processes on a folder. It is replaced as a whole; numbers only
+    rise.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> Mapping[str, Watermark]:
-        """The last mark of each place. A file that is missing or damaged remembers nothing."""
+        """Return the last watermark of each server address. A missing or damaged file counts as empty."""
         try:
             found = json.loads(self._path.read_text())
-            return {str(place): Watermark(str(mark["id"]), int(mark["n"])) for place, mark in found.items()}
+            return {str(address): Watermark(str(each["id"]), int(each["n"])) for address, each in found.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
-            log.warning("tide.not_remembered", extra={"reason": type(exc).__name__})
+            log.warning("watermark.not_read", extra={"reason": type(exc).__name__})
             return {}
 
-    def keep(self, place: str, mark: Watermark) -> None:
-        """Note a mark, unless another process noted a higher one."""
-        marks = dict(self.read())
-        before = marks.pop(place, None)
-        marks[place] = max(before, mark, key=lambda each: each.n) if before and before.id == mark.id else mark
-        kept = {name: asdict(marks[name]) for name in list(marks)[-MAX_PLACES:]}
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+    def keep(self, address: str, watermark: Watermark) -> None:
+        """Store a watermark, unless another process stored a higher one."""
+        watermarks = dict(self.read())
+        before = watermarks.pop(address, None)
+        if before and before.id == watermark.id and before.n > watermark.n:
+            watermark = before
+        watermarks[address] = watermark
+        stored = {name: asdict(watermarks[name]) for name in list(watermarks)[-MAX_ADDRESSES:]}
+        new_file = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(kept))
-            beside.replace(self._path)
+            new_file.write_text(json.dumps(stored))
+            new_file.replace(self._path)
         except OSError as exc:
-            log.warning("tide.not_kept", extra={"reason": type(exc).__name__})
+            log.warning("watermark.not_stored", extra={"reason": type(exc).__name__})
+
+
+class NoWatermarkStore:
+    """Remembers nothing."""
+
+    def read(self) -> Mapping[str, Watermark]:
+        """Return nothing."""
+        return {}
+
+    def keep(self, address: str, watermark: Watermark) -> None:
+        """Do nothing."""
+
+
+class DataLossGuard:
+    """The watermark of one server as this process knows it; one per process and server, for all connections."""
+
+    def __init__(
+        self,
+        client: Redis,
+        store: WatermarkStore | None = None,
+        *,
+        prefix: str = PREFIX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._store = store or NoWatermarkStore()
+        self._address = address_of(client)
+        self._keys = keys_of(prefix)
+        self._clock = clock
+        self._stored = dict(self._store.read())
+        self._known = self._stored.get(self._address)
+        self._stored_at = float("-inf")
+        self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS)
+        self._halt = ""
+        self._refusing = False
+        self._learning = threading.Lock()
+        self._watching = 0
+
+    @property
+    def known(self) -> Watermark | None:
+        """Return the highest watermark this process has seen, None before the first."""
+        return self._known
+
+    @property
+    def trouble(self) -> str:
+        """Return why this server is halted, in words for its operator; "" when it is not."""
+        return CURE if self._halt or self._refusing else ""
+
+    def guard(self, client: Redis) -> None:
+        """Check the watermark first on every connection that this client, or its event loop's wire, makes
+        from now on.
+        """
+        client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
+        connections = Connections.of(client)
+        connections.before = self.refuse
+        if connections.wire:
+            connections.wire.greeting = self.dialog
+
+    def refuse(self) -> None:
+        """Raise Halted if this server has lost writes and the halt could not be written to it."""
+        if self._refusing:
+            raise Halted
+
+    def greet(self, connection: Connection) -> None:
+        """Check the watermark on a new connection. Raises redis.RedisError: the connection must not be used."""
+        connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py's own
+
+        def ask(*command: str | int) -> Any:
+            connection.send_command(*command)  # type: ignore[no-untyped-call]  # redis-py's own
+            return connection.read_response()
+
+        run_dialog(self.dialog(), ask)
+
+    def look(self) -> None:
+        """Check the server's watermark, and give it an identity if it has none. Raises redis.RedisError."""
+        run_dialog(self.dialog(creates_identity=True), self._client.execute_command)
+        self._store_watermark()
+
+    def dialog(self, *, creates_identity: bool = False) -> Dialog:
+        """Yield the commands that check a server, and receive their answers. Raises redis.RedisError: do not use it.
+
+        With `creates_identity`, a server without an identity is given one: it was checked to be fit before.
+        """
+        known = self._known  # what is learned from here on may be newer than the answer
+        state = ServerState.of((yield ("MGET", *self._keys)))
+        if state.halted:
+            self._note_halt(state.halted)
+            return
+        known = known or self._remembered(state)
+        if state.forgot(known) and known:
+            yield from self._write_halt(known, state)
+            return
+        if creates_identity and not state.ids:
+            yield ("SET", self._keys[1], secrets.token_hex(8), "NX")
+            state = ServerState.of((yield ("MGET", *self._keys)))
+        self._learn(state)
+
+    def watch(self) -> None:
+        """Check again and again in the background for the life of this process. A second call does nothing."""
+        with self._learning:
+            if self._watching == os.getpid():  # a thread does not survive a fork
+                return
+            self._watching = os.getpid()
+        threading.Thread(target=self._watch, name="data-loss-guard", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                self.look()
+            except RedisError:  # away: the callers of Redis notice it themselves
+                pass
+            except Exception:
+                # Nothing would restart this thread.
+                log.exception("watermark.check_failed")
+            time.sleep(LOOK_SECONDS)
+
+    def _remembered(self, state: ServerState) -> Watermark | None:
+        """Return the watermark that was stored for this server before this process began, at whatever address."""
+        watermarks = [watermark for watermark in self._stored.values() if watermark.id in state.ids]
+        return max(watermarks, key=lambda watermark: watermark.n, default=None)
+
+    def _write_halt(self, known: Watermark, state: ServerState) -> Dialog:
+        """Write the halt into the server. Until that succeeds, this process refuses by itself."""
+        same = known.id in state.ids
+        halt = HaltReason(known.id, known.n, state.n if same else 0, self._seconds_since(state.n) if same else None)
+        try:
+            done = yield ("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, json.dumps(asdict(halt)))
+        except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
+            raise
+        except ResponseError as exc:
+            self._refusing = True
+            log.error("redis.not_halted", extra={"reason": str(exc)})
+            raise Halted from exc
+        if not done:  # resumed meanwhile: the next check will show it
+            return
+        self._refusing = False
+        log.error("redis.rolled_back", extra=self._extra(halt) | {"advice": CURE})
+        self._halt = json.dumps(asdict(halt))
+
+    def _note_halt(self, text: str) -> None:
+        self._refusing = False
+        if not self._halt:
+            log.error("redis.halted", extra=self._extra(HaltReason.read(text)) | {"advice": CURE})
+        self._halt = text
+
+    def _extra(self, halt: HaltReason) -> dict[str, Any]:
+        seconds = "unknown" if halt.seconds is None else f"{halt.seconds:.1f}"
+        return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
+
+    def _learn(self, state: ServerState) -> None:
+        with self._learning:
+            known = self._known
+            if state.ids and (known is None or known.id not in state.ids):
+                self._known = Watermark(state.ids[0], state.n)
+            elif known and state.n > known.n:
+                self._known = replace(known, n=state.n)
+            if known != self._known:
+                self._moments.append((self._clock(), state.n))
+        self._refusing = False
+        if self._halt:
+            log.warning("redis.resumed")
+            self._halt = ""
+
+    def _seconds_since(self, n: int) -> float | None:
+        """Return how long this server went on after its watermark was `n`, as far as this process saw it."""
+        with self._learning:
+            moments = list(self._moments)
+        if not moments or moments[0][1] > n:
+            return None
+        last, _ = moments[-1]
+        return last - next((at for at, seen in moments if seen > n), last) + LOOK_SECONDS
+
+    def _store_watermark(self) -> None:
+        """Store the watermark where it survives this process."""
+        known = self._known
+        if known is None or self._stored.get(self._address) == known or self._clock() - self._stored_at < KEEP_SECONDS:
+            return
+        self._stored_at = self._clock()
+        self._stored[self._address] = known
+        self._store.keep(self._address, known)
+
+
+def keys_of(prefix: str = PREFIX) -> tuple[str, str, str]:
+    """Return the keys of a server's watermark, of its identities, and of its halt."""
+    return f"{prefix}tide", f"{prefix}founded", f"{prefix}halted"
+
+
+def address_of(client: Redis) -> str:
+    """Return the address of a client's server, without its password."""
+    where = client.connection_pool.connection_kwargs
+    host = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+    return f"{host}/{where.get('db', 0)}"
+
+
+def run_dialog(dialog: Dialog, ask: Callable[..., Any]) -> None:
+    """Run a dialog over a function that sends commands. Raises what `ask` and the dialog raise."""
+    try:
+        command = next(dialog)
+        while True:
+            try:
+                answer = ask(*command)
+            except RedisError as exc:
+                command = dialog.throw(exc)
+            else:
+                command = dialog.send(answer)
+    except StopIteration:
+        return

@@ -1,7 +1,7 @@
-"""Deployment: which bot uses a deployment name on a Redis, so that no second one shares its keys and queue.
+"""Deployment: claim a deployment name on a Redis, so that no second bot shares its keys and queue.
 
-Two bots under one name take each other's turns off the queue. Every process claims the name of its bot at start. A
-claim is refused while workers of a bot with other secret keys, or with none of its channels, are alive.
+Two bots under one name would take each other's turns off the queue. Every process claims the name of its bot at start.
+A claim is refused while workers of a bot with other secret keys, or with none of its channels, are alive.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from redis import Redis
 from sayso.pending.redis.client import PREFIX, RedisUnfit
 from sayso.workers.recovery import GONE_SECONDS
 
-#: Digits of the digest that stands for a secret key or an account.
+#: Digits of the digest of a secret key or an account.
 _DIGITS = 16
-
 _CLAIM = """
--- Claim a deployment name. KEYS: the record, signs of life of the workers. ARGV: the claim as JSON, own worker's name
--- or '', seconds after which a silent worker is gone. Returns the record in the way, or ''.
+-- Claim a deployment name. KEYS: the record, heartbeats of the workers. ARGV: the claim as JSON, own worker's name
+-- or '', seconds after which a silent worker is gone. Returns the record that prevents it, or ''.
 local before = redis.call('GET', KEYS[1])
 local mine = cjson.decode(ARGV[1])
 local function shares(one, other)
@@ -48,16 +47,15 @@ return ''
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One bot's claim to a deployment name. `channels` are its channels by name, each with what tells it from another
-    of that name: its platform and account.
-    """
+    """One bot's claim to a deployment name. `channels` are its channels by name, each with its platform and account."""
 
     name: str
     keys: Sequence[str] = field(repr=False)
     channels: Mapping[str, str]
 
     def claim(self, client: Redis, *, prefix: str = PREFIX, worker: str = "") -> None:
-        """Take the name, or share it with processes of the same bot. `worker` is this process's own sign of life.
+        """Take the name, or share it with processes of the same bot. `worker` is the name of this process's own
+        heartbeat.
 
         Raises RedisUnfit while workers of another bot use it, redis.RedisError.
         """

@@ -1,8 +1,8 @@
-"""Books: what RQ shall know of the jobs that a worker runs, written for many of them at once.
+"""JobRegistry: record in RQ's keys which jobs a worker runs, for many jobs at once.
 
-A job that has come and gone between two entries leaves nothing; one that takes its time is registered as RQ registers
-its own, so that `rq info`, dashboards and the clean-up of abandoned jobs see it. RQ would ask some fifteen commands for
-each, every one packed and read by itself: an eighth of what a turn costs a worker.
+A job that begins and ends between two writes leaves no trace; a longer one is registered as RQ registers its own, so
+that `rq info`, dashboards and the clean-up of abandoned jobs see it. RQ itself would send some fifteen commands per
+job: an eighth of what a turn costs a worker.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from sayso.channels.redaction import redact
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which jobs gather for one entry.
+#: Seconds in which jobs are collected for one write.
 GATHER_SECONDS = 0.05
 #: Seconds between two heartbeats of the worker and of what it runs.
 BEAT_SECONDS = 15.0
-
 _ASK = """
 local refused = {}
 local function ask(...)
@@ -43,7 +42,8 @@ end
 local on_their_way, started, executions = unpack(KEYS)
 """
 _REGISTER = (
-    "-- As RQ's `prepare_execution` and `prepare_for_execution`, for many jobs, which are on their way no more.\n"
+    "-- Register many jobs, as RQ's `prepare_execution` and `prepare_for_execution` do, and take them off RQ's\n"
+    "-- intermediate queue.\n"
     "-- ARGV: worker, now in seconds and as jobs have it, TTL, when that ends; then job and execution of each."
     + _ASK
     + """
@@ -90,13 +90,13 @@ return refused
 
 
 class Stopped(Exception):
-    """How a job ends that RQ was told to stop: it is kept among the stopped ones, not among the failed."""
+    """The error of a job that RQ was told to stop: RQ keeps it among the stopped jobs, not among the failed ones."""
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A job under way or over, and what has been written of it. Until it is `written`, its execution may be in Redis or
-    not: the answer may have been lost.
+    """A job that runs or has ended, and what has been written about it. Until it is `written`, its execution may be in
+    Redis or not: the answer may have been lost.
     """
 
     job: Job
@@ -107,7 +107,7 @@ class _Entry:
 
 
 class JobRegistry:
-    """Lives as long as its worker, on a thread of its own. What cannot be written now is written later."""
+    """Writes on a thread of its own for the life of its worker. What cannot be written now is written later."""
 
     def __init__(self, worker: BaseWorker, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._worker = worker
@@ -117,27 +117,27 @@ class JobRegistry:
         self._entries: dict[str, _Entry] = {}
         self._changed = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="sayso-books", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="sayso-job-registry", daemon=True)
 
     def open(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is left, and end."""
+        """Write what is left, and end the thread."""
         self._closing.set()
         self._changed.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
     def begun(self, job: Job) -> None:
-        """A job was taken from the queue and is under way."""
+        """Record that a job was taken from the queue and runs."""
         with self._lock:
             self._entries[job.id] = _Entry(job)
         self._changed.set()
 
     def ended(self, job: Job, error: BaseException | None = None) -> None:
-        """A job is over; with an error, RQ keeps it among the failed ones."""
+        """Record that a job has ended; with an error, RQ keeps it among the failed ones."""
         with self._lock:
             entry = self._entries.setdefault(job.id, _Entry(job))
             entry.over, entry.error = True, error
@@ -151,7 +151,7 @@ class JobRegistry:
         self._try(self._write)
 
     def _write_down(self) -> None:
-        """What changed, and, however much that is, a heartbeat when it is due."""
+        """Write what changed, and a heartbeat when it is due, however much there is to write."""
         self._try(self._write)
         if self._clock() - self._beaten >= BEAT_SECONDS and self._try(self._beat):
             self._beaten = self._clock()
@@ -160,9 +160,9 @@ class JobRegistry:
         try:
             write()
         except RedisError as exc:
-            log.warning("books.redis_away", extra={"reason": type(exc).__name__})
+            log.warning("job_registry.redis_away", extra={"reason": type(exc).__name__})
         except Exception:
-            log.exception("books.failed")  # the thread goes on: without it the worker looks dead to RQ
+            log.exception("job_registry.failed")  # the thread goes on: without it the worker looks dead to RQ
         else:
             return True
         self._closing.wait(1.0)
@@ -170,7 +170,7 @@ class JobRegistry:
         return False
 
     def _write(self) -> None:
-        """Everything since the last entry, in one pipeline."""
+        """Write everything since the last time, in one pipeline."""
         with self._lock:
             entries = list(self._entries.values())
         over = [entry for entry in entries if entry.over]
@@ -188,7 +188,7 @@ class JobRegistry:
             self._forget(entry)
 
     def _register(self, entries: list[_Entry], pipe: Any) -> None:
-        """Said again when the answer is lost: an execution keeps its id."""
+        """Register jobs. Sent again when the answer is lost: an execution keeps its id."""
         if not entries:
             return
         worker, at = self._worker, now()
@@ -198,7 +198,7 @@ class JobRegistry:
         pipe.eval(_REGISTER, 3, *self._keys, worker.name, *times, *ids)
 
     def _execution(self, entry: _Entry) -> Execution:
-        """The execution of a job that begins; whoever reads of it may tell us at once to stop it."""
+        """Return the execution of a job. RQ may be told to stop it as soon as it is visible."""
         if entry.execution is None:
             worker, job = self._worker, entry.job
             execution = Execution(uuid4().hex, job.id, job.connection, worker.name)
@@ -208,13 +208,13 @@ class JobRegistry:
         return entry.execution
 
     def _dismiss(self, entries: list[_Entry], pipe: Any) -> None:
-        """Our jobs leave no result behind: they carry an id, and the conversation has the rest."""
+        """Remove jobs. They leave no result: they carry an id, and the conversation has the rest."""
         if entries:
             pipe.eval(_DISMISS, 3, *self._keys, *(part for entry in entries for part in _over(entry)))
 
     @property
     def _keys(self) -> tuple[str, str, str]:
-        """RQ's list of jobs that were taken from its queue, its set of those that run, and the worker's executions."""
+        """Return RQ's list of jobs taken from its queue, its set of running jobs, and the worker's executions."""
         worker = self._worker
         (queue,) = worker.queues
         return (
@@ -238,7 +238,7 @@ class JobRegistry:
             self._entries.pop(entry.job.id, None)
 
     def _fail(self, entry: _Entry, error: BaseException) -> None:
-        """RQ's own way of filing a failure: the failed ones, or, if somebody stopped it, the stopped ones."""
+        """Store a failure as RQ does: among the failed jobs or, if the job was told to stop, among the stopped ones."""
         words = redact("".join(traceback.format_exception(error)))
         worker, job = self._worker, entry.job
         # RQ reads this where it files; nothing else of ours does.
@@ -248,10 +248,10 @@ class JobRegistry:
         except RedisError:
             raise
         except Exception:
-            log.exception("books.not_filed", extra={"job": job.id})
+            log.exception("job_registry.not_filed", extra={"job": job.id})
 
     def _beat(self) -> None:
-        """Say that the worker lives, and what it runs with it."""
+        """Send the heartbeat of the worker and of what it runs."""
         worker = self._worker
         executions = list(worker.executions.values())
         with worker.connection.pipeline() as pipe:
@@ -275,16 +275,16 @@ def _state(running: int) -> WorkerStatus:
 
 
 def _over(entry: _Entry) -> tuple[str, str, str, str]:
-    """A job that is over, as the script takes it."""
+    """Return the arguments for a job that has ended, as the script takes them."""
     execution = entry.execution.id if entry.execution else ""
     return entry.job.id, execution, "1" if entry.written else "0", "0" if entry.error is None else "1"
 
 
 def _report(answers: Iterable[Any]) -> None:
-    """What Redis refuses, such as a key of RQ's that somebody filled with something else, it would refuse again."""
+    """Log what Redis refuses, such as a key of RQ that holds something else: it would refuse it again."""
     for answer in answers:
         if isinstance(answer, Exception):
-            log.error("books.refused", extra={"reason": type(answer).__name__})
+            log.error("job_registry.refused", extra={"reason": type(answer).__name__})
         elif isinstance(answer, list):  # of a script: what was refused within it
             for refusal in answer:
-                log.error("books.refused", extra={"reason": str(refusal).partition(" ")[0]})
+                log.error("job_registry.refused", extra={"reason": str(refusal).partition(" ")[0]})

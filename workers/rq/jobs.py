@@ -1,4 +1,4 @@
-"""Queue: the RQ queue that wakes workers. Its jobs carry a conversation's id and nothing else."""
+"""The RQ queue that wakes workers. Its jobs carry a conversation's id and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import secrets
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -22,32 +22,32 @@ from rq.utils import now
 
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
-#: The one function our workers run.
+#: The one function that our workers run.
 DRAIN = "sayso.config.wiring.rq_entry.drain"
-#: What the ids of urgent jobs begin with: they are put at the front of the queue, and may take a worker's last places.
+#: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
 FIRST = "first-"
-#: Seconds after which RQ gives a drain up; a turn has its own, shorter limit.
+#: Seconds after which RQ cancels a job; a turn has its own, shorter limit.
 JOB_TIMEOUT = 600
-
-#: What RQ's data begins with; JSON never does.
+#: The first byte of RQ's compressed data; JSON never begins with it.
 _COMPRESSED = b"x"
 _CONVERSATION = re.compile(r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}")
 
 
 class ForbiddenJob(Exception):
-    """Raised when the queue holds a job that we did not put there."""
+    """Raised when the queue holds a job that Sayso did not create."""
 
 
 class SaysoJob(Job):
-    """A job that can only be ours: the drain function, one conversation id, no callbacks, no web hooks.
+    """A job that Sayso created: its one function, one conversation id, no callbacks, no webhooks.
 
-    Whoever can write to Redis can name any function in a job, so JSON alone is no defence.
+    Anybody who can write to Redis can name any function in a job, so JSON alone is no defense.
     """
 
     def read(self, origin: str, data: bytes | None, timeout: bytes | None, failure_ttl: bytes | None) -> None:
-        """Take what running it needs; RQ's `restore` reads dates and much else, and takes as long as a turn's script.
+        """Read the fields that running the job needs. RQ's `restore` parses much more, and takes as long as a turn's
+        script.
 
-        Raises NoSuchJobError without data, and ValueError, TypeError or zlib.error for what is none.
+        Raises NoSuchJobError without data, and ValueError, TypeError or zlib.error for invalid data.
         """
         if not data:
             raise NoSuchJobError(f"job {self.id!r} has no data")
@@ -58,7 +58,7 @@ class SaysoJob(Job):
 
     @property
     def conversation(self) -> str:
-        """The conversation to drain. Raises ForbiddenJob for any other function or for arguments that are no ids."""
+        """Return the conversation to process. Raises ForbiddenJob for any other function or argument."""
         ours = self.func_name == DRAIN and self.instance is None and not self.kwargs
         args = self.args if isinstance(self.args, list | tuple) else ()
         if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
@@ -67,26 +67,26 @@ class SaysoJob(Job):
 
     @property
     def func(self) -> Any:
-        """The drain function. Raises ForbiddenJob where `conversation` does."""
+        """Return the function. Raises ForbiddenJob as `conversation` does."""
         return super().func if self.conversation else None
 
     @property
     def success_callback(self) -> None:
-        """No callback, whatever the hash names."""
+        """Return none, whatever the job's hash names."""
         return
 
     @property
     def failure_callback(self) -> None:
-        """No callback, whatever the hash names."""
+        """Return none, whatever the job's hash names."""
         return
 
     @property
     def stopped_callback(self) -> None:
-        """No callback, whatever the hash names."""
+        """Return none, whatever the job's hash names."""
         return
 
     def send_webhooks(self, *_: Any, **__: Any) -> None:
-        """No web hooks, whatever the hash names."""
+        """Send none, whatever the job's hash names."""
 
 
 def is_suspended(connection: Redis) -> bool:
@@ -95,21 +95,23 @@ def is_suspended(connection: Redis) -> bool:
 
 
 class WakeUps:
-    """Makes the RQ job that drains a conversation, as RQ itself would write it, for the accept script to store.
+    """Creates the RQ job that processes a conversation, as RQ would write it, for the accept script to store.
 
-    RQ writes one job when this is made. What differs from job to job is put in by hand: RQ takes longer over a job than
-    everything else takes over a webhook.
+    RQ writes one job when this object is created, and each job is a copy with other values: RQ takes longer for a job
+    than everything else takes for a webhook.
     """
 
     def __init__(self, connection: Redis, name: str = QUEUE) -> None:
-        #: What job keys begin with, and queue key: what `Reaper` finds jobs by.
+        #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
         self.queue = (Job.redis_job_namespace_prefix, Queue(name, connection=connection).key)
         job = make_job(connection, "drain", "", name)
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
         self._call = job.data.partition(b'""')
 
     def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
-        """What job keys begin with, queue key, key of RQ's set of queues, job id, then the job's hash by fields."""
+        """Return prefix of job keys, queue key, key of RQ's set of queues, job id, then the job's hash
+        field by field.
+        """
         job_id, at = f"drain-{secrets.token_hex(8)}", _rq_time()
         before, _, after = self._call
         fields = self._fields | {
@@ -118,26 +120,24 @@ class WakeUps:
             "description": f"drain {conversation}",
             "enqueued_at": at,
         }
-        return [*self.queue, Queue.redis_queues_keys, job_id, *_flat(fields)]
+        return [*self.queue, Queue.redis_queues_keys, job_id, *chain.from_iterable(fields.items())]
 
 
 def _rq_time() -> str:
-    """Now, as RQ's `utcformat` writes it with strftime, at ten times the cost."""
+    """Return the time now as RQ's `utcformat` writes it with strftime, at a tenth of its cost."""
     return datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def _as_zlib(data: bytes) -> bytes:
-    """What zlib reads as this data, fewer than 64 KB: one block as it is. Compressing begins with 256 KB of memory."""
+    """Return data of less than 64 KB in zlib's format, as one uncompressed block: compression needs 256 KB
+    of memory.
+    """
     size = len(data)
     return b"\x78\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + data + struct.pack(">I", zlib.adler32(data))
 
 
-def _flat(fields: Mapping[str, Any]) -> Iterable[Any]:
-    return chain.from_iterable(fields.items())
-
-
 def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:
-    """The job that drains a conversation, made by RQ and not stored."""
+    """Return the job that processes a conversation, created by RQ and not stored."""
     job: Job = SaysoJob.create(
         DRAIN,
         args=(conversation,),

@@ -1,4 +1,4 @@
-"""SaysoWorker on rq.BaseWorker."""
+"""SaysoWorker: an RQ worker that runs many conversations at once on one event loop, and the process around it."""
 
 from __future__ import annotations
 
@@ -36,26 +36,67 @@ from sayso.pending.concurrency import LoopThread, bound_threads, offload, stack_
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.redis.client import DataLossGuard
+from sayso.workers.redis.data_loss import DataLossGuard
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import FIRST, SaysoJob
 
 log = logging.getLogger(__name__)
 
-
-#: Seconds between two looks.
+#: Seconds between two checks of the loop.
 LOOK_SECONDS = 0.1
-
-
 #: Seconds without a sign of life after which the loop counts as blocked.
 BLOCKED_SECONDS = 0.5
+#: Blocks of this size and more are returned to the system when freed. Below: glibc's number for that setting.
+LARGE_BLOCK_BYTES = 1024 * 1024
+_M_MMAP_THRESHOLD = -3
+#: Seconds until a silent worker counts as gone for RQ.
+WORKER_TTL = 60
+#: Seconds between two removals of old files.
+SWEEP_SECONDS = 3600
+#: Seconds between RQ's own clean-ups of its registries.
+MAINTENANCE_INTERVAL = 60
+#: Seconds that the main thread waits for a job before it checks for a signal.
+WAIT_SECONDS = 1
+#: Seconds after which a Redis that does not answer counts as away. RQ's own 55 is longer than most grace periods.
+SILENT_SECONDS = 3
+#: Seconds between two looks for urgent jobs while only their places are free.
+FULL_SECONDS = 0.05
+#: Conversations that a new worker runs at once.
+FIRST_CONCURRENCY = 8
+#: Most jobs taken from the queue at once: other workers want some too.
+BATCH = 16
+#: Rounds of the loop that pass before the next batch is taken: a busy loop takes its time.
+ROUNDS = 8
+#: Seconds that cancelled conversations have to release their leases at the end of the grace period.
+CUT_SECONDS = 3.0
+#: Objects created and not yet freed until Python searches for unreachable cycles. A thousand turns in progress are
+#: none: at Python's own 700 the search takes a quarter of the time.
+COLLECT_EVERY = 100_000
+_TAKE = """
+-- Take jobs off RQ's queue, as its workers do, with the fields that running them needs. KEYS: queue, RQ's intermediate
+-- queue. ARGV: places for any job, places for urgent ones, prefix of urgent ids, a job taken already or ''.
+local taken = {}
+local function take(id)
+  local fields = redis.pcall('HMGET', 'rq:job:' .. id, 'data', 'timeout', 'failure_ttl')
+  taken[#taken + 1] = {id, fields.err and {false, false, false} or fields}
+end
+if ARGV[4] ~= '' then take(ARGV[4]) end
+while #taken < tonumber(ARGV[2]) do
+  local id = redis.call('LINDEX', KEYS[1], 0)
+  if not id then break end
+  if #taken >= tonumber(ARGV[1]) and string.sub(id, 1, #ARGV[3]) ~= ARGV[3] then break end
+  redis.call('LMOVE', KEYS[1], KEYS[2], 'LEFT', 'RIGHT')
+  take(id)
+end
+return taken
+"""
 
 
 class Watchdog:
-    """Lives as long as the loop it looks at, on a daemon thread of its own. One report per block, one when it is over.
+    """Reports an event loop that is blocked: once per block, and once when it is over. Runs in a daemon thread.
 
-    Only time in which it looked itself counts: in a process that was stopped, or on a laptop that slept, the loop was
-    not to blame.
+    Only time in which this thread itself ran counts: if the process was stopped, or the laptop slept, the loop is not
+    to blame.
     """
 
     def __init__(
@@ -77,17 +118,19 @@ class Watchdog:
         self._reported = False
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the thread."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self) -> None:
-        """One look: ask for a sign of life, or see for how long there was none. RuntimeError: the loop is closed."""
+        """Ask the loop for a sign of life, or measure how long there has been none. Raises RuntimeError: the loop is
+        closed.
+        """
         now = self._clock()
         self._waited += min(now - self._looked_at, 2 * LOOK_SECONDS)
         self._looked_at = now
@@ -100,7 +143,7 @@ class Watchdog:
 
     def _ask_again(self) -> None:
         if self._reported:
-            log.warning("loop.free_again", extra={"seconds": round(self._waited, 1)})
+            log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
         self._waited, self._reported = 0.0, False
         self._answered.clear()
         self._loop.soon(self._answered.set)
@@ -113,81 +156,9 @@ class Watchdog:
                 return
 
 
-#: Memory that is given back when it is free, in bytes, and glibc's number for that setting.
-LARGE_BLOCK_BYTES = 1024 * 1024
-
-
-_M_MMAP_THRESHOLD = -3
-
-
-#: Seconds until a silent worker counts as gone for RQ.
-WORKER_TTL = 60
-
-
-#: Seconds between two looks for old files.
-SWEEP_SECONDS = 3600
-
-
-#: Seconds between RQ's own clean-ups of its registries.
-MAINTENANCE_INTERVAL = 60
-
-
-#: Seconds that the main thread waits for a job before it looks up: how long a signal may go unheard.
-WAIT_SECONDS = 1
-
-
-#: Seconds after which a Redis that says nothing counts as away; RQ's own, 55, is longer than most graces.
-SILENT_SECONDS = 3
-
-
-#: Seconds between two looks for urgent jobs while only their places are free.
-FULL_SECONDS = 0.05
-
-
-#: What a worker holds when it begins.
-FIRST_HELD = 8
-
-
-#: Jobs taken from the queue in one go at most: other workers want some too.
-BATCH = 16
-
-
-#: Rounds of the loop for which a batch is looked at before the next one is taken: a loop that is busy takes its time.
-ROUNDS = 8
-
-
-#: Seconds that what is cut off at the end of the grace has to let its lanes go.
-CUT_SECONDS = 3.0
-
-
-#: Objects made and not yet dropped until Python looks for dead cycles. A thousand turns under way are none: at Python's
-#: own 700 it looks through them, and through every module, for a quarter of the time.
-COLLECT_EVERY = 100_000
-
-
-_TAKE = """
--- Take jobs off RQ's queue, as its workers do, with what running them needs. KEYS: queue, list of those on their way.
--- ARGV: places for all, places for urgent ones, their first letters, a job taken already or ''.
-local taken = {}
-local function take(id)
-  local fields = redis.pcall('HMGET', 'rq:job:' .. id, 'data', 'timeout', 'failure_ttl')
-  taken[#taken + 1] = {id, fields.err and {false, false, false} or fields}
-end
-if ARGV[4] ~= '' then take(ARGV[4]) end
-while #taken < tonumber(ARGV[2]) do
-  local id = redis.call('LINDEX', KEYS[1], 0)
-  if not id then break end
-  if #taken >= tonumber(ARGV[1]) and string.sub(id, 1, #ARGV[3]) ~= ARGV[3] then break end
-  redis.call('LMOVE', KEYS[1], KEYS[2], 'LEFT', 'RIGHT')
-  take(id)
-end
-return taken
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much a worker holds at once. `reserve` are places beyond `concurrency` that only urgent jobs may take.
+    """How many conversations a worker runs at once. `reserve` are places beyond `concurrency` for urgent jobs only.
 
     `grace_seconds` is how long it may go on with what it has begun when it is told to stop.
     """
@@ -197,15 +168,15 @@ class Capacity:
     grace_seconds: float = 20.0
 
     def after(self, seconds: float) -> int:
-        """How much a worker holds that is so old: twice as much each second, from a little.
+        """Return the concurrency of a worker of this age: it doubles each second, from a small number.
 
-        One that dies young takes few conversations with it, and what waited for it is shared with the others.
+        A worker that dies young takes few conversations with it, and waiting conversations are shared among workers.
         """
-        return int(min(self.concurrency, FIRST_HELD * 2 ** min(seconds, 30)))
+        return int(min(self.concurrency, FIRST_CONCURRENCY * 2 ** min(seconds, 30)))
 
 
 class SaysoWorker(BaseWorker):
-    """Runs `perform(conversation)` for each job, many at once, on `loop`. What is not our job is refused."""
+    """Runs `perform(conversation)` for each job, many at once, on `loop`. Jobs of any other kind are refused."""
 
     job_class = SaysoJob
 
@@ -226,45 +197,45 @@ class SaysoWorker(BaseWorker):
         self._loop = loop
         self._capacity = capacity
         self._on_stop = on_stop
-        self._books = JobRegistry(self)
-        self._taker = self.connection.register_script(_TAKE)
+        self._registry = JobRegistry(self)
+        self._take_script = self.connection.register_script(_TAKE)
         self._running: dict[str, Future[None]] = {}
-        self._ended_one = threading.Condition()
-        self._more: deque[SaysoJob] = deque()
+        self._job_ended = threading.Condition()
+        self._taken_jobs: deque[SaysoJob] = deque()
         #: Jobs that RQ was told to stop, until they have ended.
         self._stopped: set[str] = set()
         self._looked_for_suspension = float("-inf")
-        self._born = time.monotonic()
-        self._in_a_hurry = False
+        self._started_at = time.monotonic()
+        self._force_stopped = False
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal asked this worker to stop."""
+        """Return whether a signal asked this worker to stop."""
         return self._stop_signal.is_set()
 
     @property
     def connection_timeout(self) -> int:
-        """Seconds to wait for any answer of Redis: nothing that is asked here blocks for longer than WAIT_SECONDS."""
+        """Return the seconds to wait for any answer of Redis: no request here blocks for longer than WAIT_SECONDS."""
         return SILENT_SECONDS
 
     def bootstrap(self, *args: Any, **options: Any) -> None:
-        """Register, and begin the books."""
+        """Register, and start the job registry."""
         super().bootstrap(*args, **options)
-        self._books.open()
+        self._registry.open()
 
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[SaysoJob, Queue] | None:
-        """The next job; those taken with it wait for `execute_job`. None when it is time to stop, or, without a
-        timeout (RQ's burst), when there is nothing to do.
+        """Return the next job; those taken with it wait for `execute_job`. Return None when it is time to stop or,
+        without a timeout (RQ's burst), when there is nothing to do.
         """
         idle_since = time.monotonic()
         while not self._stop_requested:
             self.check_for_suspension(burst=timeout is None)  # RQ's own looks only when it has a job
-            taken = self._guarded(partial(self._wait_for_jobs, timeout is not None))
+            taken = self._ask_redis(partial(self._wait_for_jobs, timeout is not None))
             if taken:
-                self._more.extend(taken)
-                return self._more.popleft(), self.queues[0]
+                self._taken_jobs.extend(taken)
+                return self._taken_jobs.popleft(), self.queues[0]
             if timeout is None and not self._running:
                 return None
             if max_idle_time is not None and time.monotonic() - idle_since > max_idle_time:
@@ -272,48 +243,52 @@ class SaysoWorker(BaseWorker):
         return None
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Start the job, and those that were taken with it. They end by themselves."""
+        """Start the job, and those that were taken with it. This does not wait for their end."""
         self._start(cast("SaysoJob", job))
-        while self._more:
-            self._start(self._more.popleft())
-        self._catch_up()
+        while self._taken_jobs:
+            self._start(self._taken_jobs.popleft())
+        self._wait_for_loop()
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ's, when the books write it. The main thread needs none of its own."""
+        """Send RQ's heartbeat when the job registry writes it. The main thread sends none of its own."""
         if pipeline is not None:
             super().heartbeat(timeout, pipeline=pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """As RQ's, once a second."""
+        """Check as RQ does, once a second."""
         if time.monotonic() - self._looked_for_suspension > 1:
             self._looked_for_suspension = time.monotonic()
-            self._guarded(partial(super().check_for_suspension, burst))
+            self._ask_redis(partial(super().check_for_suspension, burst))
 
     def run_maintenance_tasks(self) -> None:
-        """As RQ's. Redis may be away, and what somebody else has put into RQ's keys may be anything."""
+        """Run RQ's tasks. Redis may be away, and RQ's keys may hold anything that others wrote."""
         try:
-            self._guarded(super().run_maintenance_tasks)
+            self._ask_redis(super().run_maintenance_tasks)
         except Exception:
             log.exception("worker.maintenance_failed")
             self.last_cleaned_at = now()  # type: ignore[assignment]  # RQ's own has no type
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
-        """Seconds until an execution without a heartbeat counts as abandoned: an id is lost with it, and no turn."""
+        """Return the seconds until an execution without a heartbeat counts as abandoned: that loses an id,
+        and no turn.
+        """
         return WORKER_TTL + 30
 
     def teardown(self) -> None:
-        """Let what runs come to its end, cut off what does not, say good-bye. Raises RedisError if nobody hears it."""
+        """Let running jobs end, cancel those that do not in time, and unregister. Raises RedisError if Redis does not
+        answer.
+        """
         if self.stopping:
             self._on_stop()
-            self._say_when_told()
+            self._record_shutdown()
         futures = list(self._running.values())
-        _, late = wait(futures, timeout=0 if self._in_a_hurry else self._capacity.grace_seconds)
+        _, late = wait(futures, timeout=0 if self._force_stopped else self._capacity.grace_seconds)
         for future in late:
             future.cancel()
         if late:
             log.warning("worker.cut_off", extra={"jobs": len(late)})
             wait(late, timeout=CUT_SECONDS)
-        self._books.close()
+        self._registry.close()
         try:
             super().teardown()  # type: ignore[no-untyped-call]  # RQ's own
         except RedisError:
@@ -321,20 +296,22 @@ class SaysoWorker(BaseWorker):
             raise
 
     def request_stop(self, signum: Any, frame: Any) -> None:
-        """The signal's handler, also while the next worker of this process is not ready to hear it itself."""
+        """Handle the signal, also while the next worker of this process is not ready to handle it."""
         self._stop_signal.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]  # RQ's own
 
     def request_force_stop(self, signum: Any, frame: Any) -> None:
-        """As RQ's, on the second signal: no grace any more, whatever the main thread is at."""
+        """End without a grace period, on the second signal."""
         try:
             super().request_force_stop(signum, frame)
         except SystemExit:
-            self._in_a_hurry = True
+            self._force_stopped = True
             raise
 
     def handle_payload(self, message: Any) -> None:
-        """RQ's commands. Its `stop-job` knows one job a worker; and what is no command must not end the thread."""
+        """Handle RQ's commands. RQ's own `stop-job` knows one job per worker; and an invalid command must not end the
+        thread.
+        """
         try:
             payload = parse_payload(message)
             if payload["command"] == "stop-job":
@@ -342,10 +319,10 @@ class SaysoWorker(BaseWorker):
             else:
                 handle_command(self, payload)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            log.warning("worker.no_command", extra={"reason": type(exc).__name__})
+            log.warning("worker.invalid_command", extra={"reason": type(exc).__name__})
 
     def request_stop_execution(self, execution_id: str) -> None:
-        """RQ's command to stop one job: its turn is cut off, and whoever is next tries it once more."""
+        """Stop one job on RQ's command: its turn is cancelled, and the next worker tries it once more."""
         execution = self.executions.get(execution_id)
         if execution:
             self._stop(execution.job_id)
@@ -355,26 +332,26 @@ class SaysoWorker(BaseWorker):
         if running is None:
             return
         self._stopped.add(job_id)
-        if not running.cancel():  # it has just ended by itself
+        if not running.cancel():  # it has just ended
             self._stopped.discard(job_id)
 
     def _install_signal_handlers(self) -> None:
         super()._install_signal_handlers()  # type: ignore[no-untyped-call]  # RQ's own
-        if self._stop_signal.is_set():  # before we could hear it ourselves
+        if self._stop_signal.is_set():  # the signal came before this worker was ready
             self._stop_requested = True
 
     def _shutdown(self) -> None:
-        """Called inside of the signal's handler: nothing is interrupted or asked of Redis here. The main thread looks
-        up every second.
+        """Note the stop. A signal handler calls this, so nothing is interrupted or sent to Redis here: the main thread
+        looks every second.
         """
         self._stop_requested = True
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """As RQ's, for whatever Redis answers: without this thread no job can be stopped from outside."""
-        log.warning("worker.commands_unheard", extra={"reason": type(exc).__name__})
+        """Log and retry, whatever Redis answers: without this thread no job can be stopped from outside."""
+        log.warning("worker.commands_unavailable", extra={"reason": type(exc).__name__})
         time.sleep(2.0)
 
-    def _say_when_told(self) -> None:
+    def _record_shutdown(self) -> None:
         with contextlib.suppress(RedisError):
             if self._shutdown_requested_date:
                 self.set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # RQ's own
@@ -383,83 +360,85 @@ class SaysoWorker(BaseWorker):
         self.heartbeat()
         if self.should_run_maintenance_tasks:
             self.run_maintenance_tasks()
-        room = self._room(patient)
+        room = self._free_places(patient)
         taken = self._take(room) if room[1] > 0 else []
         if taken or not patient or room[0] <= 0:
             return taken
         queue = self.queues[0]
-        moved = self.connection.blmove(queue.key, _on_their_way(queue), WAIT_SECONDS, "LEFT", "RIGHT")
+        moved = self.connection.blmove(queue.key, _intermediate_queue(queue), WAIT_SECONDS, "LEFT", "RIGHT")
         return self._take(room, moved) if moved else []
 
-    def _room(self, patient: bool) -> tuple[int, int]:
-        """Places for any job and for urgent ones; when there are none for all, after a short wait."""
-        most = self._capacity.after(time.monotonic() - self._born)
-        with self._ended_one:
+    def _free_places(self, patient: bool) -> tuple[int, int]:
+        """Return the free places for any job and for urgent ones; if there is none for any job, after a short wait."""
+        most = self._capacity.after(time.monotonic() - self._started_at)
+        with self._job_ended:
             if len(self._running) >= most or not patient:
-                self._ended_one.wait(FULL_SECONDS)
+                self._job_ended.wait(FULL_SECONDS)
             free = most - len(self._running)
         return min(free, BATCH), min(free + self._capacity.reserve, BATCH)
 
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
         queue = self.queues[0]
-        taken = self._taker([queue.key, _on_their_way(queue)], [*room, FIRST, moved])
+        taken = self._take_script([queue.key, _intermediate_queue(queue)], [*room, FIRST, moved])
         return [job for job_id, fields in taken if (job := self._job(job_id, fields))]
 
     def _job(self, job_id: bytes, fields: list[bytes | None]) -> SaysoJob | None:
-        """The job, if it is one: whoever can write to Redis can put anything into the queue."""
+        """Return the job, or None if it is none: anybody who can write to Redis can put anything into the queue."""
         try:
             job = SaysoJob(job_id.decode(), connection=self.connection, serializer=self.serializer)
         except (ValueError, TypeError):
-            self.connection.lrem(_on_their_way(self.queues[0]), 1, job_id)  # type: ignore[arg-type]  # Redis takes bytes
+            self.connection.lrem(_intermediate_queue(self.queues[0]), 1, job_id)  # type: ignore[arg-type]  # Redis takes bytes
             return None
         try:
             job.read(self.queues[0].name, *fields)
-        except Exception as exc:  # noqa: BLE001  # deleted meanwhile, or no job at all
+        except Exception as exc:  # noqa: BLE001  # deleted meanwhile, or no job
             if not isinstance(exc, NoSuchJobError):
                 log.error("job.unreadable", extra={"job": job.id, "reason": type(exc).__name__})
-            self._books.ended(job)
+            self._registry.ended(job)
             return None
         return job
 
     def _start(self, job: SaysoJob) -> None:
         if self._loop is None or self._perform is None:
             raise RuntimeError("a SaysoWorker that works needs `perform` and `loop`")
-        if job.id in self._running:  # put into the queue twice: one run does
+        if job.id in self._running:  # in the queue twice: one run is enough
             log.warning("job.doubled", extra={"job": job.id})
             return
         try:
             conversation = job.conversation
-        except Exception as exc:  # noqa: BLE001  # its data may be anything, and must not end the worker
+        except Exception as exc:  # noqa: BLE001  # its data may be anything and must not end the worker
             log.error("job.refused", extra={"job": job.id})
-            self._books.ended(job, exc)
+            self._registry.ended(job, exc)
             return
-        self._books.begun(job)
+        self._registry.begun(job)
         future = self._loop.submit(_in_time(partial(self._perform, conversation), job.timeout))
         self._running[job.id] = future
         future.add_done_callback(partial(self._ended, job))
 
     def _ended(self, job: SaysoJob, future: Future[None]) -> None:
-        """Called on the loop, or, when it is cut off, at once by who cuts it off: its coroutine may still clean up."""
+        """Record the end of a job. Called on the loop, or by the code that cancels the job, which may still
+        clean up.
+        """
         try:
             error = future.exception()
         except CancelledError:
             error = Stopped("on request") if job.id in self._stopped else None
         if error is not None:
             log.error("job.failed", extra={"job": job.id, "reason": type(error).__name__})
-        self._books.ended(job, error)
-        with self._ended_one:
+        self._registry.ended(job, error)
+        with self._job_ended:
             self._running.pop(job.id, None)
             self._stopped.discard(job.id)
-            self._ended_one.notify()
+            self._job_ended.notify()
 
-    def _catch_up(self) -> None:
-        """Wait until the loop has looked at what was started, among all else that it is at."""
+    def _wait_for_loop(self) -> None:
+        """Wait until the loop has run what was started, among its other work."""
         if self._loop is not None:
             with contextlib.suppress(TimeoutError):
                 self._loop.submit(_rounds_of_the_loop()).result(WAIT_SECONDS)
 
-    def _guarded(self, call: Callable[[], Any]) -> Any:
-        """What RQ asks of Redis between jobs. One that is away is no reason to let go of what runs."""
+    def _ask_redis(self, call: Callable[[], Any]) -> Any:
+        """Send a request of RQ between jobs. If Redis is away, log it and return None: running jobs go on."""
         try:
             return call()
         except RedisError as exc:
@@ -478,14 +457,15 @@ async def _rounds_of_the_loop() -> None:
         await asyncio.sleep(0)
 
 
-def _on_their_way(queue: Queue) -> str:
+def _intermediate_queue(queue: Queue) -> str:
     return str(IntermediateQueue.get_intermediate_queue_key(queue.key))
 
 
 def return_large_blocks() -> None:
-    """Have glibc give memory of 1 MB and more back to the system as soon as it is free.
+    """Have glibc return freed blocks of 1 MB and more to the system at once.
 
-    Otherwise each thread keeps what a large file took: with 40 files of 12 MB a worker grew by 199 MB instead of 102.
+    Otherwise each thread keeps the memory that a large file took: with 40 files of 12 MB a worker grew by 199 MB
+    instead of 102.
     """
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # another library than glibc
@@ -539,7 +519,7 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
         each.cancel()
     if said_good_bye:  # without Redis, silence says the same
         with contextlib.suppress(RedisError):
-            services.reaper.presence.leave()
+            services.reaper.heartbeat.leave()
     _close_models(services, loop)
     loop.close()
     services.close_tools()
@@ -571,7 +551,7 @@ def _background_work(services: WorkerServices) -> list[Coroutine[Any, Any, None]
 def _report_end(future: Future[None]) -> None:
     """Log that background work has ended. Each handles its own errors; an end would otherwise go unnoticed."""
     if not future.cancelled() and (error := future.exception()):
-        log.error("worker.half_dead", exc_info=error)
+        log.error("worker.background_ended", exc_info=error)
 
 
 def _close_models(services: WorkerServices, loop: LoopThread) -> None:

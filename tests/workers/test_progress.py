@@ -70,7 +70,7 @@ def kept(platform: Platform, until: asyncio.Event | None = None, queued=QUEUED, 
 def test_quick_turn_is_attended_once_and_told_nothing():
     """However quick: a tap waits for its acknowledgement."""
     platform = Platform(again=4.0)
-    kept(platform, still_after=SOON)
+    kept(platform, notice_after=SOON)
     assert (platform.attended, platform.sent) == (1, [])
 
 
@@ -91,7 +91,7 @@ def test_typing_is_repeated_while_the_turn_is_worked_on():
 def test_long_turn_is_told_of_once():
     """In a message of its own, which no delivery is named like."""
     platform = Platform()
-    kept(platform, platform.said, still_after=SOON)
+    kept(platform, platform.said, notice_after=SOON)
     (delivery,) = platform.sent
     assert (delivery.id, delivery.reply.text) == (f"{CHAT.id}#still1", ENGLISH.still_working())
 
@@ -101,14 +101,14 @@ def test_word_that_cannot_be_said_breaks_nothing(error):
     """Best effort."""
     platform = Platform()
     platform.errors = [error]
-    kept(platform, platform.said, still_after=SOON)
+    kept(platform, platform.said, notice_after=SOON)
     assert platform.sent == []
 
 
 def test_word_is_the_draft_where_there_is_one():
     """The answer takes its place."""
     platform, draft = Platform(), Word()
-    kept(platform, draft.said, draft=draft, still_after=SOON)
+    kept(platform, draft.said, draft=draft, notice_after=SOON)
     assert (draft.words, platform.sent) == ([ENGLISH.still_working()], [])
 
 
@@ -117,14 +117,14 @@ def test_word_beside_a_decision_is_a_message_of_its_own(field):
     """Its outcome takes the place of the question, not of a draft."""
     platform, draft = Platform(), Word()
     queued = replace(QUEUED, **{field: {"state": "shown"}})
-    kept(platform, platform.said, queued, draft=draft, still_after=SOON)
+    kept(platform, platform.said, queued, draft=draft, notice_after=SOON)
     assert (draft.words, len(platform.sent)) == ([], 1)
 
 
 def test_nothing_is_told_where_nobody_wants_it():
-    """`still_after: 0`."""
+    """`notice_after: 0`."""
     platform = Platform()
-    kept(platform, still_after=0.0)
+    kept(platform, notice_after=0.0)
     assert platform.sent == []
 
 

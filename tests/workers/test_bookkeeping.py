@@ -276,7 +276,7 @@ def test_failure_that_cannot_be_filed_is_forgotten(desk, monkeypatch, caplog):
     desk.books.ended(desk.begun(1), ValueError("broken"))
     desk.write()
     desk.write()
-    assert [record.message for record in caplog.records] == ["books.not_filed"]
+    assert [record.message for record in caplog.records] == ["job_registry.not_filed"]
     assert desk.books._entries == {}
 
 
@@ -287,7 +287,7 @@ def test_unexpected_error_does_not_end_the_books(desk, monkeypatch, caplog):
     desk.write()
     monkeypatch.undo()
     desk.books._closing.wait = lambda _: None
-    assert [record.message for record in caplog.records] == ["books.failed"]
+    assert [record.message for record in caplog.records] == ["job_registry.failed"]
     desk.write()
     assert desk.running() == ["drain-1"]
     desk.books.ended(job)

@@ -15,9 +15,16 @@ from sayso.pending.redis.client import Connections, connect
 from sayso.pending.redis.scripts import Halted, LuaScripts
 from sayso.pending.redis.wire import Wire
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.redis import client as tides
-from sayso.workers.redis.client import DataLossGuard, ServerState, Watermark, hold, keys_of
-from sayso.workers.redis.data_loss import MAX_PLACES, WatermarkFile
+from sayso.workers.redis import data_loss as tides
+from sayso.workers.redis.data_loss import (
+    MAX_ADDRESSES,
+    DataLossGuard,
+    ServerState,
+    Watermark,
+    WatermarkFile,
+    keys_of,
+    run_dialog,
+)
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
@@ -127,7 +134,7 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_u
     mailbox.accept(turn())
     tide.look()
     with pytest.raises(Halted):
-        hold(tide.talk(), answering([None, None, None], ResponseError("OOM")))
+        run_dialog(tide.dialog(), answering([None, None, None], ResponseError("OOM")))
     with pytest.raises(Halted):
         mailbox.accept(turn())
     assert "sayso redis resume" in tide.trouble
@@ -161,7 +168,7 @@ def test_notice_given_after_the_operator_went_on_halts_nothing(rig, tide):
     """Between the question and the note another process halted it, and it was resumed: the server judges again."""
     rig.accept(turn())
     tide.look()
-    talk = tide.talk()
+    talk = tide.dialog()
     next(talk)
     command = talk.send([None, None, None])
     assert rig.client.execute_command(*command) == 0
@@ -171,7 +178,7 @@ def test_notice_given_after_the_operator_went_on_halts_nothing(rig, tide):
 def test_answer_that_was_overtaken_halts_nothing(rig, tide):
     """One connection asks; before its answer is read, another is told of more."""
     rig.accept(turn())
-    talk = tide.talk()
+    talk = tide.dialog()
     answer = rig.client.execute_command(*next(talk))
     rig.accept(turn())
     tide.look()
@@ -190,7 +197,7 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
         for _ in range(30):
             mailbox.accept(turn())
             tide.look()
-            hold(tide.talk(), rig.client.execute_command)
+            run_dialog(tide.dialog(), rig.client.execute_command)
 
     threads = [threading.Thread(target=busy) for _ in range(6)]
     for thread in threads:
@@ -222,14 +229,14 @@ def test_replica_is_no_witness(rig, tide):
     rig.accept(turn())
     tide.look()
     with pytest.raises(ReadOnlyError):
-        hold(tide.talk(), answering([None, None, None], ReadOnlyError("read only")))
+        run_dialog(tide.dialog(), answering([None, None, None], ReadOnlyError("read only")))
     assert not tide.trouble
 
 
 def test_lost_connection_is_told_as_one(tide):
     """Who asks tries again, as ever."""
     with pytest.raises(RedisConnectionError):
-        hold(tide.talk(), answering(RedisConnectionError("gone")))
+        run_dialog(tide.dialog(), answering(RedisConnectionError("gone")))
     assert not tide.trouble
 
 
@@ -239,7 +246,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
     looks, counted = iter([RedisConnectionError("away"), ValueError("broken"), None, SystemExit()]), []
 
     def look() -> None:
-        counted.append(sum(thread.name == "tide" for thread in threading.enumerate()))
+        counted.append(sum(thread.name == "data-loss-guard" for thread in threading.enumerate()))
         error = next(looks)
         if error:
             raise error
@@ -249,7 +256,7 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
     tide.watch()
     tide.watch()
     for thread in threading.enumerate():
-        if thread.name == "tide":
+        if thread.name == "data-loss-guard":
             thread.join(10)
     assert counted == [1] * 4
 
@@ -293,9 +300,9 @@ def test_file_never_goes_back_and_stays_small(tmp_path):
     for n in (7, 5):
         notes.keep("here", Watermark("a", n))
     assert notes.read()["here"] == Watermark("a", 7)
-    for number in range(MAX_PLACES):
+    for number in range(MAX_ADDRESSES):
         notes.keep(f"place {number}", Watermark("b", 1))
-    assert len(notes.read()) == MAX_PLACES
+    assert len(notes.read()) == MAX_ADDRESSES
     assert "here" not in notes.read()
 
 

@@ -40,7 +40,7 @@ def worker(tmp_path):
 
 def buried(line: WorkerLock) -> list[str]:
     """Whom this one buries."""
-    return line.bury(lambda name: None)
+    return line.release_dead(lambda name: None)
 
 
 def test_killed_worker_is_buried_once(worker, tmp_path):
@@ -80,7 +80,7 @@ def test_what_cannot_be_settled_now_is_settled_later(worker, tmp_path):
     worker.wait()
     line = WorkerLock(tmp_path)
     with pytest.raises(ConnectionError):
-        line.bury(lambda name: (_ for _ in ()).throw(ConnectionError("away")))
+        line.release_dead(lambda name: (_ for _ in ()).throw(ConnectionError("away")))
     assert buried(line) == [worker.name]
 
 

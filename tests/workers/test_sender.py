@@ -105,7 +105,7 @@ class Post:
             self.rig.now += 1
             for room in self.rig.overdue():
                 self.work(room)
-            if not any(lane.busy for lane in self.rig.mailbox._lanes.values()):
+            if not any(lane.busy for lane in self.rig.mailbox._conversations.values()):
                 return
         raise AssertionError("something was never sent nor given up")
 
@@ -371,7 +371,7 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
     post.run_for(3600)
     assert len(post.platform.tries) == pytest.approx(60, abs=3)
     assert (post.platform.arrived, post.rig.dead()) == ([], 0)
-    assert [alert.words for alert in post.sender._alerts.of(["chat"])] == ["the token is wrong: set TOKEN"]
+    assert [alert.text for alert in post.sender._alerts.of(["chat"])] == ["the token is wrong: set TOKEN"]
     assert "channel.down" in caplog.messages
     post.platform.faults = iter(())
     post.run_for(120)
