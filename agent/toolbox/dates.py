@@ -20,13 +20,35 @@ from sayso.agent.tools.tool import Tool, tool
 
 #: Environment variable with the default time zone, such as Europe/Berlin. Without it, the server's zone is used.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
-
-
 #: Characters of the longest name.
 MAX_ZONE_CHARS = 60
-
-
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.IGNORECASE | re.ASCII)
+#: Characters of the longest time.
+MAX_TIME_CHARS = 40
+#: The largest number of years, days and so on by which a date is moved.
+MAX_SHIFT = 100_000_000
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_DAY_NAMES = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d", re.ASCII)
+#: An offset with 60 minutes or more, which Python accepts.
+_INVALID_OFFSET = re.compile(r"[+-]\d\d:?[6-9]\d", re.ASCII)
+_FORMATS = "write it like '2026-12-24', '2026-12-24T18:00', '2026-12-24T18:00+01:00', 'today', 'tomorrow' or 'now'"
+Clock = Callable[[], datetime]
+Time = Annotated[
+    str,
+    Field(
+        max_length=MAX_TIME_CHARS,
+        description="ISO 8601 such as '2026-12-24' or '2026-12-24T18:00+01:00', or 'today', 'tomorrow', 'now'",
+    ),
+]
+Zone = Annotated[
+    str,
+    Field(
+        max_length=MAX_ZONE_CHARS,
+        description="Such as 'Europe/Berlin', a city such as 'Tokyo', or an offset such as '+05:30'. Empty: our own",
+    ),
+]
+Shift = Annotated[int, Field(ge=-MAX_SHIFT, le=MAX_SHIFT, description="How many to add; negative goes back")]
 
 
 def parse_zone(name: str) -> tzinfo:
@@ -84,54 +106,6 @@ def _fold(name: str) -> str:
 def _hint(name: str) -> str:
     close = nearest(_fold(name), _zones())
     return f"did you mean {_zones()[close]!r}? " if close else ""
-
-
-#: Characters of the longest time.
-MAX_TIME_CHARS = 40
-
-
-#: The largest number of years, days and so on by which a date is moved.
-MAX_SHIFT = 100_000_000
-
-
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-
-_DAY_NAMES = {"yesterday": -1, "today": 0, "tomorrow": 1}
-
-
-_DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d", re.ASCII)
-
-
-#: An offset with 60 minutes or more, which Python accepts.
-_INVALID_OFFSET = re.compile(r"[+-]\d\d:?[6-9]\d", re.ASCII)
-
-
-_FORMATS = "write it like '2026-12-24', '2026-12-24T18:00', '2026-12-24T18:00+01:00', 'today', 'tomorrow' or 'now'"
-
-
-Clock = Callable[[], datetime]
-
-
-Time = Annotated[
-    str,
-    Field(
-        max_length=MAX_TIME_CHARS,
-        description="ISO 8601 such as '2026-12-24' or '2026-12-24T18:00+01:00', or 'today', 'tomorrow', 'now'",
-    ),
-]
-
-
-Zone = Annotated[
-    str,
-    Field(
-        max_length=MAX_ZONE_CHARS,
-        description="Such as 'Europe/Berlin', a city such as 'Tokyo', or an offset such as '+05:30'. Empty: our own",
-    ),
-]
-
-
-Shift = Annotated[int, Field(ge=-MAX_SHIFT, le=MAX_SHIFT, description="How many to add; negative goes back")]
 
 
 need("dates", "dateutil", "tzdata")

@@ -18,18 +18,34 @@ from sayso.agent.tools.tool import Tool, tool
 
 #: Bytes of the largest file that is read.
 MAX_FILE_BYTES = 2_000_000
-
-
 #: Characters of the longest name, folders included.
 MAX_NAME_CHARS = 300
-
-
 #: Files and folders that one call visits.
 MAX_WALKED = 5_000
-
-
 #: Characters that mean something else than a name to Windows, a shell or a terminal.
 _FORBIDDEN = frozenset('\\:*?"<>|~') | frozenset(map(chr, range(32))) | {"\x7f"}
+#: Files in one list.
+MAX_LISTED = 200
+#: Lines that one call reads.
+MAX_LINES = 500
+#: Characters that one call reads.
+MAX_READ_CHARS = 20_000
+#: Matching lines that one search returns.
+MAX_MATCHES = 50
+#: Characters shown of a matching line.
+MAX_LINE_CHARS = 200
+#: Bytes that one search reads.
+MAX_SEARCHED_BYTES = 20_000_000
+FilePath = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_NAME_CHARS,
+        description="The file's name as list_files shows it, such as 'reports/may.csv'",
+    ),
+]
+FolderName = Annotated[str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")]
+_READS_FILES = ToolMetadata(tags={ToolTag.FILE_SYSTEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,43 +152,6 @@ def _read(name: str, path: Path) -> bytes:
     return data
 
 
-#: Files in one list.
-MAX_LISTED = 200
-
-
-#: Lines that one call reads.
-MAX_LINES = 500
-
-
-#: Characters that one call reads.
-MAX_READ_CHARS = 20_000
-
-
-#: Matching lines that one search returns.
-MAX_MATCHES = 50
-
-
-#: Characters shown of a matching line.
-MAX_LINE_CHARS = 200
-
-
-#: Bytes that one search reads.
-MAX_SEARCHED_BYTES = 20_000_000
-
-
-FilePath = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=MAX_NAME_CHARS,
-        description="The file's name as list_files shows it, such as 'reports/may.csv'",
-    ),
-]
-
-
-FolderName = Annotated[str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")]
-
-
 def list_files(_folder: Folder, folder: FolderName = "") -> str:
     """Return the files and their sizes. Raises ValueError."""
     files = list(islice(_folder.walk(folder), MAX_LISTED + 1))
@@ -224,9 +203,6 @@ def search_files(
             continue
         matches += _matching_lines(name, text, wanted)
     return _write_matches(words, matches, skipped, complete=budget >= 0)
-
-
-_READS_FILES = ToolMetadata(tags={ToolTag.FILE_SYSTEM})
 
 
 _DESCRIPTIONS: Mapping[Callable[..., str], str] = {

@@ -1,20 +1,20 @@
-"""Platforms: Twilio, Telegram and Slack on one port, strict where they are strict, with a ledger of what arrived.
+"""Fakes of Twilio, Telegram and Slack on one port. They refuse what the platforms refuse, and record what they accept.
 
 In Python: `with FakePlatforms() as platforms: ...`. As a process:
 `python -m sayso.testing.platforms.fake_platforms --port 0`.
 
-Paths: /twilio/..., /telegram/..., /slack/... are the platforms. For whoever started them:
+The platforms answer below /twilio/..., /telegram/... and /slack/... Tests use:
 
-GET /ledger          what arrived, in order, normalised
-GET /calls           every other call
-GET /busiest         the most messages that each platform took within a second
+GET /ledger          the accepted messages, in order, normalized
+GET /calls           all other calls
+GET /busiest         the most messages that each platform accepted within a second
 GET /blobs/<sha256>  a file that arrived
-POST /script         {"platform", "error", "times", "seconds"}: what goes wrong with the next messages
-POST /rate           {"platform", "per_second"}: whatever is faster meets the platform's 429
-POST /close          {"platform": "twilio", "address"}: nobody wrote from there for 24 hours; POST /open: somebody did
-POST /arrive         {"platform": "twilio", "address", "body", "ago"}: a message of which no webhook tells
-POST /update         {"update"}: what a Telegram bot hears that asks for its updates
-POST /reset          all that arrived, was scripted, limited or closed is forgotten
+POST /script         {"platform", "error", "times", "seconds"}: how the next messages fail
+POST /rate           {"platform", "per_second"}: faster messages get the platform's 429
+POST /close          {"platform": "twilio", "address"}: close the 24-hour window of an address; POST /open opens it
+POST /arrive         {"platform": "twilio", "address", "body", "ago"}: a message without a webhook
+POST /update         {"update"}: an update for a Telegram bot that calls getUpdates
+POST /reset          remove all messages, scripted failures, limits and closed windows
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from sayso.testing.platforms.server import (
     FakeResponse,
     RecordedRequest,
     RequestLog,
-    json_answer,
+    json_response,
 )
 from sayso.testing.platforms.slack import FakeSlack
 from sayso.testing.platforms.telegram import FakeTelegram
 from sayso.testing.platforms.twilio import FakeTwilio
 
-#: Credentials the fakes accept, and the secrets their webhooks are signed with. No real platform knows them.
+#: Credentials that the fakes accept, and secrets that sign their webhooks. They are not valid on real platforms.
 TWILIO_ACCOUNT_SID = "AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
 TWILIO_AUTH_TOKEN = "test-auth-token-0123456789abcdef"
 TELEGRAM_TOKEN = "7000000001:AAtest-telegram-token-0123456789"
@@ -52,23 +52,23 @@ SLACK_SIGNING_SECRET = "slack-test-signing-secret"
 SLACK_CONFIG_TOKEN = "xoxe.xoxp-1-test-slack-config-token"
 
 
-#: Decides what goes wrong with one message: asked with the platform's name and the call.
-Trouble = Callable[[str, RecordedRequest], Failure | None]
+#: Returns the failure of one message, given the platform's name and the request.
+FailureSource = Callable[[str, RecordedRequest], Failure | None]
 
 
-def no_trouble(_: str, __: RecordedRequest) -> None:
-    """A platform that always works."""
+def no_failures(_: str, __: RecordedRequest) -> None:
+    """Return no failure."""
 
 
 class FakePlatforms:
     """All three platforms on one local port, from `with` to its end.
 
-    `trouble` is asked about every message that no failure is scripted for.
+    `failures` is called for every message without a scripted failure.
     """
 
-    def __init__(self, port: int = 0, *, trouble: Trouble = no_trouble) -> None:
+    def __init__(self, port: int = 0, *, failures: FailureSource = no_failures) -> None:
         self.ledger = RequestLog()
-        self._trouble = trouble
+        self._failures = failures
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.platforms = self
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -96,12 +96,12 @@ class FakePlatforms:
 
     @property
     def sent(self) -> list[dict[str, Any]]:
-        """What arrived, in order, normalised."""
+        """The accepted messages, in order, normalized."""
         return self.ledger.sent
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """Every other call: typing signs, acknowledged taps, created Contents."""
+        """All other calls: typing signs, acknowledged taps, created Contents."""
         return self.ledger.calls
 
     def script(self, platform: str, error: str, times: int = 1, seconds: float = 0.0) -> None:
@@ -113,37 +113,37 @@ class FakePlatforms:
         self.ledger.script(platform, error, times, seconds)
 
     def rate(self, platform: str, per_second: float) -> None:
-        """Refuse what is faster, as the platform does; 0.1 takes one message in ten seconds."""
+        """Refuse faster messages as the platform does; 0.1 is one message in ten seconds."""
         self.ledger.limit(platform, per_second)
 
     def close(self, platform: str, address: str, *, closed: bool = True) -> None:
-        """Close the window of an address, or open it. Raises ValueError for a platform that has none."""
+        """Close or open the 24-hour window of an address. Raises ValueError for a platform without windows."""
         fake = self.fakes.get(platform)
         if not isinstance(fake, FakeTwilio):
             raise ValueError(f"{platform!r} has no windows: only twilio has")
         (fake.closed.add if closed else fake.closed.discard)(address)
 
     def arrive(self, platform: str, address: str, body: str = "", ago: float = 0.0, sid: str = "") -> None:
-        """Somebody wrote so many seconds ago, and no webhook tells of it. Raises ValueError where no list would."""
+        """Add a message of so many seconds ago without a webhook. Raises ValueError for a platform without a list."""
         fake = self.fakes.get(platform)
         if not isinstance(fake, FakeTwilio):
             raise ValueError(f"{platform!r} has no list of messages: only twilio has")
-        fake.kept.arrive(address, body, ago=ago, sid=sid)
+        fake.inbound.arrive(address, body, ago=ago, sid=sid)
 
     def host(self, platform: str, data: bytes) -> str:
-        """Keep a file that a person sends. Returns what the webhook calls it: Twilio's or Slack's URL, a file_id."""
+        """Store a file that a person sends. Return its name in webhooks: a URL (Twilio, Slack) or a file_id."""
         return self.fakes[platform].host(data)
 
     def update(self, update: dict[str, Any]) -> None:
-        """Have something happen that the Telegram bot hears when it asks."""
+        """Add an update for the Telegram bot that calls getUpdates."""
         self.telegram.updates.add(update)
 
     def reset(self) -> None:
-        """Forget what arrived, and what was scripted, limited or closed."""
+        """Remove all messages, scripted failures, limits and closed windows."""
         self.ledger.reset()
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
-        """The answer to one HTTP request, None to hang up."""
+        """Return the response to one HTTP request, None to hang up."""
         prefix, _, rest = call.path.lstrip("/").partition("/")
         if prefix in self.fakes:
             return self._platform(prefix, call.at("/" + rest))
@@ -153,7 +153,7 @@ class FakePlatforms:
         fake = self.fakes[name]
         if not fake.sends(call):
             return fake.answer(call)
-        failure = self.ledger.next_failure(name) or self._trouble(name, call)
+        failure = self.ledger.next_failure(name) or self._failures(name, call)
         if (failure is None or failure.error in ("slow", "lost")) and not self.ledger.admits(name):
             return fake.failure("429")
         if failure is None:
@@ -168,18 +168,18 @@ class FakePlatforms:
 
     def _control(self, name: str, rest: str, call: RecordedRequest) -> FakeResponse:
         if name == "ledger":
-            return json_answer(self.sent)
+            return json_response(self.sent)
         if name == "calls":
-            return json_answer(self.calls)
+            return json_response(self.calls)
         if name == "busiest":
-            return json_answer(self.ledger.busiest())
+            return json_response(self.ledger.busiest())
         if name == "blobs" and rest in self.ledger.blobs:
             return FakeResponse(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
-        return self._order(name, call)
+        return self._command(name, call)
 
-    def _order(self, name: str, call: RecordedRequest) -> FakeResponse:
-        """Do what whoever started us asks. A typo must not pass as a quiet day."""
-        orders: dict[str, Callable[..., None]] = {
+    def _command(self, name: str, call: RecordedRequest) -> FakeResponse:
+        """Run a command of a test. An unknown one is an error, so that a typo does not pass unnoticed."""
+        commands: dict[str, Callable[..., None]] = {
             "script": self.script,
             "rate": self.rate,
             "close": self.close,
@@ -188,13 +188,13 @@ class FakePlatforms:
             "update": self.update,
             "reset": self.reset,
         }
-        if call.method != "POST" or name not in orders:
-            return json_answer({"error": f"unknown path {call.path!r}"}, 404)
+        if call.method != "POST" or name not in commands:
+            return json_response({"error": f"unknown path {call.path!r}"}, 404)
         try:
-            orders[name](**json.loads(call.body or b"{}"))
+            commands[name](**json.loads(call.body or b"{}"))
         except (ValueError, TypeError) as exc:
-            return json_answer({"error": str(exc)}, 400)
-        return json_answer(ACCEPTED)
+            return json_response({"error": str(exc)}, 400)
+        return json_response(ACCEPTED)
 
 
 class _Server(ThreadingHTTPServer):
@@ -202,7 +202,7 @@ class _Server(ThreadingHTTPServer):
     platforms: FakePlatforms
 
     def handle_error(self, *args: object) -> None:
-        """A client that hung up while we were slow is what the test asked for."""
+        """Ignore a client that hung up while we were slow: the test asked for it."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -233,11 +233,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_POST()
 
     def log_message(self, *args: object) -> None:
-        """Say nothing: paths hold tokens."""
+        """Log nothing: paths contain tokens."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve as a process: print the URL, then wait."""
+    """Run as a process: print the URL, then serve."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--port", type=int, default=0)
     platforms = FakePlatforms(parser.parse_args(arguments).port)

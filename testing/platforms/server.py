@@ -1,4 +1,4 @@
-"""What every fake platform is made of: calls, answers, scripted failures and the ledger of what arrived."""
+"""What all fake platforms share: requests, responses, scripted failures, and the ledger of accepted messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACCEPTED = {"ok": True}
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """One HTTP request. `path` has no prefix of ours."""
+    """One HTTP request. `path` is without the prefix of the platform."""
 
     method: str
     path: str
@@ -26,7 +26,7 @@ class RecordedRequest:
     body: bytes
 
     def at(self, path: str) -> RecordedRequest:
-        """The same call at another path."""
+        """Return the same request with another path."""
         return replace(self, path=path)
 
     @property
@@ -36,7 +36,7 @@ class RecordedRequest:
 
     @property
     def form(self) -> dict[str, list[str]]:
-        """Query and form fields, repeated ones kept."""
+        """The query and form fields, with all values of repeated ones."""
         fields: dict[str, list[str]] = {}
         pairs = parse_qsl(urlsplit(self.path).query, keep_blank_values=True)
         if "form-urlencoded" in self.headers.get("content-type", ""):
@@ -47,7 +47,7 @@ class RecordedRequest:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters from query, form, JSON or multipart; JSON hidden in a field is left alone."""
+        """The parameters from query, form, JSON or multipart. JSON inside a field is not parsed."""
         kind = self.headers.get("content-type", "")
         fields: dict[str, Any] = {name: values[-1] for name, values in self.form.items()}
         if "json" in kind:
@@ -78,31 +78,31 @@ class FormPart:
 
 def _part(chunk: bytes) -> FormPart:
     head, _, body = chunk.removeprefix(b"\r\n").partition(b"\r\n\r\n")
-    words = head.decode()
+    header = head.decode()
     return FormPart(
-        name=_field(words, r'name="([^"]*)"'),
-        filename=_field(words, r'filename="([^"]*)"'),
-        mime=_field(words, r"(?i)content-type: (\S+)"),
+        name=_field(header, r'name="([^"]*)"'),
+        filename=_field(header, r'filename="([^"]*)"'),
+        mime=_field(header, r"(?i)content-type: (\S+)"),
         body=body.removesuffix(b"\r\n"),
     )
 
 
-def _field(words: str, pattern: str) -> str:
-    match = re.search(pattern, words)
+def _field(header: str, pattern: str) -> str:
+    match = re.search(pattern, header)
     return match.group(1) if match else ""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeResponse:
-    """One HTTP answer."""
+    """One HTTP response."""
 
     status: int
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def json_answer(value: Any, status: int = 200, **headers: str) -> FakeResponse:
-    """An answer in JSON."""
+def json_response(value: Any, status: int = 200, **headers: str) -> FakeResponse:
+    """Return a JSON response."""
     names = {name.replace("_", "-"): content for name, content in headers.items()}
     return FakeResponse(status, json.dumps(value).encode(), {"Content-Type": "application/json", **names})
 
@@ -116,9 +116,9 @@ class Failure:
 
 
 class RequestLog:
-    """What arrived at all platforms, in order; safe to use from the servers' threads.
+    """Records what arrives at all platforms, in order. Safe to use from threads.
 
-    `kept` is what a platform knows besides: a webhook's address, for one. `clock` tells seconds that never go back.
+    `state` is what a platform stores besides, such as the URL of a webhook. `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -127,13 +127,13 @@ class RequestLog:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         with self._lock:
             self.sent: list[dict[str, Any]] = []
             self.calls: list[dict[str, Any]] = []
             self.blobs: dict[str, bytes] = {}
             self._seconds: Counter[tuple[str, int]] = Counter()
-            self.kept: dict[str, Any] = {}
+            self.state: dict[str, Any] = {}
             self._failures: dict[str, deque[Failure]] = {}
             self._rates: dict[str, float] = {}
             self._taken: dict[str, deque[float]] = {}
@@ -149,7 +149,7 @@ class RequestLog:
         media: dict[str, Any] | None = None,
         raw: Any = None,
     ) -> int:
-        """Note an accepted message. Returns its number, from 1."""
+        """Record an accepted message. Return its number, from 1."""
         entry = {
             "platform": platform,
             "chat": chat,
@@ -165,48 +165,48 @@ class RequestLog:
             return len(self.sent)
 
     def edit(self, number: int, *, text: str, buttons: list[dict[str, str]], raw: Any) -> None:
-        """Change a message; what it was before is the last of its `edits`."""
+        """Edit a message. Its previous content is appended to its `edits`."""
         with self._lock:
             entry = self.sent[number - 1]
             entry.setdefault("edits", []).append({name: entry[name] for name in ("text", "buttons", "raw")})
             entry.update(text=text, buttons=buttons, raw=raw)
 
     def busiest(self) -> dict[str, int]:
-        """The most messages that each platform took within a second of the clock."""
+        """Return the most messages that each platform accepted within one second of the clock."""
         with self._lock:
             return {name: count for (name, _), count in reversed(self._seconds.most_common())}
 
     def note(self, platform: str, method: str, params: Any) -> None:
-        """Note a call that sends no message."""
+        """Record a call that sends no message."""
         with self._lock:
             self.calls.append({"platform": platform, "method": method, "params": params})
 
     def keep(self, filename: str, mime: str, data: bytes) -> dict[str, Any]:
-        """Keep a file and describe it as the ledger shows it."""
+        """Store a file and return its description for the ledger."""
         digest = self.host(data)
         return {"filename": filename, "mime": mime, "size": len(data), "sha256": digest}
 
     def host(self, data: bytes) -> str:
-        """Keep the bytes. Returns their digest."""
+        """Store the bytes and return their SHA-256."""
         digest = hashlib.sha256(data).hexdigest()
         with self._lock:
             self.blobs[digest] = data
         return digest
 
     def script(self, platform: str, error: str, times: int, seconds: float) -> None:
-        """Line up failures for a platform."""
+        """Let the next `times` messages of a platform fail."""
         _check_platform(platform)
         with self._lock:
             self._failures.setdefault(platform, deque()).extend([Failure(error, seconds)] * times)
 
     def next_failure(self, platform: str) -> Failure | None:
-        """The failure the next message meets, if one is lined up."""
+        """Return the failure of the next message, if one is scripted."""
         with self._lock:
             waiting = self._failures.get(platform)
             return waiting.popleft() if waiting else None
 
     def limit(self, platform: str, per_second: float) -> None:
-        """Take so many messages of a platform within a second; 0.1 takes one in ten seconds."""
+        """Limit the messages per second of a platform; 0.1 is one in ten seconds."""
         _check_platform(platform)
         if per_second <= 0:
             raise ValueError(f"per_second is {per_second!r}: use a number above 0")
@@ -214,7 +214,7 @@ class RequestLog:
             self._rates[platform], self._taken[platform] = per_second, deque()
 
     def admits(self, platform: str) -> bool:
-        """Whether a message is within the platform's limit; only such a one counts."""
+        """Return whether a message is within the platform's limit. Refused messages do not count."""
         with self._lock:
             rate = self._rates.get(platform)
             if rate is None:
@@ -237,13 +237,13 @@ class Fake(Protocol):
     """One platform."""
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Whether this call sends a message: only those meet scripted failures."""
+        """Return whether this call sends a message. Only those can fail as scripted."""
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
-        """What the platform would say."""
+        """Return the answer of the platform."""
 
     def failure(self, error: str) -> FakeResponse:
-        """How the platform says this error."""
+        """Return an error as the platform words it."""
 
     def host(self, data: bytes) -> str:
-        """Keep a file that a person sent. Returns what webhooks call it: a URL or an id."""
+        """Store a file that a person sent. Return its name in webhooks: a URL or an id."""

@@ -1,4 +1,4 @@
-"""FakeSlack."""
+"""A fake of Slack's Web API: messages, files, reactions, scopes and app manifests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from urllib.parse import urlsplit
 from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
-from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_answer
+from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
 
 SlackPayload = dict[str, Any]
-
-
 _PAGE = "url"
-
-
-#: The part of Slack's schema that a bot of ours may meet: the longest text of each key, or its type. Those that end
-#: with "!" must be there.
+#: The part of Slack's manifest schema that our apps use: the longest text of each key, or its type. Keys that end with
+#: "!" are required.
 SCHEMA: SlackPayload = {
     "_metadata": {"major_version": int, "minor_version": int},
     "display_information!": {"name!": 35, "description": 140, "long_description": 4000, "background_color": 7},
@@ -45,44 +41,76 @@ SCHEMA: SlackPayload = {
         "token_rotation_enabled": bool,
     },
 }
-
-
-#: What each method takes besides the manifest.
+#: The parameters of each method besides the manifest.
 TAKES = {
     "apps.manifest.validate": ("manifest", "app_id"),
     "apps.manifest.create": ("manifest", "team_id"),
     "apps.manifest.update": ("manifest", "app_id"),
 }
-
-
-#: What only Slack and the app's makers know of an app.
+#: The credentials of an app.
 CREDENTIALS = {
     "client_id": "1234.5678",
     "client_secret": "client-secret-of-the-fake",
     "verification_token": "old-token-of-the-fake",
     "signing_secret": "signing-secret-of-the-fake",
 }
+#: The scopes of an app with all features of our bots.
+SCOPES = frozenset(
+    {
+        *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write", "commands"),
+        *("files:read", "files:write", "groups:history", "groups:read", "im:history", "im:write", "mpim:history"),
+    }
+)
+_FILES = "/files-pri/"
+_LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
+_FORM_JSON = ("blocks", "files", "channels", "loading_messages")
+#: The time of all messages of the bot; people write in the seconds after it.
+_SECOND = 1795204700
+_TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
+_WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
+#: The parameters of each method. Slack ignores unknown ones; the fake refuses them, to find our mistakes.
+_TAKES = {
+    "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
+    "chat.postEphemeral": (*_WORDS, "thread_ts", "user"),
+    "chat.update": (*_WORDS, "ts"),
+    "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
+}
+#: The scope that each method needs.
+_NEEDS = {
+    "chat.postMessage": "chat:write",
+    "chat.postEphemeral": "chat:write",
+    "chat.update": "chat:write",
+    "conversations.open": "im:write",
+    "files.info": "files:read",
+    "files.getUploadURLExternal": "files:write",
+    "files.completeUploadExternal": "files:write",
+    "assistant.threads.setStatus": "assistant:write",
+}
+#: Prefix of the methods that need an app configuration token instead of a bot token.
+_OF_MAKERS = "apps.manifest."
+#: The most characters of one message: of its text, and of all its blocks together.
+_TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 
 class SlackManifests:
-    """The apps of whoever holds a configuration token. A test may set `error`, which all answers are then."""
+    """The apps of the owner of a configuration token. Tests may set `error`, which becomes every answer."""
 
     def __init__(self) -> None:
         self.apps: dict[str, SlackPayload] = {}
         self.error = ""
 
     def answer(self, method: str, params: SlackPayload) -> FakeResponse:
-        """The answer to one of the methods, none of which changes anything that it refuses."""
+        """Return the answer to one of the methods. A refused call changes nothing."""
         app_id, error = params.get("app_id", ""), self.error or self._error(method, params)
         if error:
-            return json_answer({"ok": False, "error": error})
+            return json_response({"ok": False, "error": error})
         manifest = _object(params["manifest"])
-        found = list(faults(manifest))
-        if found:
-            return json_answer({"ok": False, "error": "invalid_manifest", "errors": found})
+        errors = list(faults(manifest))
+        if errors:
+            return json_response({"ok": False, "error": "invalid_manifest", "errors": errors})
         assert manifest is not None  # noqa: S101  # one that is no object has its fault
         if method.endswith("validate"):
-            return json_answer({"ok": True})
+            return json_response({"ok": True})
         return self._update(app_id, manifest) if method.endswith("update") else self._create(manifest)
 
     def _error(self, method: str, params: SlackPayload) -> str:
@@ -99,21 +127,21 @@ class SlackManifests:
         self.apps[app_id] = manifest
         scopes = ",".join(_scopes(manifest))
         url = f"https://slack.com/oauth/v2/authorize?client_id={CREDENTIALS['client_id']}&scope={scopes}"
-        return json_answer({"ok": True, "app_id": app_id, "credentials": CREDENTIALS, "oauth_authorize_url": url})
+        return json_response({"ok": True, "app_id": app_id, "credentials": CREDENTIALS, "oauth_authorize_url": url})
 
     def _update(self, app_id: str, manifest: SlackPayload) -> FakeResponse:
-        """The manifest takes the place of all that there was."""
+        """Replace the whole manifest."""
         changed = _scopes(self.apps[app_id]) != _scopes(manifest)
         self.apps[app_id] = manifest
-        return json_answer({"ok": True, "app_id": app_id, "permissions_updated": changed})
+        return json_response({"ok": True, "app_id": app_id, "permissions_updated": changed})
 
 
 def _object(text: str) -> SlackPayload | None:
     try:
-        found = json.loads(text)
+        manifest = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return manifest if isinstance(manifest, dict) else None
 
 
 def _scopes(manifest: SlackPayload) -> list[str]:
@@ -121,7 +149,7 @@ def _scopes(manifest: SlackPayload) -> list[str]:
 
 
 def faults(manifest: SlackPayload | None) -> Iterator[dict[str, str]]:
-    """What is wrong with a manifest, each with where it is."""
+    """Return the errors of a manifest, each with its place."""
     if manifest is None:
         yield _fault("The manifest is not a JSON object", "")
         return
@@ -175,7 +203,7 @@ def _list_faults(value: Any, part: Any, pointer: str) -> Iterator[dict[str, str]
 
 
 def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
-    """Without Socket Mode whatever is sent needs somewhere to go."""
+    """Return the errors of missing request URLs, which are required without Socket Mode."""
     if settings.get("socket_mode_enabled"):
         return
     events, interactivity = settings.get("event_subscriptions"), settings.get("interactivity")
@@ -196,72 +224,14 @@ def _fault(message: str, pointer: str) -> dict[str, str]:
     return {"message": message, "pointer": pointer or "/"}
 
 
-#: Scopes of an app with all that a bot of ours does.
-SCOPES = frozenset(
-    {
-        *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write", "commands"),
-        *("files:read", "files:write", "groups:history", "groups:read", "im:history", "im:write", "mpim:history"),
-    }
-)
-
-
 def auth_test(scopes: Collection[str]) -> FakeResponse:
-    """The answer to auth.test: in a header, the scopes."""
+    """Return the answer to auth.test, with the scopes in a header."""
     who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": "Acme", "team_id": "T0ACME"}
-    return json_answer({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(scopes)))
-
-
-_FILES = "/files-pri/"
-
-
-_LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
-
-
-_FORM_JSON = ("blocks", "files", "channels", "loading_messages")
-
-
-#: The second of all that the bot says; people write in the seconds after it.
-_SECOND = 1795204700
-
-
-_TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
-
-
-_WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
-
-
-#: What each method takes. Slack overlooks what it does not know; a fake that did would overlook our mistakes.
-_TAKES = {
-    "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
-    "chat.postEphemeral": (*_WORDS, "thread_ts", "user"),
-    "chat.update": (*_WORDS, "ts"),
-    "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
-}
-
-
-#: The scope that each method needs.
-_NEEDS = {
-    "chat.postMessage": "chat:write",
-    "chat.postEphemeral": "chat:write",
-    "chat.update": "chat:write",
-    "conversations.open": "im:write",
-    "files.info": "files:read",
-    "files.getUploadURLExternal": "files:write",
-    "files.completeUploadExternal": "files:write",
-    "assistant.threads.setStatus": "assistant:write",
-}
-
-
-#: What the methods begin with that take an app configuration token, and no bot's.
-_OF_MAKERS = "apps.manifest."
-
-
-#: Characters of one message: its text, and all its blocks together.
-_TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
+    return json_response({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(scopes)))
 
 
 class FakeSlack:
-    """One workspace's side of the Web API. `url` is where files are uploaded to, `scopes` what the app may do,
+    """The Web API of one workspace. `url` is where files are uploaded to, `scopes` what the app may do,
     `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
     """
 
@@ -280,11 +250,11 @@ class FakeSlack:
         self._posted: dict[str, list[float]] = defaultdict(list)
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Whether this call sends or edits a message. A file is sent by the last of its three calls."""
+        """Return whether this call sends or edits a message. The last of its three calls sends a file."""
         return call.route.removeprefix("/api/") in _TAKES
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
-        """What the Web API would say."""
+        """Return the answer of the Web API."""
         if call.route.startswith("/upload/"):
             return self._receive(call)
         if call.route.startswith(_FILES):
@@ -299,7 +269,7 @@ class FakeSlack:
         needed = _NEEDS.get(method)
         if needed and needed not in self.scopes:
             provided = ",".join(sorted(self.scopes))
-            return json_answer({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
+            return json_response({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
         steps = {
             "chat.postMessage": self._post,
             "chat.postEphemeral": self._post_ephemeral,
@@ -310,7 +280,7 @@ class FakeSlack:
         return steps[method](params) if method in steps else self._noted(method, params)
 
     def _refuses(self, token: str, method: str) -> str:
-        """Why a token may not call a method: each kind has its own."""
+        """Return why a token may not call a method. Bot and configuration tokens have different methods."""
         tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
         if token not in tokens:
             return "invalid_auth"
@@ -319,7 +289,7 @@ class FakeSlack:
         return "" if tokens[token] is method.startswith(_OF_MAKERS) else "not_allowed_token_type"
 
     def _noted(self, method: str, params: dict[str, Any]) -> FakeResponse:
-        """What sends nothing."""
+        """Return the answer to a call that sends no message."""
         self._ledger.note("slack", method, params)
         if method == "auth.test":
             return auth_test(self.scopes)
@@ -331,29 +301,29 @@ class FakeSlack:
         return steps[method](params) if method in steps else self.failure("unknown_method")
 
     def failure(self, error: str) -> FakeResponse:
-        """A scripted error: an HTTP status, or one of Slack's codes in a 200."""
+        """Return a scripted error: an HTTP status, or one of Slack's codes with status 200."""
         if error == "429":
-            return json_answer({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
+            return json_response({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
         if error.isdecimal():
             return FakeResponse(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
-        return json_answer({"ok": False, "error": error})
+        return json_response({"ok": False, "error": error})
 
     def host(self, data: bytes) -> str:
-        """Keep a file that a person sent. Returns its url_private_download, whose last part is what `file_id` takes."""
+        """Store a file that a person sent. Return its url_private_download; its last part goes to `file_id`."""
         return f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{self._ledger.host(data)}"
 
     @staticmethod
     def file_id(url: str) -> str:
-        """The id of a hosted file, which is all that a shared channel tells of it."""
+        """Return the id of a hosted file. Events of shared channels contain only that."""
         return f"F{url.rpartition('/')[2].upper()[:20]}"
 
     def busiest(self, channel: str, seconds: float = 1.0) -> int:
-        """The most messages that were posted in a channel within so many seconds."""
+        """Return the most messages posted in one channel within so many seconds."""
         times = self._posted[channel]
         return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
 
     def _download(self, call: RecordedRequest) -> FakeResponse:
-        """With a wrong token, a page to log in and no error."""
+        """Return the file; with a wrong token a login page and no error, as Slack does."""
         self._ledger.note("slack", "download", call.route)
         if call.headers.get("authorization") != f"Bearer {self._token}":
             return FakeResponse(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
@@ -370,20 +340,20 @@ class FakeSlack:
             return self.failure("file_not_found")
         url = f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{digests[0]}"
         size = len(self._ledger.blobs[digests[0]])
-        return json_answer({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
+        return json_response({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
 
     def _open(self, params: dict[str, Any]) -> FakeResponse:
-        """The direct message with one person, always the same."""
+        """Return the direct message with one person, always the same."""
         user = str(params.get("users", ""))
         if not re.fullmatch(r"[UW]\w+", user):
             return self.failure("user_not_found")
-        return json_answer({"ok": True, "channel": {"id": f"D{user[1:]}"}})
+        return json_response({"ok": True, "channel": {"id": f"D{user[1:]}"}})
 
     def _status(self, params: dict[str, Any]) -> FakeResponse:
-        """Assistants live in direct messages."""
+        """Set the status of an assistant, which works only in direct messages."""
         if not params.get("thread_ts") or "status" not in params:
             return self.failure("invalid_arguments")
-        return json_answer(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
+        return json_response(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
 
     def _post(self, params: dict[str, Any]) -> FakeResponse:
         blocks = params.get("blocks") or []
@@ -399,24 +369,24 @@ class FakeSlack:
             buttons=_buttons(blocks),
             raw=params,
         )
-        return json_answer({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
+        return json_response({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
 
     def _post_ephemeral(self, params: dict[str, Any]) -> FakeResponse:
-        """What one member of a channel sees."""
+        """Post a message that only one member of a channel sees."""
         blocks = params.get("blocks") or []
         error = _message_error("chat.postEphemeral", params, blocks)
         if error or not str(params.get("user", "")).startswith("U"):
             return self.failure(error or "user_not_in_channel")
         words = {"thread": params.get("thread_ts", ""), "text": _words(params, blocks), "buttons": _buttons(blocks)}
         number = self._ledger.record("slack", params["channel"], **words, raw=params)
-        return json_answer({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
+        return json_response({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
 
     def _update(self, params: dict[str, Any]) -> FakeResponse:
-        """Only our own messages, in the channel they were posted in; without `blocks` they would keep theirs."""
+        """Edit one of our own messages in its channel. `blocks` is required: without it Slack keeps the old ones."""
         blocks = params.get("blocks")
         error = _message_error("chat.update", params, blocks or [])
-        found = _TS.fullmatch(str(params.get("ts", "")))
-        number = int(found.group(1)) if found else 0
+        match = _TS.fullmatch(str(params.get("ts", "")))
+        number = int(match.group(1)) if match else 0
         entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
         if error or (entry.get("platform"), entry.get("chat")) != ("slack", params["channel"]) or entry["media"]:
             return self.failure(error or "message_not_found")
@@ -425,15 +395,15 @@ class FakeSlack:
         self._ledger.edit(number, text=_words(params, blocks), buttons=_buttons(blocks), raw=params)
         edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
         message = {"type": "message", "text": params["text"], "edited": edited}
-        told = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
-        return json_answer({"ok": True, **told})
+        event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
+        return json_response({"ok": True, **event})
 
     def _offer(self, params: dict[str, Any]) -> FakeResponse:
         if not params.get("filename") or int(params.get("length", 0)) < 1:
             return self.failure("invalid_arguments")
         file_id = f"F{len(self._uploads):06d}"
         self._uploads[file_id] = {"filename": params["filename"], "length": int(params["length"])}
-        return json_answer({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
+        return json_response({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
 
     def _receive(self, call: RecordedRequest) -> FakeResponse:
         if self.upload_status != 200:
@@ -461,7 +431,7 @@ class FakeSlack:
                 media=self._uploads[file["id"]]["media"],
                 raw=params,
             )
-        return json_answer({"ok": True, "files": [{"id": file["id"], "title": file.get("title")} for file in files]})
+        return json_response({"ok": True, "files": [{"id": file["id"], "title": file.get("title")} for file in files]})
 
 
 def _params(call: RecordedRequest) -> dict[str, Any]:
@@ -473,7 +443,7 @@ def _params(call: RecordedRequest) -> dict[str, Any]:
 
 
 def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
-    """What is wrong with a message. A person's id is no channel: the direct message must have been opened."""
+    """Return the error of a message. A user id is not a channel: the direct message must have been opened."""
     if not set(params) <= set(_TAKES[method]):
         return "invalid_arg_name"
     if not str(params.get("channel", "")).startswith(("C", "D", "G")):
@@ -490,7 +460,7 @@ def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, A
 
 
 def _valid(blocks: list[dict[str, Any]]) -> bool:
-    """Whether Slack's own models take the blocks, every field of them, and no id appears twice."""
+    """Return whether Slack's own models accept every field of the blocks, and no id appears twice."""
     if not _known(blocks) or len(blocks) > 50:
         return False
     keys = [key["action_id"] for block in blocks for key in block.get("elements", ()) if "action_id" in key]
@@ -500,7 +470,7 @@ def _valid(blocks: list[dict[str, Any]]) -> bool:
 
 
 def _known(blocks: list[dict[str, Any]]) -> bool:
-    """Whether Slack's own models say the blocks in the same words."""
+    """Return whether Slack's own models produce the same blocks again."""
     try:
         return [block.to_dict() for block in Block.parse_all(blocks)] == blocks
     except (SlackObjectFormationError, AttributeError, TypeError):  # out of bounds; of no kind; no block at all

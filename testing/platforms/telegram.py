@@ -1,4 +1,4 @@
-"""FakeTelegram."""
+"""A fake of Telegram's Bot API: messages, webhooks, updates, commands, files, and Telegram's own rules."""
 
 from __future__ import annotations
 
@@ -12,55 +12,39 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_answer
+from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
 
 _TAGS = frozenset(
     ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
 )
-
-
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
-
-
 #: Ports on which Telegram calls webhooks.
 _PORTS = (443, 80, 88, 8443)
-
-
 _LOCAL = ("127.0.0.1", "localhost")
-
-
-#: Bytes that Telegram takes of a photo, and of any other file.
+#: The largest photo, and the largest other file, in bytes.
 _PHOTO_LIMIT, _UPLOAD_LIMIT = 10 * 1024 * 1024, 50 * 1024 * 1024
-
-
-#: What it plays or shows; of other kinds it makes documents.
+#: Media types that Telegram plays or shows; it sends others as documents.
 _PLAYED = {
     "audio": ("audio/mpeg", "audio/mp4", "audio/x-m4a", "audio/m4a"),
     "voice": ("audio/ogg", "audio/mpeg", "audio/mp4", "audio/x-m4a"),
     "video": ("video/mp4",),
     "animation": ("image/gif", "video/mp4"),
 }
-
-
-#: What a button of an inline keyboard may do.
+#: The actions that a button of an inline keyboard may have.
 _ACTIONS = frozenset(
     (
         *("url", "callback_data", "web_app", "login_url", "switch_inline_query", "switch_inline_query_current_chat"),
         *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay"),
     )
 )
-
-
-#: What a bot may be seen doing.
+#: The chat actions of a bot.
 _DOINGS = frozenset(
     (
         *("typing", "upload_photo", "record_video", "upload_video", "record_voice", "upload_voice", "upload_document"),
         *("choose_sticker", "find_location", "record_video_note", "upload_video_note"),
     )
 )
-
-
-#: Kinds of update that a webhook may ask for.
+#: The kinds of update that a webhook may ask for.
 UPDATES = frozenset(
     (
         *("message", "edited_message", "channel_post", "edited_channel_post", "business_connection"),
@@ -71,6 +55,51 @@ UPDATES = frozenset(
         "stopped_message_generation",
     )
 )
+#: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its commands by language,
+#: and the updates that wait for getUpdates.
+WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
+METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
+_BOT = {
+    "is_bot": True,
+    "first_name": "Acme",
+    "username": "acme_bot",
+    "can_join_groups": True,
+    "can_read_all_group_messages": False,
+    "supports_inline_queries": False,
+    "has_topics_enabled": False,
+}
+_NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
+_ALLOWED = "telegram allowed updates"
+#: The default kinds of update.
+_USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
+#: The numbers of getUpdates: name, default, smallest and largest. Telegram silently takes the nearest one in range; no
+#: caller means that.
+_NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 0, 0, 50))
+#: Groups that became supergroups, old id to new: stored in the ledger, for tests to add to.
+MOVED = "telegram moved"
+_TIMES = "telegram times"
+#: The time of all messages of the bot; people write in the seconds after it.
+_SECOND = 1795204700
+#: The largest file that a bot may download, in bytes.
+_FILE_LIMIT = 20 * 1024 * 1024
+_PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
+_UPLOADS = {
+    "sendPhoto": "photo",
+    "sendDocument": "document",
+    "sendAudio": "audio",
+    "sendVideo": "video",
+    "sendVoice": "voice",
+    "sendAnimation": "animation",
+}
+#: The parameters of each method. Telegram silently ignores others; the fake refuses them.
+_TAKES = {
+    "sendMessage": (*_PLACE, "text", "link_preview_options", "ephemeral_message_parameters"),
+    **{method: (*_PLACE, "caption", kind, "ephemeral_message_parameters") for method, kind in _UPLOADS.items()},
+    "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
+    "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
+    "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
+    "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
+}
 
 
 class TelegramRefusal(Exception):
@@ -82,7 +111,7 @@ class ConflictError(Exception):
 
 
 def parsed(text: str, parse_mode: str | None) -> str:
-    """The text people see. Telegram refuses HTML it cannot parse."""
+    """Return the text that people see. Raises RefusedError for HTML that Telegram cannot parse."""
     if parse_mode is None:
         return text
     if parse_mode != "HTML":
@@ -114,7 +143,7 @@ def _step(open_tags: list[str], closing: bool, name: str) -> None:
 
 
 def check_length(text: str, limit: int, field: str) -> None:
-    """Raises RefusedError for more UTF-16 code units than the limit, and for a message without words."""
+    """Raise RefusedError for an empty message, or more UTF-16 code units than the limit."""
     if len(text.encode("utf-16-le")) // 2 > limit:
         raise TelegramRefusal("message is too long" if field == "text" else "message caption is too long")
     if field == "text" and not text.strip():
@@ -122,7 +151,7 @@ def check_length(text: str, limit: int, field: str) -> None:
 
 
 def buttons(markup: Any) -> list[dict[str, str]]:
-    """The keys of an inline keyboard: at most 100, each with words and one action; data has 1 to 64 bytes."""
+    """Return the buttons of an inline keyboard: at most 100, each with text and one action; data has 1 to 64 bytes."""
     keyboard = listed(markup, "inline keyboard", "inline_keyboard") if markup else []
     if not all(isinstance(row, list) for row in keyboard):
         raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
@@ -149,33 +178,33 @@ def _check_key(key: Any) -> None:
 
 
 def listed(value: Any, what: str, key: str = "") -> list[Any]:
-    """A list, or the one under a key, which forms carry as JSON."""
+    """Return a list, or the list under a key. Forms carry it as JSON."""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        items = json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        found = None
-    found = found.get(key) if key and isinstance(found, dict) else found
-    if not isinstance(found, list):
+        items = None
+    items = items.get(key) if key and isinstance(items, dict) else items
+    if not isinstance(items, list):
         raise TelegramRefusal(f"can't parse {what} JSON object")
-    return found
+    return items
 
 
 def chat_id(chat: Any) -> int:
-    """The chat's number. Raises RefusedError for what is none."""
+    """Return the id of the chat. Raises RefusedError for anything but a number."""
     if not re.fullmatch(r"-?\d+", str(chat)):
         raise TelegramRefusal("chat not found")
     return int(chat)
 
 
 def check_doing(params: dict[str, Any]) -> None:
-    """Raises RefusedError for a chat action in no chat, or of no known kind."""
+    """Raise RefusedError for a chat action without a chat, or of an unknown kind."""
     chat_id(params.get("chat_id"))
     if params.get("action") not in _DOINGS:
         raise TelegramRefusal("wrong parameter action in request")
 
 
 def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
-    """Raises RefusedError for a webhook that Telegram would not call, except one on this machine."""
+    """Raise RefusedError for a webhook that Telegram would not call. Local addresses are allowed."""
     address = urlsplit(url)
     if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
         raise TelegramRefusal("bad webhook: An HTTPS URL must be provided for webhook")
@@ -185,7 +214,7 @@ def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
         raise TelegramRefusal(f"bad webhook: IP address {address.hostname} is reserved")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret_token):
         raise TelegramRefusal("secret token contains unallowed characters")
-    # Telegram takes the nearest number in range: a caller does not mean that.
+    # Telegram silently takes the nearest number in range; no caller means that.
     if not re.fullmatch(r"\d+", max_connections) or not 1 <= int(max_connections) <= 100:
         raise TelegramRefusal("max_connections must be between 1 and 100")
 
@@ -198,7 +227,7 @@ def _reserved(host: str) -> bool:
 
 
 def check_commands(commands: list[Any]) -> None:
-    """Raises RefusedError for a menu of commands that Telegram would not show."""
+    """Raise RefusedError for a menu of commands that Telegram would not show."""
     if len(commands) > 100:
         raise TelegramRefusal("BOT_COMMANDS_TOO_MUCH")
     for command in commands:
@@ -209,7 +238,7 @@ def check_commands(commands: list[Any]) -> None:
 
 
 def check_upload(kind: str, mime: str, data: bytes) -> None:
-    """Raises RefusedError for a file that is not what its method shows or plays, is empty, or is too large for it."""
+    """Raise RefusedError for a file that is empty, too large, or not of a type that the method shows or plays."""
     if not data:
         raise TelegramRefusal("file must be non-empty")
     if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
@@ -220,49 +249,27 @@ def check_upload(kind: str, mime: str, data: bytes) -> None:
         raise TelegramRefusal(f"{mime} is no {kind}")
 
 
-#: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, its commands by language, and
-#: the updates that wait for who asks.
-WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
-
-
-METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
-
-
-_BOT = {
-    "is_bot": True,
-    "first_name": "Acme",
-    "username": "acme_bot",
-    "can_join_groups": True,
-    "can_read_all_group_messages": False,
-    "supports_inline_queries": False,
-    "has_topics_enabled": False,
-}
-
-
-_NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
-
-
 def answered(ledger: RequestLog, bot_id: int, method: str, params: dict[str, Any]) -> Any:
-    """The result of one of the `METHODS`. Raises RefusedError."""
+    """Return the result of one of the `METHODS`. Raises RefusedError."""
     if method == "setWebhook":
         return _set(ledger, params)
     if method == "deleteWebhook":
         return _delete(ledger, params)
     if method == "getWebhookInfo":
-        webhook = ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
-        return {**webhook, "pending_update_count": webhook["pending_update_count"] + len(ledger.kept.get(WAITING, ()))}
+        webhook = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
+        return {**webhook, "pending_update_count": webhook["pending_update_count"] + len(ledger.state.get(WAITING, ()))}
     if method == "setMyCommands":
         commands = listed(params.get("commands"), "commands")
         check_commands(commands)
-        ledger.kept[COMMANDS] = {**ledger.kept.get(COMMANDS, {}), _language(params): commands}
+        ledger.state[COMMANDS] = {**ledger.state.get(COMMANDS, {}), _language(params): commands}
         return True
     if method == "getMyCommands":
-        return ledger.kept.get(COMMANDS, {}).get(_language(params), [])
+        return ledger.state.get(COMMANDS, {}).get(_language(params), [])
     return {**_BOT, "id": bot_id}
 
 
 def _language(params: dict[str, Any]) -> str:
-    """Of whom the menu is; "" for everybody whose language has none of its own."""
+    """Return the language of the menu; "" for all languages without a menu of their own."""
     code = str(params.get("language_code", ""))
     if not re.fullmatch("(?:[a-z]{2})?", code):
         raise TelegramRefusal("invalid language code specified")
@@ -275,16 +282,16 @@ def _set(ledger: RequestLog, params: dict[str, Any]) -> bool:
         return _delete(ledger, params)
     connections = str(params.get("max_connections", "40"))
     check_webhook(url, str(params.get("secret_token", "")), connections)
-    before = ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
+    before = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
     webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
     webhook["pending_update_count"] = 0 if _true(params, "drop_pending_updates") else before["pending_update_count"]
     updates = _updates(params, before)
-    ledger.kept[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
+    ledger.state[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
     return True
 
 
 def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Which updates come: none told keeps what was asked for before, an empty list is the usual ones."""
+    """Return the kinds of update: without the parameter those asked for before, for an empty list the default ones."""
     if "allowed_updates" not in params:
         return list(before.get("allowed_updates", []))
     updates = listed(params["allowed_updates"], "allowed updates")
@@ -294,11 +301,11 @@ def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
 
 
 def _delete(ledger: RequestLog, params: dict[str, Any]) -> bool:
-    before, dropped = ledger.kept.pop(WEBHOOK, _NO_WEBHOOK), _true(params, "drop_pending_updates")
+    before, dropped = ledger.state.pop(WEBHOOK, _NO_WEBHOOK), _true(params, "drop_pending_updates")
     waiting = 0 if dropped else before["pending_update_count"]
     if dropped:
-        ledger.kept.pop(WAITING, None)
-    ledger.kept[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
+        ledger.state.pop(WAITING, None)
+    ledger.state[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
     return True
 
 
@@ -306,15 +313,8 @@ def _true(params: dict[str, Any], name: str) -> bool:
     return str(params.get(name, "")).lower() in ("true", "1")
 
 
-_ALLOWED = "telegram allowed updates"
-
-
-#: Kinds of update that come where none are named.
-_USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
-
-
 class UpdateQueue:
-    """One bot's updates, kept in the ledger. One caller at a time waits for them: the newest."""
+    """The updates of one bot, stored in the ledger. Only the newest caller of getUpdates waits for them."""
 
     def __init__(self, ledger: RequestLog) -> None:
         self._ledger = ledger
@@ -322,14 +322,14 @@ class UpdateQueue:
         self._asked = 0
 
     def add(self, update: dict[str, Any]) -> None:
-        """Something happens. Of a kind that was not asked for, the bot never hears."""
+        """Add an update. The bot never gets kinds that it did not ask for."""
         with self._changed:
-            if update.keys() & set(self._ledger.kept.get(_ALLOWED) or _USUAL):
+            if update.keys() & set(self._ledger.state.get(_ALLOWED) or _USUAL):
                 self._waiting().append(update)
             self._changed.notify_all()
 
     def ask(self, params: dict[str, Any]) -> list[dict[str, Any]]:
-        """What waits, at once or as soon as something comes. Raises RefusedError, ConflictError."""
+        """Return the waiting updates, or wait for one. Raises RefusedError, ConflictError."""
         offset, limit, seconds = (_number(params, *each) for each in _NUMBERS)
         with self._changed:
             self._refuse_beside_a_webhook("can't use getUpdates method while webhook is active; use deleteWebhook")
@@ -348,16 +348,16 @@ class UpdateQueue:
             return self._waiting()[:limit]
 
     def look_again(self) -> None:
-        """A webhook may have been set: whoever waits is told."""
+        """Wake the waiting caller: a webhook may have been set."""
         with self._changed:
             self._changed.notify_all()
 
     def _waiting(self) -> list[dict[str, Any]]:
-        waiting: list[dict[str, Any]] = self._ledger.kept.setdefault(WAITING, [])
+        waiting: list[dict[str, Any]] = self._ledger.state.setdefault(WAITING, [])
         return waiting
 
     def _has_webhook(self) -> bool:
-        return bool(self._ledger.kept.get(WEBHOOK, {}).get("url"))
+        return bool(self._ledger.state.get(WEBHOOK, {}).get("url"))
 
     def _refuse_beside_a_webhook(self, words: str) -> None:
         if self._has_webhook():
@@ -366,17 +366,12 @@ class UpdateQueue:
     def _allow(self, kinds: list[Any]) -> None:
         if unknown := set(kinds) - UPDATES:  # Telegram passes over them: then the update never comes
             raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
-        self._ledger.kept[_ALLOWED] = kinds
+        self._ledger.state[_ALLOWED] = kinds
 
     def _forget(self, offset: int) -> None:
-        """Those before the offset; below 0 it counts from the end."""
+        """Remove the updates before the offset; a negative one counts from the end."""
         waiting = self._waiting()
         waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
-
-
-#: The numbers that getUpdates takes: name, default, least and most. Telegram takes the nearest one in range: a caller
-#: does not mean that.
-_NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 0, 0, 50))
 
 
 def _number(params: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
@@ -386,58 +381,19 @@ def _number(params: dict[str, Any], name: str, default: int, least: int, most: i
     return number
 
 
-#: Groups that became supergroups, old id to new: kept in the ledger, for tests to add to.
-MOVED = "telegram moved"
-
-
-_TIMES = "telegram times"
-
-
-#: The second of all that the bot says; people write in the seconds after it.
-_SECOND = 1795204700
-
-
-#: Bytes above which a bot gets no file.
-_FILE_LIMIT = 20 * 1024 * 1024
-
-
-_PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
-
-
-_UPLOADS = {
-    "sendPhoto": "photo",
-    "sendDocument": "document",
-    "sendAudio": "audio",
-    "sendVideo": "video",
-    "sendVoice": "voice",
-    "sendAnimation": "animation",
-}
-
-
-#: The parameters that each method takes: of others Telegram says nothing, and does nothing.
-_TAKES = {
-    "sendMessage": (*_PLACE, "text", "link_preview_options", "ephemeral_message_parameters"),
-    **{method: (*_PLACE, "caption", kind, "ephemeral_message_parameters") for method, kind in _UPLOADS.items()},
-    "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
-    "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
-    "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
-    "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
-}
-
-
 class FakeTelegram:
-    """One bot's side of the Bot API."""
+    """The Bot API of one bot."""
 
     def __init__(self, ledger: RequestLog, token: str) -> None:
         self._ledger, self._token = ledger, token
         self.updates = UpdateQueue(ledger)
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Whether this call sends, changes or sketches a message."""
+        """Return whether this call sends, edits or drafts a message."""
         return call.route.rpartition("/")[2] in _TAKES
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
-        """What the Bot API would say."""
+        """Return the answer of the Bot API."""
         if call.route.startswith("/file/bot"):
             return self._download(call)
         token, _, method = call.route.removeprefix("/bot").partition("/")
@@ -451,7 +407,7 @@ class FakeTelegram:
             return _error(409, f"Conflict: {exc}")
 
     def failure(self, error: str) -> FakeResponse:
-        """A scripted error: an HTTP status or a description."""
+        """Return a scripted error: an HTTP status or a description."""
         if error == "429":
             return _error(429, "Too Many Requests: retry after 7", retry_after=7)
         if error == "413":
@@ -462,12 +418,12 @@ class FakeTelegram:
         return _error(status, error)
 
     def host(self, data: bytes) -> str:
-        """Keep a file that a person sent. Returns its file_id."""
+        """Store a file that a person sent. Return its file_id."""
         return self._ledger.host(data)
 
     def rate(self, chat: str, seconds: float) -> int:
-        """The most messages that came into a chat in so many seconds; edits count, as they do for Telegram."""
-        times = self._ledger.kept.get(_TIMES, {}).get(chat, [])
+        """Return the most messages in one chat within so many seconds. Edits count, as at Telegram."""
+        times = self._ledger.state.get(_TIMES, {}).get(chat, [])
         return max((sum(start <= later < start + seconds for later in times) for start in times), default=0)
 
     def _other(self, method: str, params: dict[str, Any]) -> FakeResponse:
@@ -515,12 +471,12 @@ class FakeTelegram:
         if unknown := set(params) - set(_TAKES[method]):
             raise TelegramRefusal(f"{method} takes no {sorted(unknown)}")
         chat = str(chat_id(params.get("chat_id")))
-        if moved := self._ledger.kept.get(MOVED, {}).get(chat):
+        if moved := self._ledger.state.get(MOVED, {}).get(chat):
             words = "Bad Request: group chat was upgraded to a supergroup chat"
             return _error(400, words, migrate_to_chat_id=int(moved))
         if method == "sendMessageDraft":
             return _result(self._sketch(chat, params))
-        self._ledger.kept.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
+        self._ledger.state.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
         if method.startswith("edit"):
             return self._edit(method, chat, params)
         return self._send(method, chat, call)
@@ -551,7 +507,7 @@ class FakeTelegram:
         return self._ledger.keep(upload.filename, upload.mime, upload.body)
 
     def _edit(self, method: str, chat: str, params: dict[str, Any]) -> FakeResponse:
-        """Change a message in the ledger, where it keeps its place, and note the call."""
+        """Edit a message in the ledger, where it keeps its place, and note the call."""
         number = int(params.get("message_id") or 0)
         if not number:
             raise TelegramRefusal("message identifier is not specified")
@@ -596,11 +552,11 @@ def _told(number: int, chat: str) -> dict[str, Any]:
 
 
 def _result(value: Any) -> FakeResponse:
-    return json_answer({"ok": True, "result": value})
+    return json_response({"ok": True, "result": value})
 
 
 def _error(code: int, description: str, **parameters: Any) -> FakeResponse:
     body: dict[str, Any] = {"ok": False, "error_code": code, "description": description}
     if parameters:
         body["parameters"] = parameters
-    return json_answer(body, code)
+    return json_response(body, code)

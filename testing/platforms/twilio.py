@@ -1,4 +1,4 @@
-"""FakeTwilio."""
+"""A fake of Twilio's REST API: messages and their list, Contents, media, templates, senders, messaging services."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ from uuid import uuid4
 
 from sayso.channels.markdown import utf16_len
 from sayso.channels.whatsapp.webhook import whatsapp_hook
-from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_answer
+from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
 
-#: A sender and a messaging service that every fake account has. The Sandbox's number is no sender.
+#: A sender and a messaging service that every fake account has. The number of the Sandbox is not a sender.
 SENDER, SENDER_SID = "whatsapp:+4930123456", f"XE{1:032x}"
-
-
 SERVICE_SID = f"MG{1:032x}"
-
-
-#: What a messaging service takes, as its API names it, and how it calls that itself.
+#: The parameters of a messaging service, and the names of the same values in its answers.
 _SERVICE_FIELDS = {
     "InboundRequestUrl": "inbound_request_url",
     "InboundMethod": "inbound_method",
@@ -37,15 +33,40 @@ _SERVICE_FIELDS = {
     "StatusCallback": "status_callback",
     "UseInboundWebhookOnNumber": "use_inbound_webhook_on_number",
 }
-
-
 _WEBHOOK_FIELDS = frozenset(
     f"{kind}_{field}" for kind in ("callback", "fallback", "status_callback") for field in ("url", "method")
 )
+_KEPT = "twilio messages"
+#: The default and the largest number of messages in a page.
+PAGE, MOST = 50, 1000
+_DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
+_ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
+_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
+_VARIABLE = re.compile(r"\{\{(\d+)\}\}")
+#: Approved templates: one with the text {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
+TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
+_CLOSED = "twilio closed"
+_ACTIONS = [{"title": "Confirm", "id": "{{2}}"}, {"title": "Cancel", "id": "{{3}}"}]
+_TEMPLATES: dict[str, dict[str, Any]] = {
+    TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
+    CONFIRM_TEMPLATE: {
+        "types": {"twilio/quick-reply": {"body": "A question: {{1}} What do you say?", "actions": _ACTIONS}}
+    },
+}
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+#: Media types that WhatsApp shows besides JPEG and PNG.
+_FILES = (
+    *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4", "application/pdf"),
+    *("application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel", "text/vcard", "text/x-vcard"),
+    *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
+    f"{_OFFICE}.spreadsheetml.sheet",
+)
+#: How long a file is requested again while the web restarts, in seconds; Twilio retries too.
+AWAY_SECONDS = 8.0
 
 
 class FakeTwilioSetup:
-    """What one account has besides its messages. A test may change all of it."""
+    """What one account has besides its messages. Tests may change all of it."""
 
     def __init__(self, account_sid: str) -> None:
         self._account_sid = account_sid
@@ -58,44 +79,46 @@ class FakeTwilioSetup:
         self.templates: dict[str, tuple[str, str]] = {}
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
-        """The answer to a call about any of it, None to another one."""
+        """Return the answer to a call about these resources, None for any other call."""
         if call.route == f"/2010-04-01/Accounts/{self._account_sid}.json":
-            return json_answer(self.account)
+            return json_response(self.account)
         if call.route == "/v2/Channels/Senders":
             wanted = call.form.get("Channel", [""])[0] == "whatsapp"
-            return json_answer({"senders": [self.sender] if wanted else [], "meta": {"key": "senders"}})
+            return json_response({"senders": [self.sender] if wanted else [], "meta": {"key": "senders"}})
         if call.route == f"/v2/Channels/Senders/{SENDER_SID}":
-            return self._change_sender(call) if call.method == "POST" else json_answer(self.sender)
+            return self._change_sender(call) if call.method == "POST" else json_response(self.sender)
         if call.route == f"/v1/Services/{SERVICE_SID}":
-            return self._change_service(call) if call.method == "POST" else json_answer(self.service)
+            return self._change_service(call) if call.method == "POST" else json_response(self.service)
         return self._template(call)
 
     def _change_sender(self, call: RecordedRequest) -> FakeResponse:
         webhook = json.loads(call.body).get("webhook") or {}
         if set(webhook) - _WEBHOOK_FIELDS or not all(map(_is_address, _urls(webhook))):
-            return json_answer({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
+            return json_response({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
         self.sender["webhook"] = {**self.sender["webhook"], **webhook}
-        return json_answer(self.sender, 202)
+        return json_response(self.sender, 202)
 
     def _change_service(self, call: RecordedRequest) -> FakeResponse:
         fields = {name: values[0] for name, values in call.form.items()}
         if set(fields) - set(_SERVICE_FIELDS):
-            return json_answer({"code": 20001, "message": "Unknown parameter", "status": 400}, 400)
+            return json_response({"code": 20001, "message": "Unknown parameter", "status": 400}, 400)
         changed: dict[str, Any] = {_SERVICE_FIELDS[name]: value or None for name, value in fields.items()}
         if "use_inbound_webhook_on_number" in changed:
             changed["use_inbound_webhook_on_number"] = fields["UseInboundWebhookOnNumber"].lower() == "true"
         self.service |= changed
-        return json_answer(self.service)
+        return json_response(self.service)
 
     def _template(self, call: RecordedRequest) -> FakeResponse | None:
-        found = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
-        if found is None or found[1] not in self.templates:
+        match = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
+        if match is None or match[1] not in self.templates:
             return None
-        name, status = self.templates[found[1]]
-        if not found[2]:
-            return json_answer({"sid": found[1], "friendly_name": name, "language": "en", "variables": {}, "types": {}})
+        name, status = self.templates[match[1]]
+        if not match[2]:
+            return json_response(
+                {"sid": match[1], "friendly_name": name, "language": "en", "variables": {}, "types": {}}
+            )
         whatsapp = {"name": name, "status": status, "rejection_reason": "", "category": "UTILITY"} if status else None
-        return json_answer({"sid": found[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
+        return json_response({"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
 
 
 def _urls(webhook: dict[str, Any]) -> list[str]:
@@ -106,18 +129,8 @@ def _is_address(url: str) -> bool:
     return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
 
 
-_KEPT = "twilio messages"
-
-
-#: Messages of a page that names no size, and the most of any.
-PAGE, MOST = 50, 1000
-
-
-_DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
-
-
 class TwilioMessages:
-    """What people sent, whether a webhook told of it or not. `busy`: so many calls about it are too many at once."""
+    """The messages that people sent, with or without a webhook. The next `busy` calls are answered with 429."""
 
     def __init__(self, ledger: RequestLog, account_sid: str) -> None:
         self._ledger = ledger
@@ -127,48 +140,48 @@ class TwilioMessages:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All of them, each with its `files`. A reset forgets them."""
-        kept: list[dict[str, Any]] = self._ledger.kept.get(_KEPT, [])
-        return kept
+        """All messages, each with its `files`. A reset removes them."""
+        messages: list[dict[str, Any]] = self._ledger.state.get(_KEPT, [])
+        return messages
 
     def arrive(
         self, address: str, body: str = "", *, ago: float = 0.0, sid: str = "", to: str = SENDER, service: str = "",
         files: tuple[tuple[str, str], ...] = (),
     ) -> str:  # fmt: skip
-        """Somebody wrote so many seconds ago. `files`: the id and the type of each. Returns the message's sid."""
+        """Add a message written so many seconds ago. `files` holds id and type of each. Return its sid."""
         sid = sid or f"{'MM' if files else 'SM'}{uuid4().hex}"
         listed = {"sid": sid, "from": address, "to": to, "body": body, "at": int(time.time() - ago)}
         more = {"direction": "inbound", "messaging_service_sid": service or None, "files": dict(files)}
-        self._ledger.kept.setdefault(_KEPT, []).append({**listed, **more, "num_media": str(len(files))})
+        self._ledger.state.setdefault(_KEPT, []).append({**listed, **more, "num_media": str(len(files))})
         return sid
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
-        """The answer to a call about any of it, None to another one."""
+        """Return the answer to a call about these resources, None for any other call."""
         one = re.fullmatch(rf"{self._account}/Messages/(\w+)/Media(?:/(\w+))?\.json", call.route)
         if not one and (call.method, call.route) != ("GET", f"{self._account}/Messages.json"):
             return None
         if self.busy:
             self.busy -= 1
             words = {"code": 20429, "message": "Too Many Requests", "status": 429}
-            return json_answer(words, 429, Retry_After="7")
+            return json_response(words, 429, Retry_After="7")
         return self._files(call, one[1], one[2]) if one else self._list(call)
 
     def _list(self, call: RecordedRequest) -> FakeResponse:
         fields = {name: values[0] for name, values in call.form.items()}
         try:
-            found = list(self._found(fields))
+            matching = list(self._matching(fields))
             size, page = min(int(fields.get("PageSize", PAGE)), MOST), int(fields.get("Page", 0))
         except ValueError as exc:
-            return json_answer({"code": 20001, "message": str(exc), "status": 400}, 400)
-        shown, more = found[page * size : (page + 1) * size], len(found) > (page + 1) * size
+            return json_response({"code": 20001, "message": str(exc), "status": 400}, 400)
+        page_messages, more = matching[page * size : (page + 1) * size], len(matching) > (page + 1) * size
         onward = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
         self._ledger.note("twilio", "list", fields)
         uri = f"{self._account}/Messages.json?{urlencode(onward)}"
-        resources = [self._resource(each) for each in shown]
-        return json_answer({"messages": resources, "page": page, "next_page_uri": uri if more else None})
+        resources = [self._resource(each) for each in page_messages]
+        return json_response({"messages": resources, "page": page, "next_page_uri": uri if more else None})
 
-    def _found(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """Dates count as whole days: of a time only its day is looked at. Raises ValueError."""
+    def _matching(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """Return the filter of a date. Only the day of a time counts, as at Twilio. Raises ValueError."""
         since, until = _day(fields.get("DateSent>", "")), _day(fields.get("DateSent<", ""))
         for each in sorted(self.messages, key=lambda each: each["at"])[::-1]:
             day = time.strftime("%Y-%m-%d", time.gmtime(each["at"]))
@@ -176,9 +189,9 @@ class TwilioMessages:
                 yield each
 
     def _resource(self, message: dict[str, Any]) -> dict[str, Any]:
-        """As the API shows it: nothing of taps, places, names or business-scoped ids."""
+        """Return a message as the API shows it: without taps, locations, names and business-scoped ids."""
         sent, sid = formatdate(message["at"]), message["sid"]
-        told = {name: value for name, value in message.items() if name not in ("at", "files")}
+        fields = {name: value for name, value in message.items() if name not in ("at", "files")}
         fixed = {
             "account_sid": self._account_sid,
             "status": "received",
@@ -186,70 +199,27 @@ class TwilioMessages:
             "api_version": "2010-04-01",
         }
         media = {"media": f"{self._account}/Messages/{sid}/Media.json"}
-        return {**told, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
+        return {**fields, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
 
     def _files(self, call: RecordedRequest, sid: str, file: str | None) -> FakeResponse:
         message = next((each for each in self.messages if each["sid"] == sid), None)
         if message is None or (file and file not in message["files"]):
-            return json_answer({"code": 20404, "message": "The requested resource was not found", "status": 404}, 404)
+            return json_response({"code": 20404, "message": "The requested resource was not found", "status": 404}, 404)
         if file and call.method == "DELETE":
             del message["files"][file]  # what the message says of their number stays
             self._ledger.note("twilio", "delete", file)
             return FakeResponse(204, b"")
         if file or call.method != "GET":
-            return json_answer({"code": 20004, "message": "Method not allowed", "status": 405}, 405)
+            return json_response({"code": 20004, "message": "Method not allowed", "status": 405}, 405)
         listed = [{"sid": name, "parent_sid": sid, "content_type": kind} for name, kind in message["files"].items()]
-        return json_answer({"media_list": listed, "page": 0, "next_page_uri": None})
+        return json_response({"media_list": listed, "page": 0, "next_page_uri": None})
 
 
 def _day(given: str) -> str:
-    found = _DAY.fullmatch(given)
-    if given and not found:
+    match = _DAY.fullmatch(given)
+    if given and not match:
         raise ValueError(f"the date {json.dumps(given)} is not valid")
-    return found[1] if found else ""
-
-
-_ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
-
-
-_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-
-
-_VARIABLE = re.compile(r"\{\{(\d+)\}\}")
-
-
-#: Approved templates: one with the words as {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
-TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
-
-
-_CLOSED = "twilio closed"
-
-
-_ACTIONS = [{"title": "Confirm", "id": "{{2}}"}, {"title": "Cancel", "id": "{{3}}"}]
-
-
-_TEMPLATES: dict[str, dict[str, Any]] = {
-    TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
-    CONFIRM_TEMPLATE: {
-        "types": {"twilio/quick-reply": {"body": "A question: {{1}} What do you say?", "actions": _ACTIONS}}
-    },
-}
-
-
-_OFFICE = "application/vnd.openxmlformats-officedocument"
-
-
-#: What is shown besides JPEG and PNG.
-_FILES = (
-    *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4", "application/pdf"),
-    *("application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel", "text/vcard", "text/x-vcard"),
-    *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
-    f"{_OFFICE}.spreadsheetml.sheet",
-)
-
-
-#: Seconds for which a web that is just being started again is asked for a file again, as Twilio does.
-AWAY_SECONDS = 8.0
+    return match[1] if match else ""
 
 
 class TwilioRefusal(Exception):
@@ -261,7 +231,7 @@ class TwilioRefusal(Exception):
 
 
 class FakeTwilio:
-    """One account's side of the REST API. `url` is where its files' own network is; `redirect` sends elsewhere."""
+    """The REST API of one account. Media URLs begin with `url`; `redirect` makes them redirect elsewhere."""
 
     def __init__(self, ledger: RequestLog, account_sid: str, auth_token: str, url: str) -> None:
         self._ledger, self._account_sid, self._auth_token = ledger, account_sid, auth_token
@@ -271,20 +241,20 @@ class FakeTwilio:
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
         self.setup = FakeTwilioSetup(account_sid)
-        self.kept = TwilioMessages(ledger, account_sid)
+        self.inbound = TwilioMessages(ledger, account_sid)
 
     @property
     def closed(self) -> set[str]:
-        """Addresses whose window is closed: nobody wrote for 24 hours. A reset opens all."""
-        addresses: set[str] = self._ledger.kept.setdefault(_CLOSED, set())
+        """The addresses whose 24-hour window is closed. A reset opens all."""
+        addresses: set[str] = self._ledger.state.setdefault(_CLOSED, set())
         return addresses
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Whether this call sends a message."""
+        """Return whether this call sends a message."""
         return call.method == "POST" and call.route.endswith("/Messages.json")
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
-        """What the REST API would say."""
+        """Return the answer of the REST API."""
         if call.route.startswith("/cdn/"):
             return self._cdn(call)
         if call.headers.get("authorization") != self._basic:
@@ -298,16 +268,16 @@ class FakeTwilio:
                 return self._typing(call.params)
         except TwilioRefusal as exc:
             return _error(400, exc.code, str(exc))
-        if call.method == "GET" and (told := self._told(call)):
-            return told
-        if kept := self.kept.answer(call):
-            return kept
+        if call.method == "GET" and (response := self._sent_message(call)):
+            return response
+        if response := self.inbound.answer(call):
+            return response
         if call.route.startswith(self._messages):
             return self._media(call)
         return self.setup.answer(call) or _error(404, 20404, "The requested resource was not found")
 
     def failure(self, error: str) -> FakeResponse:
-        """A scripted error: an HTTP status or one of Twilio's codes."""
+        """Return a scripted error: an HTTP status or one of Twilio's codes."""
         if error == "429":
             return replace(_error(429, 20429, "Too Many Requests"), headers={"Retry-After": "7"})
         if len(error) == 3:
@@ -317,22 +287,22 @@ class FakeTwilio:
         return _error(400, int(error), "The 'To' number whatsapp:+4915100000042 was refused")
 
     def host(self, data: bytes) -> str:
-        """Keep a file that a person sent. Returns its MediaUrl."""
+        """Store a file that a person sent. Return its MediaUrl."""
         digest = self._ledger.host(data)
         return f"https://api.twilio.com{self._messages}MM{digest[:32]}/Media/ME{digest[32:]}"
 
-    def _told(self, call: RecordedRequest) -> FakeResponse | None:
-        """One message that this account sent."""
-        found = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
-        number = int(found[1], 16) if found else 0
+    def _sent_message(self, call: RecordedRequest) -> FakeResponse | None:
+        """Return one message that this account sent."""
+        match = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
+        number = int(match[1], 16) if match else 0
         if not 0 < number <= len(self._ledger.sent):
             return None
         entry = self._ledger.sent[number - 1]
         sent = {"sid": call.route[-39:-5], "body": entry["text"], "to": entry["chat"]}
-        return json_answer({**sent, "from": entry["raw"].get("From", "")}) if entry["platform"] == "twilio" else None
+        return json_response({**sent, "from": entry["raw"].get("From", "")}) if entry["platform"] == "twilio" else None
 
     def _media(self, call: RecordedRequest) -> FakeResponse:
-        """Files are elsewhere: Twilio redirects."""
+        """Redirect to the file, as Twilio does."""
         self._ledger.note("twilio", "media", call.route)
         parts = re.fullmatch(r"MM(\w{32})/Media/ME(\w{32})", call.route.removeprefix(self._messages))
         if parts is None or "".join(parts.groups()) not in self._ledger.blobs:
@@ -340,7 +310,7 @@ class FakeTwilio:
         return FakeResponse(302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"})
 
     def _cdn(self, call: RecordedRequest) -> FakeResponse:
-        """A signed link and credentials exclude each other, as at S3."""
+        """Return the file. A signed link and credentials exclude each other, as at S3."""
         self._ledger.note("twilio", "cdn", dict(call.headers))
         if "authorization" in call.headers:
             return FakeResponse(
@@ -371,20 +341,20 @@ class FakeTwilio:
             raw=fields,
         )
         sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
-        return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
+        return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
     def _failing(self, fields: dict[str, str]) -> FakeResponse:
-        """Taken now, and reported as failed a moment later."""
+        """Accept the message, and report it as failed a moment later."""
         sid = f"SM{uuid4().hex}"
         self._ledger.note("twilio", "63016", fields)
         if "StatusCallback" in fields:
             words = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": "63016", "To": fields["To"]}
             form = {**words, "AccountSid": self._account_sid}
             threading.Thread(target=self._report, args=(fields["StatusCallback"], form), daemon=True).start()
-        return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
+        return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
     def _report(self, callback: str, form: dict[str, str]) -> None:
-        """Call the status callback, once: Twilio promises no more."""
+        """Call the status callback once; Twilio does not promise more."""
         url = urldefrag(callback).url
         headers, body = whatsapp_hook(url, self._auth_token, form)
         request = urllib.request.Request(url, body, headers)  # noqa: S310  # our own web's address
@@ -395,10 +365,10 @@ class FakeTwilio:
         if params.get("channel") != "whatsapp" or not _MESSAGE_SID.fullmatch(str(params.get("messageId"))):
             raise TwilioRefusal(20001, "The channel or the messageId is not valid")
         self._ledger.note("twilio", "typing", params)
-        return json_answer(ACCEPTED, 201)
+        return json_response(ACCEPTED, 201)
 
     def _filled(self, fields: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
-        """A Content with its variables put in."""
+        """Return a Content with its variables filled in."""
         sid = fields["ContentSid"]
         content = _TEMPLATES.get(sid) or self._contents.get(sid)
         if content is None:
@@ -410,7 +380,7 @@ class FakeTwilio:
         return shape["body"], _buttons(kind, shape)
 
     def _fetched(self, url: str) -> dict[str, Any]:
-        """Twilio fetches the file itself: the URL must work without credentials."""
+        """Fetch the file as Twilio does: the URL must work without credentials."""
         deadline = time.monotonic() + AWAY_SECONDS
         while True:
             try:
@@ -432,11 +402,11 @@ class FakeTwilio:
         sid = f"HX{len(self._contents) + 1:032x}"
         self._contents[sid] = content
         self._ledger.note("twilio", "content", content)
-        return json_answer({"sid": sid, **content}, 201)
+        return json_response({"sid": sid, **content}, 201)
 
 
 def _check_shape(kind: str, shape: dict[str, Any]) -> None:
-    """What may be sent without approval."""
+    """Return the message of a Content that needs no approval."""
     actions, items = shape.get("actions", []), shape.get("items", [])
     if kind == "twilio/quick-reply":
         good = set(shape) == {"body", "actions"} and 1 <= len(actions) <= 3
@@ -455,7 +425,7 @@ def _is_item(item: dict[str, str]) -> bool:
 
 
 def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
-    """Buttons or items as they are shown, within the limits of what was filled in."""
+    """Return the buttons or list items with their variables filled in. Raises an error for texts over the limits."""
     if kind == "twilio/text":
         return []
     is_list = kind == "twilio/list-picker"
@@ -470,7 +440,7 @@ def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _checked(file: dict[str, Any], words: str) -> dict[str, Any]:
-    """The file, if WhatsApp shows it; only a picture has words beside it."""
+    """Return the file if WhatsApp shows its type. Only pictures have a caption."""
     is_picture = file["mime"] in ("image/jpeg", "image/png")
     if not is_picture and file["mime"] not in _FILES:
         raise TwilioRefusal(63005, f"Files of type {file['mime']} are not accepted")
@@ -517,16 +487,16 @@ def _variables(fields: dict[str, str], content: dict[str, Any], *, approved: boo
 
 
 def _fill(template: str, values: dict[str, str]) -> str:
-    """JSON with the values in its strings."""
+    """Return JSON with the values filled into its strings."""
     return _VARIABLE.sub(lambda match: json.dumps(values[match.group(1)])[1:-1], template)
 
 
 def _error(status: int, code: int, message: str) -> FakeResponse:
     more = f"https://www.twilio.com/docs/errors/{code}"
-    return json_answer({"code": code, "message": message, "more_info": more, "status": status}, status)
+    return json_response({"code": code, "message": message, "more_info": more, "status": status}, status)
 
 
 def _is_away(exc: Exception) -> bool:
-    """Whether nobody listened, or somebody was killed over the answer."""
+    """Return whether nothing listened, or the process was killed while answering."""
     reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
     return isinstance(reason, ConnectionError)

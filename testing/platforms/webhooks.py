@@ -1,4 +1,4 @@
-"""Signing: what people do, as the platforms' webhooks tell it; `sayso.channels.whatsapp.webhook` signs them."""
+"""Webhook bodies of what people do on each platform, and the functions that sign them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sayso.channels.telegram.setup import telegram_hook as telegram_hook
 from sayso.channels.types import Signed as Signed
 from sayso.channels.whatsapp.webhook import whatsapp_hook as whatsapp_hook
 
-#: What Telegram sends.
+#: The body of a Telegram webhook.
 Update = dict[str, Any]
 
-#: The start of a JPEG, which is enough to tell one.
+#: The beginning of a JPEG, which is enough to recognize one.
 JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256)) * 40 + b"\xff\xd9"
 
 
@@ -28,7 +28,7 @@ def whatsapp_text(
     user: str = "whatsapp:+4915100000042",
     **extra: str,
 ) -> dict[str, str]:
-    """The form of a typed message; `extra` adds or replaces fields."""
+    """Return the form of a typed message; `extra` adds or replaces fields."""
     form = {
         "MessageSid": sid,
         "AccountSid": account_sid,
@@ -44,12 +44,12 @@ def whatsapp_text(
 
 
 def whatsapp_tap(sid: str, data: str, *, label: str = "Yes", **extra: str) -> dict[str, str]:
-    """The form of a tapped quick-reply button: the body repeats the label."""
+    """Return the form of a tapped quick-reply button. Its body repeats the label."""
     return whatsapp_text(sid, label, ButtonPayload=data, ButtonText=label, MessageType="interactive", **extra)
 
 
 def whatsapp_photo(sid: str, url: str, caption: str = "", *, mime: str = "image/jpeg", **extra: str) -> dict[str, str]:
-    """The form of a photo that Twilio keeps at `url`: the body is its caption."""
+    """Return the form of a photo that Twilio stores at `url`. Its body is the caption."""
     media = {"NumMedia": "1", "MediaUrl0": url, "MediaContentType0": mime, "MessageType": "image"}
     return whatsapp_text(sid, caption, **{**media, **extra})
 
@@ -57,14 +57,14 @@ def whatsapp_photo(sid: str, url: str, caption: str = "", *, mime: str = "image/
 def telegram_text(
     update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any
 ) -> Update:
-    """The update of a typed message, in which names and commands are marked; private unless `chat` is negative."""
+    """Return the update of a typed message with its mentions and commands; private unless `chat` is negative."""
     message = {**_telegram_message(update_id, user, chat), "text": text, **_telegram_entities(text), **extra}
     return {"update_id": update_id, "message": message}
 
 
 def _telegram_entities(text: str) -> dict[str, Any]:
-    """What Telegram finds in a text, by UTF-16 code units."""
-    found = [
+    """Return the mentions and commands of a text, with offsets in UTF-16 code units."""
+    entities = [
         {
             "type": "mention" if match.group().startswith("@") else "bot_command",
             "offset": len(text[: match.start()].encode("utf-16-le", "replace")) // 2,
@@ -72,17 +72,17 @@ def _telegram_entities(text: str) -> dict[str, Any]:
         }
         for match in re.finditer(r"(?<![\w/@])(?:@\w{4,32}|/\w{1,32}(?:@\w{4,32})?)(?!\w)", text, re.ASCII)
     ]
-    return {"entities": found} if found else {}
+    return {"entities": entities} if entities else {}
 
 
 def telegram_edit(update_id: int, text: str, *, message_id: int, **extra: Any) -> Update:
-    """The update of a message whose words were changed."""
+    """Return the update of an edited message."""
     message = telegram_text(update_id, text, **extra)["message"]
     return {"update_id": update_id, "edited_message": {**message, "message_id": message_id, "edit_date": 1795204801}}
 
 
 def telegram_member(update_id: int, status: str, *, chat: int = 5123456789, **extra: Any) -> Update:
-    """The update of a bot that was blocked, let in or removed: its new status in a chat."""
+    """Return the update of the bot's new status in a chat: blocked, added or removed."""
     message = _telegram_message(update_id, 5123456789, chat)
     member = {"user": {"id": 7000000001, "is_bot": True, "first_name": "Acme"}, "status": status, **extra}
     change = {key: message[key] for key in ("from", "chat", "date")}
@@ -93,14 +93,14 @@ def telegram_member(update_id: int, status: str, *, chat: int = 5123456789, **ex
 def telegram_photo(
     update_id: int, file_id: str, caption: str = "", *, user: int = 5123456789, chat: int | None = None, **extra: Any
 ) -> Update:
-    """The update of a photo in two sizes, as Telegram sends it; in a private chat unless `chat` is negative."""
+    """Return the update of a photo in two sizes, as Telegram sends it; private unless `chat` is negative."""
     sizes = [{"file_id": f"small-{file_id}", "width": 90, "height": 90}, {"file_id": file_id, "width": 1, "height": 1}]
     message = {**_telegram_message(update_id, user, chat), "photo": sizes, "caption": caption, **extra}
     return {"update_id": update_id, "message": message}
 
 
 def telegram_tap(update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> Update:
-    """The update of a tapped inline button; `extra` goes into the message that carried it."""
+    """Return the update of a tapped inline button; `extra` goes into the message with the button."""
     message = {**_telegram_message(update_id, 7000000001, chat or user), "text": "?", **extra}
     message["from"] = {"id": 7000000001, "is_bot": True, "first_name": "Acme"}
     query = {"id": f"cb{update_id}", "from": _person(user), "message": message, "chat_instance": "1", "data": data}
@@ -127,7 +127,7 @@ def slack_text(
     kind: str = "message",
     **extra: Any,
 ) -> bytes:
-    """The body of a message event, or of an app_mention by `kind`.
+    """Return the body of a message event, or of an app_mention by `kind`.
 
     `text` is as Slack sends it, `& < >` escaped. Channels starting with D are direct messages.
     """
@@ -139,7 +139,7 @@ def slack_text(
 def slack_edit(
     ts: str, text: str, before: str, *, user: str = "U0ADA", channel: str = "D0ADA", at: str = "1795204999.000100"
 ) -> bytes:
-    """The body of the event of a person's edit: the message as it is, and as it was."""
+    """Return the body of an edit event: the new message and the previous one."""
     message = {"type": "message", "user": user, "ts": ts}
     edited = {**message, "text": text, "edited": {"user": user, "ts": at}}
     event = {"type": "message", "subtype": "message_changed", "hidden": True, "channel": channel, "ts": at}
@@ -148,7 +148,7 @@ def slack_edit(
 
 
 def slack_event(event_id: str, event: Mapping[str, Any], **outer: Any) -> bytes:
-    """The body of any event; `outer` adds to its envelope."""
+    """Return the body of any event; `outer` adds fields to its envelope."""
     body = {
         "type": "event_callback",
         "team_id": "T0ACME",
@@ -160,13 +160,13 @@ def slack_event(event_id: str, event: Mapping[str, Any], **outer: Any) -> bytes:
 
 
 def slack_interaction(kind: str, **payload: Any) -> bytes:
-    """The body of what a person does with a button, a menu, a form or a shortcut."""
+    """Return the body of an interaction: a button, a menu, a form or a shortcut."""
     who = {"user": {"id": "U0ADA", "username": "ada", "team_id": "T0ACME"}, "team": {"id": "T0ACME"}}
     return urlencode({"payload": json.dumps({"type": kind, **who, **payload})}).encode()
 
 
 def slack_photo(ts: str, url: str, text: str = "", *, name: str = "photo.jpg", size: int = 0, **extra: str) -> bytes:
-    """The body of a message that shares a photo Slack keeps at `url`."""
+    """Return the body of a message that shares a photo stored at `url`."""
     file = {"id": "F0FILE", "name": name, "mimetype": "image/jpeg", "size": size, "url_private_download": url}
     return slack_text(ts, text, subtype="file_share", files=[file], **extra)
 
@@ -181,7 +181,7 @@ def slack_tap(
     thread_ts: str = "",
     block_id: str = "confirm",
 ) -> bytes:
-    """The body of a tapped button. A real tap repeats the block id of the message: pass the one that was sent."""
+    """Return the body of a tapped button. A real tap repeats the block id of the message: pass the sent one."""
     message = {"type": "message", "ts": message_ts, "text": "?", **({"thread_ts": thread_ts} if thread_ts else {})}
     action = {"type": "button", "action_id": "button-0", "block_id": block_id, "value": data, "action_ts": "1.2"}
     return slack_interaction(
@@ -196,6 +196,6 @@ def slack_tap(
 
 
 def slack_command(trigger_id: str, text: str, *, user: str = "U0ADA", channel: str = "C0OPS") -> bytes:
-    """The body of a slash command."""
+    """Return the body of a slash command."""
     form = {"command": "/acme", "text": text, "user_id": user, "user_name": "ada", "channel_id": channel}
     return urlencode({**form, "team_id": "T0ACME", "trigger_id": trigger_id}).encode()

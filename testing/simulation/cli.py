@@ -1,4 +1,4 @@
-"""The `sayso simulate` command: break a real Sayso on purpose, and count what people noticed."""
+"""The command `sayso simulate`: break a real Sayso on purpose and count what its users notice."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def simulate(
     from sayso.testing.simulation.report import table
 
     plan = _plan({**options, "config": common.config})
-    reports = [_run(each, common.data_option) for each in _planned(plan, row, matrix=matrix, full_size=full_size)]
+    reports = [_run(each, common.data_option) for each in _plans(plan, row, matrix=matrix, full_size=full_size)]
     click.echo(f"\n{table(reports, markdown=markdown)}\n")
     for line in (line for report in reports for line in report.details()):
         click.echo(line)
@@ -127,38 +127,38 @@ def _plan(options: dict[str, Any]) -> Plan:
     from sayso.testing.simulation import plan
     from sayso.testing.simulation.plan import EVERYTHING
 
-    usual = {
+    defaults = {
         "pause": plan.PAUSE_SECONDS, "restart": plan.RESTART_SECONDS, "cut": plan.CUT_CHANCE, "slow": plan.SLOW_MS,
         "outage": plan.OUTAGE_SECONDS,
         "redeliver": plan.REDELIVER_CHANCE, "shuffle": plan.LATE_CHANCE, "strangers": plan.STRANGERS,
     }  # fmt: skip
     given: dict[str, Any] = {
-        name: usual[name] if name in usual and value < 0 else value for name, value in options.items()
+        name: defaults[name] if name in defaults and value < 0 else value for name, value in options.items()
     }
     if given.pop("everything"):
         given |= EVERYTHING
     else:
-        given["kill"] = _often("--kill", given["kill"], plan.KILL_SECONDS)
-    given["full"] = _often("--full", given["full"], dict.fromkeys(plan.ROOMS, plan.FULL_SECONDS))
+        given["kill"] = _parse_intervals("--kill", given["kill"], plan.KILL_SECONDS)
+    given["full"] = _parse_intervals("--full", given["full"], dict.fromkeys(plan.STORAGE_KINDS, plan.FULL_SECONDS))
     given["seed"] = secrets.randbelow(1_000_000) if given["seed"] is None else given["seed"]
-    given["slow_ms"], given["model_ms"] = given.pop("slow"), _range(given["model_ms"])
+    given["slow_ms"], given["model_ms"] = given.pop("slow"), _parse_range(given["model_ms"])
     given["stories"] = given["stories"] or plan.STORIES
     return plan.Plan(**given)
 
 
-def _often(option: str, words: Sequence[str], usual: Mapping[Any, float]) -> dict[str, float]:
-    """How often in seconds, by what: NAME or NAME=SECONDS, the names being those of the usual seconds."""
-    found = {}
+def _parse_intervals(option: str, words: Sequence[str], defaults: Mapping[Any, float]) -> dict[str, float]:
+    """Return the seconds by name. A word is NAME or NAME=SECONDS; the names are those of the defaults."""
+    intervals = {}
     for word in words:
         name, _, seconds = word.partition("=")
-        if name not in usual:
-            fail(f"{option} {word!r}: one of {', '.join(usual)}")
-        found[name] = _number(seconds, f"{option} {word!r}") if seconds else usual[name]
-    return found
+        if name not in defaults:
+            fail(f"{option} {word!r}: one of {', '.join(defaults)}")
+        intervals[name] = _number(seconds, f"{option} {word!r}") if seconds else defaults[name]
+    return intervals
 
 
-def _range(words: str) -> tuple[float, float]:
-    low, _, high = words.partition("-")
+def _parse_range(text: str) -> tuple[float, float]:
+    low, _, high = text.partition("-")
     return _number(low, "--model-ms"), _number(high or low, "--model-ms")
 
 
@@ -166,11 +166,11 @@ def _number(word: str, place: str) -> float:
     try:
         return float(word)
     except ValueError:
-        fail(f"{place}: {word!r} is no number")
+        fail(f"{place}: {word!r} is not a number")
 
 
-def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool, full_size: bool) -> list[Plan]:
-    from sayso.testing.simulation.plan import ROWS, planned
+def _plans(given: Plan, rows: tuple[str, ...], *, matrix: bool, full_size: bool) -> list[Plan]:
+    from sayso.testing.simulation.plan import ROWS, plan_of_row
 
     for row in rows:
         if row not in ROWS:
@@ -178,21 +178,21 @@ def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool, full_size: boo
     chosen = rows or (tuple(ROWS) if matrix else ())
     if full_size and not chosen:
         fail("--full-size is of rows of the matrix: add --matrix, or --row and a name")
-    return [planned(row, given, full_size=full_size) for row in chosen] or [given]
+    return [plan_of_row(row, given, full_size=full_size) for row in chosen] or [given]
 
 
 def _run(plan: Plan, data: Path | None) -> SimulationReport:
-    """One simulation, on a folder that is kept when a promise was broken or when it was named."""
+    """Run one simulation. Its folder is kept if a promise was broken or if it was named."""
     from sayso.testing.simulation.processes import MachineError
     from sayso.testing.simulation.run import Simulation
-    from sayso.testing.simulation.users import StoriesUnusable
+    from sayso.testing.simulation.users import InvalidStories
 
-    folder = _folder(data)
-    click.echo(f"faults: {plan.described()}; seed {plan.seed}; data in {folder}")
+    folder = _new_folder(data)
+    click.echo(f"faults: {plan.description()}; seed {plan.seed}; data in {folder}")
     try:
         with clear_errors():
             report = Simulation(plan, folder, click.echo).run()
-    except (MachineError, StoriesUnusable) as exc:
+    except (MachineError, InvalidStories) as exc:
         fail(str(exc))
     for word, lines in (("BROKEN", [*report.broken, *report.evidence()]), ("ABOVE ITS BOUND", report.exceeded)):
         for line in lines:
@@ -202,8 +202,8 @@ def _run(plan: Plan, data: Path | None) -> SimulationReport:
     return report
 
 
-def _folder(data: Path | None) -> Path:
-    """A new folder, or below the named one, so that rows of a matrix do not meet."""
+def _new_folder(data: Path | None) -> Path:
+    """Return a new folder, below the named one if any, so that rows of a matrix do not share one."""
     try:
         if data is not None:
             data.mkdir(parents=True, exist_ok=True)

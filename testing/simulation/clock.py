@@ -1,9 +1,9 @@
-"""Clock: runs a module as if the clock of this machine were wrong, for its Python code.
+"""Run a module as if the clock of this machine were wrong, for its Python code.
 
     python -m sayso.testing.simulation.clock SECONDS MODULE [ARGUMENT ...]
 
-`time` and `datetime` are replaced before anything else is imported. Clocks that only measure how long something takes
-are left alone, as they are where a wall clock is wrong.
+`time` and `datetime` are replaced before anything else is imported. Monotonic clocks are not changed, as a wrong wall
+clock does not change them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-class _Like(type):
-    """What is one of the real class is one of its replacement: C code makes only the real ones."""
+class _RealInstances(type):
+    """Makes instances of the real class instances of its replacement: C code creates only real ones."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.__mro__[1])
@@ -27,16 +27,16 @@ class _Like(type):
 
 
 def shift(seconds: float) -> None:
-    """From now on this process's wall clock is ahead by so many seconds, behind when negative."""
-    wrong, delta = _time(seconds), datetime.timedelta(seconds=seconds)
+    """Put the wall clock of this process ahead by so many seconds, or back if negative."""
+    wrong_time, delta = _shift_time(seconds), datetime.timedelta(seconds=seconds)
     date, moment = datetime.date, datetime.datetime
 
-    class WrongDate(datetime.date, metaclass=_Like):
+    class WrongDate(datetime.date, metaclass=_RealInstances):
         @classmethod
         def today(cls) -> Any:
-            return date.fromtimestamp(wrong())
+            return date.fromtimestamp(wrong_time())
 
-    class WrongDateTime(datetime.datetime, metaclass=_Like):
+    class WrongDateTime(datetime.datetime, metaclass=_RealInstances):
         @classmethod
         def now(cls, tz: datetime.tzinfo | None = None) -> Any:
             return moment.now(tz) + delta
@@ -52,8 +52,8 @@ def shift(seconds: float) -> None:
     vars(datetime).update(date=WrongDate, datetime=WrongDateTime)
 
 
-def _time(seconds: float) -> Callable[[], float]:
-    """Replace what `time` says of now. Returns its new `time`."""
+def _shift_time(seconds: float) -> Callable[[], float]:
+    """Replace the functions of `time` that read the wall clock. Return the new `time.time`."""
     real, real_ns, gmtime, localtime, strftime = time.time, time.time_ns, time.gmtime, time.localtime, time.strftime
 
     def wrong() -> float:
@@ -70,7 +70,7 @@ def _time(seconds: float) -> Callable[[], float]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a module under a wrong clock, as `python -m` would."""
+    """Run a module with a wrong clock, as `python -m` would."""
     seconds, module, *rest = arguments
     shift(float(seconds))
     sys.argv = [module, *rest]

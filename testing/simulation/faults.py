@@ -1,4 +1,4 @@
-"""Kills, pauses, outages, a lossy proxy (toxiproxy), a wrong clock (libfaketime)."""
+"""Faults: kills, pauses, restarts, outages, full memory or disk, and failing platforms."""
 
 from __future__ import annotations
 
@@ -17,174 +17,27 @@ from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import EmbeddedRedisError
 from sayso.testing.platforms.server import Failure, RecordedRequest
-from sayso.testing.simulation.plan import Plan, Room
+from sayso.testing.simulation.plan import Plan, StorageKind
 from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
 from sayso.workers.mailbox import LEASE_MS
 
-#: How probable each failure is. The two hang-ups stand for timeouts, cut short: before the message was taken, after it.
+#: The chance of each failure. "drop" and "lost" stand for timeouts before and after the message was accepted.
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}
-
-
-#: Seconds that the fakes ask to wait for, where they say it: Telegram and Slack.
+#: Seconds that the fakes of Telegram and Slack ask to wait.
 RETRY_AFTER = 7.0
-
-
-#: Failures in a row in one chat at most. The pauses between tries double, and after ten a reply is given up.
-MOST_IN_A_ROW = 4
-
-
-#: Who names a chat how.
+#: The most failures in a row in one chat. Pauses between tries double, and after ten tries a reply is given up.
+MAX_IN_A_ROW = 4
+#: The field with the chat in the calls of each platform.
 _CHAT_FIELDS = {"twilio": "To", "telegram": "chat_id", "slack": "channel"}
-
-
-class Flaky:
-    """Asked about every message of every platform, from their servers' threads. `impatient` counts early retries."""
-
-    def __init__(self, chance: Random, clock: Callable[[], float] = time.monotonic) -> None:
-        self.failures: Counter[str] = Counter()
-        self.impatient = 0
-        self._chance, self._clock = chance, clock
-        self._lock = threading.Lock()
-        self._row: Counter[str] = Counter()
-        self._closed_until: dict[str, float] = {}
-
-    def __call__(self, platform: str, call: RecordedRequest) -> Failure | None:
-        """What goes wrong with this message, if anything."""
-        fields = call.params
-        chat = str(fields.get(_CHAT_FIELDS[platform]) or fields.get("channel_id"))
-        with self._lock:
-            self.impatient += self._clock() < self._closed_until.pop(chat, 0.0)
-            error = self._error() if self._row[chat] < MOST_IN_A_ROW else ""
-            self._row[chat] = self._row[chat] + 1 if error else 0
-            if error == "429" and platform != "twilio":
-                self._closed_until[chat] = self._clock() + RETRY_AFTER
-            if not error:
-                return None
-            self.failures[error] += 1
-            return Failure(error)
-
-    def _error(self) -> str:
-        drawn = self._chance.random()
-        for error, chance in CHANCES.items():
-            drawn -= chance
-            if drawn < 0:
-                return error
-        return ""
-
-
-#: Seconds without room, and between two tries to start what ended itself for want of it.
+#: Seconds without memory or disk, and between two tries to start a Redis that ended itself.
 FULL_SECONDS, RETRY_SECONDS = 5.0, 1.0
-
-
-class Full:
-    """Lives as long as its server. With a full disk Redis ends itself, and is started again as `sayso up` would."""
-
-    def __init__(self, server: RedisServer) -> None:
-        self.deaths = 0
-        self._server = server
-        self._room: Room | None = None
-        self._until = self._retry = 0.0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is no room now."""
-        return self._room is not None
-
-    def begin(self, room: Room, now: float) -> bool:
-        """Take the room away. Whether that was possible: not while Redis is away."""
-        with contextlib.suppress(RedisError, OSError):
-            self._limit(room)
-            self._room, self._until = room, now + FULL_SECONDS
-            return True
-        return False
-
-    def tend(self, now: float) -> None:
-        """Start Redis again where it ended itself, and give the room back when it is time."""
-        if self._room is None:
-            return
-        with contextlib.suppress(RedisError, OSError, EmbeddedRedisError):
-            if not self._server.is_alive() and (now >= self._retry or now >= self._until):
-                self._retry = now + RETRY_SECONDS
-                self.deaths += 1
-                self._server.restart()
-                if now < self._until:
-                    self._limit(self._room)
-            if now >= self._until and self._server.is_alive():
-                self._server.unlimit()
-                self._room = None
-
-    def _limit(self, room: Room) -> None:
-        if room == "memory":
-            self._server.limit_memory()
-        else:
-            self._server.limit_disk()
-
-
-#: Seconds after which it begins: by then everybody talks.
+#: Seconds until the outage begins: by then every user is active.
 BEGIN_SECONDS = 5.0
-
-
-#: Seconds between two looks at the spool.
-LOOK_SECONDS = 0.25
-
-
-@dataclass(slots=True)
-class Away:
-    """What is known of one outage. Moments are of the monotonic clock; `statuses` are what webhooks heard in it."""
-
-    began: float = 0.0
-    back: float = 0.0
-    spool_empty: float = 0.0
-    statuses: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def drained_seconds(self) -> float:
-        """From Redis's return until no message waited on the disk of the web; 0 without a spool."""
-        return max(0.0, self.spool_empty - self.back)
-
-
-class Outage:
-    """Lives as long as its machine, in the thread that made it. `away` tells what is known so far."""
-
-    def __init__(self, server: RedisServer, doors: Sequence[str], seconds: float, now: float) -> None:
-        self.away = Away()
-        self._server, self._doors, self._seconds = server, doors, seconds
-        self._due = now + BEGIN_SECONDS if seconds else float("inf")
-        self._look = 0.0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether Redis is away now."""
-        return self.away.began > self.away.back
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether it is still to come, or to end."""
-        return self._due != float("inf") or self.is_on
-
-    def tend(self, now: float) -> None:
-        """Begin and end when it is time, then watch the spool."""
-        if self.is_on and now >= self.away.began + self._seconds:
-            self._server.restart()
-            self.away.back = now
-        elif now >= self._due:
-            self._due = float("inf")
-            self._server.kill()
-            self.away.began = now
-        elif self.away.back and now >= self._look:
-            self._look = now + LOOK_SECONDS
-            self._watch(now)
-
-    def _watch(self, now: float) -> None:
-        if any(spooled(door) for door in self._doors):
-            self.away.spool_empty = now
-
-
-#: Seconds that a worker is stopped for: twice as long as it may hold a conversation without a word.
+#: Pause between two checks of the spool, in seconds.
+POLL_SECONDS = 0.25
+#: How long a worker is paused, in seconds: twice its lease on a conversation.
 PAUSED_SECONDS = 2 * LEASE_MS / 1000
-
-
-#: How each fault is counted.
+#: The name under which each fault is counted.
 _COUNTED = {
     "kill worker": "workers killed",
     "kill machine": "machines killed",
@@ -196,36 +49,161 @@ _COUNTED = {
     "outage": "outages",
     "restart": "workers restarted",
 }
-
-
-#: What takes something out of a worker's hands.
+#: Faults that may interrupt the work of a worker.
 _HITS = ("workers killed", "pauses", "redis killed", "outages", "memory full", "disk full", "redis ended", "ended")
-
-
-#: How many of the kills take a parent of workers too, and with it half of them.
+#: The share of kills that also kill a parent, and with it half of the workers.
 PARENTS = 0.05
-
-
-#: Workers that are left running when others are stopped.
+#: The fewest workers that stay running while others are paused.
 LEAST_AWAKE = 2
 
 
+class FlakyPlatforms:
+    """Decides which messages a platform fails. `impatient` counts early retries. Safe to use from threads."""
+
+    def __init__(self, chance: Random, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failures: Counter[str] = Counter()
+        self.impatient = 0
+        self._chance, self._clock = chance, clock
+        self._lock = threading.Lock()
+        self._in_a_row: Counter[str] = Counter()
+        self._closed_until: dict[str, float] = {}
+
+    def __call__(self, platform: str, call: RecordedRequest) -> Failure | None:
+        """Return the failure of this message, if any."""
+        fields = call.params
+        chat = str(fields.get(_CHAT_FIELDS[platform]) or fields.get("channel_id"))
+        with self._lock:
+            self.impatient += self._clock() < self._closed_until.pop(chat, 0.0)
+            error = self._error() if self._in_a_row[chat] < MAX_IN_A_ROW else ""
+            self._in_a_row[chat] = self._in_a_row[chat] + 1 if error else 0
+            if error == "429" and platform != "twilio":
+                self._closed_until[chat] = self._clock() + RETRY_AFTER
+            if not error:
+                return None
+            self.failures[error] += 1
+            return Failure(error)
+
+    def _error(self) -> str:
+        remaining = self._chance.random()
+        for error, chance in CHANCES.items():
+            remaining -= chance
+            if remaining < 0:
+                return error
+        return ""
+
+
+class FullStorage:
+    """Fills the memory or disk of Redis. With a full disk Redis ends itself, and is restarted as by `sayso up`."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.deaths = 0
+        self._server = server
+        self._storage: StorageKind | None = None
+        self._until = self._retry = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether memory or disk is full now."""
+        return self._storage is not None
+
+    def begin(self, storage: StorageKind, now: float) -> bool:
+        """Fill the memory or disk. Return False if Redis is away."""
+        with contextlib.suppress(RedisError, OSError):
+            self._limit(storage)
+            self._storage, self._until = storage, now + FULL_SECONDS
+            return True
+        return False
+
+    def update(self, now: float) -> None:
+        """Restart Redis if it ended itself, and lift the limit when it is time."""
+        if self._storage is None:
+            return
+        with contextlib.suppress(RedisError, OSError, EmbeddedRedisError):
+            if not self._server.is_alive() and (now >= self._retry or now >= self._until):
+                self._retry = now + RETRY_SECONDS
+                self.deaths += 1
+                self._server.restart()
+                if now < self._until:
+                    self._limit(self._storage)
+            if now >= self._until and self._server.is_alive():
+                self._server.unlimit()
+                self._storage = None
+
+    def _limit(self, storage: StorageKind) -> None:
+        if storage == "memory":
+            self._server.limit_memory()
+        else:
+            self._server.limit_disk()
+
+
+@dataclass(slots=True)
+class OutageRecord:
+    """What is known of one outage. Times are of the monotonic clock; `statuses` counts the responses to webhooks."""
+
+    began: float = 0.0
+    back: float = 0.0
+    spool_empty: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def drained_seconds(self) -> float:
+        """Seconds from the return of Redis until the spool was empty; 0 without a spool."""
+        return max(0.0, self.spool_empty - self.back)
+
+
+class Outage:
+    """Takes Redis away once. Used in the thread of its machine. `away` holds what is known so far."""
+
+    def __init__(self, server: RedisServer, addresses: Sequence[str], seconds: float, now: float) -> None:
+        self.away = OutageRecord()
+        self._server, self._doors, self._seconds = server, addresses, seconds
+        self._due = now + BEGIN_SECONDS if seconds else float("inf")
+        self._next_poll = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether Redis is away now."""
+        return self.away.began > self.away.back
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the outage is still to begin or to end."""
+        return self._due != float("inf") or self.is_on
+
+    def update(self, now: float) -> None:
+        """Begin and end the outage when it is time, then watch the spool."""
+        if self.is_on and now >= self.away.began + self._seconds:
+            self._server.restart()
+            self.away.back = now
+        elif now >= self._due:
+            self._due = float("inf")
+            self._server.kill()
+            self.away.began = now
+        elif self.away.back and now >= self._next_poll:
+            self._next_poll = now + POLL_SECONDS
+            self._watch(now)
+
+    def _watch(self, now: float) -> None:
+        if any(spooled(address) for address in self._doors):
+            self.away.spool_empty = now
+
+
 class Faults:
-    """Lives as long as its machine, in the thread that made it. `counts` says what was done, `killed_at` when."""
+    """Injects the faults of a plan, in the thread of its machine. `counts` says what was done, `killed_at` when."""
 
     def __init__(self, machine: Machine, plan: Plan, chance: Random, now: float) -> None:
         self.counts: Counter[str] = Counter()
         self.killed_at: dict[str, list[float]] = {}
         self._machine, self._chance = machine, chance
         self._paused: dict[int, float] = {}
-        self._old: list[int] = []
-        self.outage = Outage(machine.redis, machine.doors, plan.outage, now)
-        self._full = Full(machine.redis)
-        machine.crew.at_work()  # whoever is there from the beginning must be there in the end
+        self._to_restart: list[int] = []
+        self.outage = Outage(machine.redis, machine.addresses, plan.outage, now)
+        self._full = FullStorage(machine.redis)
+        machine.workers.at_work()  # notes the workers that are there from the beginning
         self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in plan.kill.items()}
         self._rates |= {"pause": plan.pause} if plan.pause else {}
         self._rates |= {"restart": plan.restart} if plan.restart else {}
-        self._rates |= {f"full {room}": seconds for room, seconds in plan.full.items()}
+        self._rates |= {f"full {storage}": seconds for storage, seconds in plan.full.items()}
         self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
         self._acts: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,
@@ -240,75 +218,75 @@ class Faults:
 
     @property
     def hits(self) -> int:
-        """How often something was taken out of a worker's hands."""
+        """How often the work of a worker may have been interrupted."""
         return sum(self.counts[name] for name in _HITS)
 
     @property
     def never_done(self) -> list[str]:
-        """What was planned and did not happen."""
+        """The planned faults that did not happen."""
         return [name for name in self._rates if not self.counts[_COUNTED[name]]]
 
     @property
     def is_broken(self) -> bool:
-        """Whether something is broken that mends only by its time, or will be."""
+        """Whether a fault that ends only by its time is on, or still to come."""
         return self.outage.is_ahead or self._full.is_on
 
-    def strike(self, now: float) -> None:
-        """Do what is due."""
-        self.tend(now)
-        self._roll()
+    def inject_due(self, now: float) -> None:
+        """Inject the faults that are due."""
+        self.update(now)
+        self._continue_restart()
         for name, due in self._due.items():
             if now >= due:
                 self._due[name] = now + self._after(self._rates[name])
                 self._acts[name](now)
 
-    def tend(self, now: float) -> None:
-        """Mend what is due to be mended."""
-        self.counts["ended"] += self._machine.tend()
-        self.outage.tend(now)
-        self._full.tend(now)
+    def update(self, now: float) -> None:
+        """End the faults that are over, and restart what ended by itself."""
+        self.counts["ended"] += self._machine.restart_ended()
+        self.outage.update(now)
+        self._full.update(now)
         self.counts["redis ended"] = self._full.deaths
         self.counts["outages"] = int(self.outage.away.began > 0)
         self._wake(now)
 
     def end(self, now: float) -> None:
-        """Nothing more is broken, and what is stopped goes on; what died by itself is still replaced."""
-        self.tend(now)
+        """Inject no more faults and continue what is paused. What ends by itself is still restarted."""
+        self.update(now)
         self._due.clear()
-        self._old.clear()
+        self._to_restart.clear()
         self._wake(float("inf"))
 
     def _after(self, seconds: float) -> float:
         return seconds * (0.5 + self._chance.random())
 
     def _kill_worker(self, _: float) -> None:
-        """One that is at work, now and then their parent too.
+        """Kill a worker, now and then its parent too.
 
-        The stopped ones are spared: what they do when they go on is a fault of its own.
+        Paused workers are spared: what they do when they continue is a fault of its own.
         """
         victim = pick(self._awake(), self._chance)
         if not victim:
             return
         if self._chance.random() < PARENTS:
-            self._machine.crew.kill_parent(self._chance)
+            self._machine.workers.kill_parent(self._chance)
             self.counts["parents killed"] += 1
-        self._machine.crew.kill(victim)
+        self._machine.workers.kill(victim)
         self.counts["workers killed"] += 1
 
     def _kill_machine(self, _: float) -> None:
-        """One that is up, with all its workers at once."""
-        parent = self._chance.choice(self._machine.crew.parents)
+        """Kill a running machine with all its workers at once."""
+        parent = self._chance.choice(self._machine.workers.parents)
         if parent.is_alive():
-            self.counts["workers killed"] += self._machine.lose(parent)
-            self._note("machine")
+            self.counts["workers killed"] += self._machine.replace_machine(parent)
+            self._note_kill("machine")
 
-    def _note(self, part: str) -> None:
-        """It was killed, and its successor runs or is about to."""
+    def _note_kill(self, part: str) -> None:
+        """Count a kill. The successor runs or is about to."""
         self.counts[_COUNTED[f"kill {part}"]] += 1
         self.killed_at.setdefault(part, []).append(time.monotonic())
 
     def _awake(self) -> set[int]:
-        return self._machine.crew.at_work() - set(self._paused)
+        return self._machine.workers.at_work() - set(self._paused)
 
     def _kill_web(self, _: float) -> None:
         self._machine.restart_web(self._chance.choice(self._machine.webs), signal.SIGKILL)
@@ -318,16 +296,16 @@ class Faults:
         if not self.outage.is_on and self._machine.redis.is_alive():
             self._machine.redis.kill()
             self._machine.redis.restart()
-            self._note("redis")
+            self._note_kill("redis")
 
-    def _fill(self, room: Room, now: float) -> None:
-        if not self.outage.is_on and not self._full.is_on and self._full.begin(room, now):
-            self.counts[f"{room} full"] += 1
+    def _fill(self, storage: StorageKind, now: float) -> None:
+        if not self.outage.is_on and not self._full.is_on and self._full.begin(storage, now):
+            self.counts[f"{storage} full"] += 1
 
     def _pause(self, now: float) -> None:
         awake = self._awake()
         if len(awake) <= LEAST_AWAKE:
-            self._due["pause"] = now  # as soon as there are enough
+            self._due["pause"] = now  # try again as soon as there are enough
             return
         victim = pick(awake, self._chance)
         _signal(victim, signal.SIGSTOP)
@@ -341,19 +319,19 @@ class Faults:
                 del self._paused[pid]
 
     def _restart(self, _: float) -> None:
-        """Replace every worker one after the other, then the webs."""
-        if not self._old:
-            self._old = sorted(self._machine.crew.at_work())
+        """Begin to replace every worker, one after the other, then the webs."""
+        if not self._to_restart:
+            self._to_restart = sorted(self._machine.workers.at_work())
 
-    def _roll(self) -> None:
-        """The next step of a rolling restart, when the last one is done."""
-        if not self._old or self._machine.crew.leaving:
+    def _continue_restart(self) -> None:
+        """Do the next step of a rolling restart when the last one is done."""
+        if not self._to_restart or self._machine.workers.stopping:
             return
-        worker = self._old.pop()
+        worker = self._to_restart.pop()
         if worker in self._awake():
-            self._machine.crew.tell_to_stop(worker)
+            self._machine.workers.tell_to_stop(worker)
             self.counts["workers restarted"] += 1
-        if not self._old:
+        if not self._to_restart:
             for web in self._machine.webs:
                 self._machine.restart_web(web, signal.SIGTERM)
                 self.counts["web restarted"] += 1

@@ -1,4 +1,4 @@
-"""What was promised against what happened."""
+"""Hold what happened in a simulation against what Sayso promises: lost, doubled, unwanted, out of order and so on."""
 
 from __future__ import annotations
 
@@ -7,102 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from sayso.testing.simulation.outcomes import NO_OUTCOME, BillVerdict, MessageKind, judge, least, says_expired, window
+from sayso.testing.simulation.outcomes import (
+    NO_OUTCOME,
+    BillResult,
+    MessageKind,
+    judge_bill,
+    least_answers,
+    open_seconds,
+    says_expired,
+)
 from sayso.testing.simulation.tools import EffectEntry
-from sayso.testing.simulation.users import PATIENCE, Act, Heard, SimulatedUser, by_bill
-
-
-def decisions_by_bill(diary: Iterable[Act]) -> dict[str, list[Act]]:
-    """Who decided on each bill, in the order of their acts."""
-    decisions: dict[str, list[Act]] = defaultdict(list)
-    for act in sorted(diary, key=lambda act: act.number):
-        if act.verb in ("agree", "refuse"):
-            decisions[act.bill].append(act)
-    return decisions
-
-
-def by_number(heard: Iterable[Heard], kind: str) -> dict[int, list[Heard]]:
-    """What was heard by the number of the turn that it names, in words (`turns`) or as a file (`files`)."""
-    found: dict[int, list[Heard]] = defaultdict(list)
-    for each in heard:
-        for number in each.turns if kind == "turns" else each.files:
-            found[number].append(each)
-    return found
-
-
-def answers_to_decisions(told: Iterable[Heard]) -> list[Heard]:
-    """What answers decisions. Who changes the subject is told of it in the answer to that."""
-    return [heard for heard in told if heard.telling.kind not in ("question", "correction") and not _by_the_way(heard)]
-
-
-def _by_the_way(heard: Heard) -> bool:
-    """Whether it speaks of a bill in the answer to something else."""
-    return bool(heard.turns) or heard.telling.in_passing
-
-
-def credible(heard: Sequence[Heard], diary: Sequence[Act]) -> list[Heard]:
-    """What was heard, where words count as a late first try only while an act of that time has no answer of its own."""
-    told, decisions = by_bill(heard), decisions_by_bill(diary)
-    open_acts = {
-        bill: len(acts) - _unmarked(answers_to_decisions(told.get(bill, ()))) for bill, acts in decisions.items()
-    }
-    return [_credible(each, open_acts) for each in heard]
-
-
-def _credible(heard: Heard, open_acts: dict[str, int]) -> Heard:
-    bill = heard.telling.first_try_for
-    if not bill:
-        return heard
-    open_acts[bill] = open_acts.get(bill, 0) - 1
-    return heard if open_acts[bill] >= 0 else replace(heard, telling=replace(heard.telling, marked=False))
-
-
-def _unmarked(heard: Iterable[Heard]) -> int:
-    return sum(not each.telling.marked for each in heard)
-
-
-def paired(decisions: Sequence[Act], answers: Sequence[Heard]) -> Iterator[tuple[Act, Heard]]:
-    """Decisions with their answers, in order. What strangers did at the same moment may be answered before or after."""
-    own = [act for act in decisions if not act.stranger]
-    to_own = [heard for heard in answers if heard.telling.kind not in ("foreign", "aside")]
-    return zip(own, _firsts(answers if own == decisions else to_own, len(own)), strict=False)
-
-
-def _firsts(answers: Sequence[Heard], acts: int) -> list[Heard]:
-    """The first to arrive of the answers to so many acts. What is too much is the late first try of something older, or
-    repeats the one before it, when either is marked: a first try may come after its repeat.
-    """
-    certain = [heard for heard in answers if not heard.telling.first_try_for]
-    kept = certain if len(certain) >= acts else list(answers)
-    for place in range(len(kept) - 1, 0, -1):
-        before, heard = kept[place - 1].telling, kept[place].telling
-        if len(kept) > acts and before.text == heard.text and (before.marked or heard.marked):
-            del kept[place]
-    return kept
-
-
-def without_repeats(answers: Iterable[Heard]) -> list[Heard]:
-    """The answers without those that say themselves that they repeat the one before."""
-    kept: list[Heard] = []
-    for heard in answers:
-        if not (kept and heard.telling.marked and heard.telling.text == kept[-1].telling.text):
-            kept.append(heard)
-    return kept
-
-
-def unmarked_outcomes(answers: Iterable[Heard]) -> int:
-    """How often it was said without a mark that an action is done or failed."""
-    return _unmarked(heard for heard in answers if heard.telling.kind in ("done", "failed"))
-
-
-def answerable(decisions: Sequence[Act], told: Iterable[Heard]) -> int:
-    """How many acts may be answered by words about a bill: decisions, and what was answered with a word on it too."""
-    return len(decisions) + least(heard.telling for heard in told if heard.turns)
+from sayso.testing.simulation.users import PATIENCE, Act, ChatMessage, SimulatedUser, by_bill
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenPromise:
-    """One broken promise: whose, at which turn, and what happened."""
+    """One broken promise: in which chat, at which turn, and what happened."""
 
     promise: str
     chat: str
@@ -111,12 +31,13 @@ class BrokenPromise:
 
 
 @dataclass(slots=True)
-class Review:
-    """What came of one simulation. `answered` holds for each answer when what it answers was sent, and when it came.
+class SimulationResult:
+    """The counts and findings of one simulation.
 
-    `picked_up` are the seconds from a webhook's 200 to the first sign of life, where nothing else was waited for.
-    `undone` counts the actions that were agreed to in time, and of which nothing was done; `marked` the replies that
-    say that they may be repeats, whether or not they are, and files that are asked about instead.
+    `answered` holds, for each first answer, when the act was sent and when the answer came. `picked_up` holds the
+    seconds from a webhook's 200 to the first sign of life, for acts that did not wait for another one. `undone` counts
+    actions that were agreed to in time and not done. `marked` counts replies that say that they may be repeats, whether
+    or not they are, and files that are asked about instead of being sent again.
     """
 
     turns: int = 0
@@ -131,242 +52,346 @@ class Review:
     findings: list[BrokenPromise] = field(default_factory=list)
 
     def count(self, promise: str) -> int:
-        """How often a promise was broken."""
+        """Return how often a promise was broken."""
         return sum(finding.promise == promise for finding in self.findings)
 
     @property
     def waits(self) -> list[float]:
-        """Seconds from the first delivery to the first answer."""
+        """The seconds from the first delivery of each act to its first answer."""
         return [heard_at - sent_at for sent_at, heard_at in self.answered]
 
     def wait(self, share: float) -> float:
-        """How long the slowest of the fastest such share had to wait, in seconds."""
+        """Return the seconds within which this share of all acts was answered."""
         return percentile(self.waits, share)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The largest of the smallest such share of them; 0 of none."""
+    """Return the value below which this share of the values lies; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
-def review(people: Iterable[SimulatedUser], entries: Iterable[EffectEntry]) -> Review:
-    """The review of all conversations."""
+def judge_simulation(people: Iterable[SimulatedUser], entries: Iterable[EffectEntry]) -> SimulationResult:
+    """Return the result of all conversations."""
     effects: dict[str, list[EffectEntry]] = defaultdict(list)
     for entry in entries:
         effects[entry.bill].append(entry)
-    found, asked = Review(), set()
+    result, asked = SimulationResult(), set()
     for person in people:
-        heard = credible(person.inbox.heard, person.diary)
-        _Case(found, person.phone.chat, person.diary, heard, effects, person.inbox.signs).judge()
-        asked |= {act.bill for act in person.diary if act.verb == "ask"}
+        messages = check_first_tries(person.inbox.messages, person.acts)
+        _ConversationJudge(result, person.client.chat, person.acts, messages, effects, person.inbox.signs).judge()
+        asked |= {act.bill for act in person.acts if act.verb == "ask"}
     for bill in sorted(set(effects) - asked):
         if any(entry.step == "effect" for entry in effects[bill]):
-            found.findings.append(BrokenPromise("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it"))
-    return found
+            result.findings.append(BrokenPromise("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it"))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """One conversation on its way into a review."""
+class _ConversationJudge:
+    """Adds one conversation to a result. Made for each conversation."""
 
-    found: Review
+    result: SimulationResult
     chat: str
-    diary: Sequence[Act]
-    heard: Sequence[Heard]
+    acts: Sequence[Act]
+    messages: Sequence[ChatMessage]
     effects: Mapping[str, Sequence[EffectEntry]]
     signs: Sequence[float]
 
     def judge(self) -> None:
-        """Add everything about this conversation to the review."""
-        firsts = [*self._turns(), *self._bills()]
-        first_of_each: dict[int, tuple[Act, Heard]] = {}
-        for act, heard in firsts:
-            first_of_each.setdefault(act.number, (act, heard))
-        self.found.turns += len(self.diary)
-        self.found.replies += len(self.heard)
-        self.found.marked += sum(_is_marked(heard) for heard in self.heard)
-        self.found.answered += [(act.sent_at, heard.at) for act, heard in first_of_each.values()]
-        self.found.picked_up += self._picked_up(first_of_each.values())
-        self._order(firsts)
-        self._strays()
-
-    def _strays(self) -> None:
-        """Everything that is said is about something that was done in this conversation."""
-        numbers, bills = {act.number for act in self.diary}, {act.bill for act in self.diary}
-        for heard in self.heard:
-            about = heard.speaks_of_bill and heard.bill in bills
-            if not about and numbers.isdisjoint(heard.turns | heard.files):
-                self._fault("stray", 0, f"heard {heard.text!r}, which answers nothing")
-
-    def _picked_up(self, first_of_each: Iterable[tuple[Act, Heard]]) -> Iterator[float]:
-        latest = 0.0
-        for act, heard in sorted(first_of_each, key=lambda each: each[0].number):
-            if act.sent_at > latest and act.taken_at:
-                sign = next((at for at in self.signs if at >= act.sent_at), heard.at)
-                yield max(0.0, min(sign, heard.at) - act.taken_at)
-            latest = max(latest, heard.at)
+        """Add all counts and findings of the conversation."""
+        first_answers = [*self._judge_turns(), *self._judge_bills()]
+        by_act: dict[int, tuple[Act, ChatMessage]] = {}
+        for act, message in first_answers:
+            by_act.setdefault(act.number, (act, message))
+        self.result.turns += len(self.acts)
+        self.result.replies += len(self.messages)
+        self.result.marked += sum(_is_marked(message) for message in self.messages)
+        self.result.answered += [(act.sent_at, message.at) for act, message in by_act.values()]
+        self.result.picked_up += self._pick_up_seconds(by_act.values())
+        self._check_order(first_answers)
+        self._check_strays()
 
     def _fault(self, promise: str, number: int, words: str) -> None:
-        self.found.findings.append(BrokenPromise(promise, self.chat, number, words))
+        self.result.findings.append(BrokenPromise(promise, self.chat, number, words))
 
-    def _turns(self) -> Iterator[tuple[Act, Heard]]:
-        """The acts whose answers name them, each with its first words and its first file."""
-        words, files = by_number(self.heard, "turns"), by_number(self.heard, "files")
-        for act in self.diary:
+    def _pick_up_seconds(self, first_answers: Iterable[tuple[Act, ChatMessage]]) -> Iterator[float]:
+        latest = 0.0
+        for act, message in sorted(first_answers, key=lambda pair: pair[0].number):
+            if act.sent_at > latest and act.taken_at:
+                sign = next((at for at in self.signs if at >= act.sent_at), message.at)
+                yield max(0.0, min(sign, message.at) - act.taken_at)
+            latest = max(latest, message.at)
+
+    def _check_order(self, first_answers: Sequence[tuple[Act, ChatMessage]]) -> None:
+        """Answers arrive in the order of their acts, and not before them."""
+        for act, message in first_answers:
+            if message.at < act.sent_at:
+                self._fault("stray", act.number, f"heard {message.text!r} before there was anything to answer")
+        places = {id(message): place for place, message in enumerate(self.messages)}
+        latest = 0
+        for act, message in sorted(first_answers, key=lambda pair: (places[id(pair[1])], pair[0].number)):
+            if act.number < latest:
+                words = f"{act.verb} was answered after turn {latest}: {message.text!r}"
+                self._fault("out of order", act.number, words)
+                return
+            latest = act.number
+
+    def _check_strays(self) -> None:
+        """Every message is about something that was done in this conversation."""
+        numbers, bills = {act.number for act in self.acts}, {act.bill for act in self.acts}
+        for message in self.messages:
+            about_bill = message.speaks_of_bill and message.bill in bills
+            if not about_bill and numbers.isdisjoint(message.turns | message.files):
+                self._fault("stray", 0, f"heard {message.text!r}, which answers nothing")
+
+    def _judge_turns(self) -> Iterator[tuple[Act, ChatMessage]]:
+        """Return the acts whose answers name their turn, each with its first text and its first file."""
+        texts, files = by_number(self.messages, "turns"), by_number(self.messages, "files")
+        for act in self.acts:
             if not act.is_answered_by_turn:
                 continue
-            by_words, by_file = words[act.number], files[act.number]
-            self._repeats(act.number, by_words)
-            self._repeats(act.number, by_file)
-            if not (by_file if act.verb == "want" else by_words):
+            by_text, by_file = texts[act.number], files[act.number]
+            self._count_repeats(act.number, by_text)
+            self._count_repeats(act.number, by_file)
+            if not (by_file if act.verb == "want" else by_text):
                 self._fault("lost", act.number, f"{act.verb} was never answered")
-            yield from ((act, heard) for heard in (*by_words[:1], *by_file[:1]))
+            yield from ((act, message) for message in (*by_text[:1], *by_file[:1]))
 
-    def _bills(self) -> Iterator[tuple[Act, Heard]]:
-        """Questions and decisions, each with its first answer."""
-        told, decisions = by_bill(self.heard), decisions_by_bill(self.diary)
-        for act in self.diary:
+    def _judge_bills(self) -> Iterator[tuple[Act, ChatMessage]]:
+        """Return questions and decisions, each with its first answer."""
+        messages, decisions = by_bill(self.messages), decisions_by_bill(self.acts)
+        for act in self.acts:
             if act.verb == "ask":
-                yield from self._bill(act, decisions[act.bill], told.get(act.bill, []))
+                yield from self._judge_bill(act, decisions[act.bill], messages.get(act.bill, []))
 
-    def _bill(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> Iterator[tuple[Act, Heard]]:
-        questions = _of_kind(told, "question")
+    def _judge_bill(
+        self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
+    ) -> Iterator[tuple[Act, ChatMessage]]:
+        questions = _of_kind(messages, "question")
         if not questions:
             self._fault("lost", ask.number, f"the question about {ask.bill} was never asked")
-        yield from ((ask, heard) for heard in questions[:1])
-        self._repeats(ask.number, questions)
-        self._repeats(ask.number, _of_kind(told, "correction"))
-        to_decisions = answers_to_decisions(told)
-        self._verdict(ask, decisions, told)
-        self.found.repeated += max(0, len(to_decisions) - len(decisions)) if decisions else 0
-        if questions and len(to_decisions) < len(decisions):
-            self._fault("lost", ask.number, f"{len(decisions)} decisions on {ask.bill}, {len(to_decisions)} answers")
-        self._small_talk(ask, decisions, to_decisions)
-        yield from paired(decisions, to_decisions)
+        yield from ((ask, message) for message in questions[:1])
+        self._count_repeats(ask.number, questions)
+        self._count_repeats(ask.number, _of_kind(messages, "correction"))
+        answers = answers_to_decisions(messages)
+        self._check_bill(ask, decisions, messages)
+        self.result.repeated += max(0, len(answers) - len(decisions)) if decisions else 0
+        if questions and len(answers) < len(decisions):
+            self._fault("lost", ask.number, f"{len(decisions)} decisions on {ask.bill}, {len(answers)} answers")
+        self._check_small_talk(ask, decisions, answers)
+        yield from pair_answers(decisions, answers)
 
-    def _small_talk(self, ask: Act, decisions: Sequence[Act], to_decisions: Sequence[Heard]) -> None:
-        """A yes or no is small talk only when another one has decided before it."""
-        kinds = [heard.telling.kind for heard in to_decisions if not heard.telling.first_try_for]
+    def _count_repeats(self, number: int, messages: Sequence[ChatMessage]) -> None:
+        """Count messages that say the same again. Each repeat must be marked as one."""
+        self.result.repeated += max(0, len(messages) - 1)
+        unmarked = [
+            message.text
+            for message in messages
+            if not message.statement.marked and number not in _asked_about_instead(message)
+        ]
+        if len(unmarked) > 1:
+            self._fault("unmarked", number, f"heard {unmarked[-1]!r} {len(unmarked)} times without a mark")
+
+    def _check_small_talk(self, ask: Act, decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> None:
+        """A yes or no may be taken for small talk only after another one has decided."""
+        kinds = [message.statement.kind for message in answers if not message.statement.first_try_for]
         outcomes = [kind for kind in kinds if kind not in NO_OUTCOME]
         strangers = any(act.stranger for act in decisions)
         if outcomes and "aside" in kinds[: kinds.index(outcomes[0])] and not strangers:
             self._fault("out of order", ask.number, f"{ask.bill}: its outcome was told after what followed it")
 
-    def _verdict(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> None:
+    def _check_bill(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
         entries = self.effects.get(ask.bill, ())
-        verdict = judge([heard.telling for heard in told], entries, answerable(decisions, told))
-        for fault in verdict.faults:
+        statements = [message.statement for message in messages]
+        bill_result = judge_bill(statements, entries, _answerable_acts(decisions, messages))
+        for fault in bill_result.faults:
             if fault != "told nothing":
-                self._fault(_promise(fault), ask.number, f"{ask.bill}: {fault}")
-        self._unwanted(ask, decisions, entries)
-        self._impossible(ask, decisions, told, entries)
-        self._turned_away(ask, decisions, told)
+                self._fault(_promise_of_fault(fault), ask.number, f"{ask.bill}: {fault}")
+        self._check_agreement(ask, decisions, entries)
+        self._check_truth(ask, decisions, messages, entries)
+        self._check_strangers(ask, decisions, messages)
         own = [act for act in decisions if not act.stranger]
         if own:
-            self._said_once(ask, decisions, told)
-            self._in_time(ask, own, told)
-            self._ending(ask, own, told, verdict)
+            self._check_outcome_count(ask, decisions, messages)
+            self._check_expiry(ask, own, messages)
+            self._check_ending(ask, own, messages, bill_result)
 
-    def _unwanted(self, ask: Act, decisions: Sequence[Act], entries: Sequence[EffectEntry]) -> None:
-        """Nothing takes effect before somebody agreed who was asked."""
+    def _check_agreement(self, ask: Act, decisions: Sequence[Act], entries: Sequence[EffectEntry]) -> None:
+        """Nothing takes effect before the person who was asked has agreed."""
         effects = [entry.at or inf for entry in entries if entry.step == "effect"]
         agreed_at = min((act.sent_at for act in decisions if act.agrees), default=inf)
         if effects and agreed_at >= min(effects):
             self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody had agreed")
 
-    def _impossible(
-        self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard], entries: Sequence[EffectEntry]
+    def _check_truth(
+        self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage], entries: Sequence[EffectEntry]
     ) -> None:
-        """No outcome is told that cannot be: not without the decision that leads to it, and not before it is one."""
-        if not any(act.agrees for act in decisions) and _of_kind(told, "failed", "unknown"):
+        """No outcome is told without the decision that leads to it, or before it is true."""
+        if not any(act.agrees for act in decisions) and _of_kind(messages, "failed", "unknown"):
             self._fault("untrue", ask.number, f"{ask.bill} was told to have begun, and nobody had agreed")
         refused = any(act.verb == "refuse" for act in decisions)
-        if not refused and any(heard.telling.text.startswith("Cancelled: ") for heard in told):
+        if not refused and any(message.statement.text.startswith("Cancelled: ") for message in messages):
             self._fault("untrue", ask.number, f"{ask.bill} was told to be cancelled, and nobody had refused")
         took_effect_at = min((entry.at for entry in entries if entry.step == "effect"), default=0.0)
-        if any(heard.at < took_effect_at for heard in _of_kind(told, "done", "correction")):
+        if any(message.at < took_effect_at for message in _of_kind(messages, "done", "correction")):
             self._fault("untrue", ask.number, f"{ask.bill} was told to be done before it was")
 
-    def _ending(self, ask: Act, own: Sequence[Act], told: Sequence[Heard], verdict: BillVerdict) -> None:
-        """Whoever decided hears of the outcome, or is asked again when nobody waits any more to decide once more."""
-        self.found.confirmed += any(act.agrees for act in own)
-        self.found.endings[verdict.ending] += 1
-        waited_until = max(act.taken_at or act.sent_at for act in own) + PATIENCE
-        asked_in_time = verdict.ending == "asked again" and _of_kind(told, "early")[0].at <= waited_until
-        if verdict.ending == "untold" or asked_in_time:
-            self._fault("untold", ask.number, f"{ask.bill} was decided and no outcome told")
-        undone = verdict.ending in ("not started", "asked again") and all(act.agrees for act in own)
-        self.found.undone += undone and _spare_seconds(own, told) > 1
-
-    def _said_once(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> None:
-        """Each tap is told the outcome; of typed words only those that brought it about."""
-        taps = sum(act.tapped for act in decisions)
-        acts = min(len(decisions), taps + 1)  # typed words after it are small talk
-        outcomes = unmarked_outcomes(told)
-        if outcomes > acts:
-            self._fault("unmarked", ask.number, f"{ask.bill}: its outcome was told {outcomes} times to {acts} acts")
-
-    def _turned_away(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> None:
-        """Each tap of a stranger is told that the button is not theirs, and nobody else is."""
+    def _check_strangers(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
+        """Each tap of a stranger, and nothing else, is answered with "that button is not yours"."""
         taps = sum(act.tapped and act.stranger > 0 for act in decisions)
-        to_decisions = without_repeats(answers_to_decisions(told))
-        turned_away = len(_of_kind(to_decisions, "foreign"))
-        if len(to_decisions) >= len(decisions) and turned_away != taps:
-            words = f"{taps} strangers tapped on {ask.bill}, and {turned_away} heard that it is not theirs"
+        answers = without_repeats(answers_to_decisions(messages))
+        refused = len(_of_kind(answers, "foreign"))
+        if len(answers) >= len(decisions) and refused != taps:
+            words = f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs"
             self._fault("unwanted", ask.number, words)
 
-    def _in_time(self, ask: Act, own: Sequence[Act], told: Sequence[Heard]) -> None:
-        """Nobody is told to be late who agreed while the question was open, by what it says."""
-        spare = _spare_seconds(own, told)
-        if spare > 1 and any(says_expired(heard.text) for heard in told):
+    def _check_outcome_count(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
+        """Each tap is told the outcome, and of all typed answers only the one that decided."""
+        taps = sum(act.tapped for act in decisions)
+        deciding = min(len(decisions), taps + 1)  # later typed answers are small talk
+        outcomes = count_unmarked_outcomes(messages)
+        if outcomes > deciding:
+            self._fault("unmarked", ask.number, f"{ask.bill}: its outcome was told {outcomes} times to {deciding} acts")
+
+    def _check_expiry(self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
+        """Nobody who agreed while the question was open, by its own text, is told to be late."""
+        spare = _spare_seconds(own, messages)
+        if spare > 1 and any(says_expired(message.text) for message in messages):
             words = f"{ask.bill} was agreed to {spare:.0f} s before its time was over, and told to be late"
             self._fault("untrue", ask.number, words)
 
-    def _repeats(self, number: int, same: Sequence[Heard]) -> None:
-        """Count what was said again. Who says a thing again marks it."""
-        self.found.repeated += max(0, len(same) - 1)
-        unmarked = [heard.text for heard in same if not heard.telling.marked and number not in _instead(heard)]
-        if len(unmarked) > 1:
-            self._fault("unmarked", number, f"heard {unmarked[-1]!r} {len(unmarked)} times without a mark")
-
-    def _order(self, firsts: Sequence[tuple[Act, Heard]]) -> None:
-        """Answers arrive first in the order of what they answer, and not before it."""
-        for act, heard in firsts:
-            if heard.at < act.sent_at:
-                self._fault("stray", act.number, f"heard {heard.text!r} before there was anything to answer")
-        places = {id(heard): place for place, heard in enumerate(self.heard)}
-        latest = 0
-        for act, heard in sorted(firsts, key=lambda each: (places[id(each[1])], each[0].number)):
-            if act.number < latest:
-                self._fault("out of order", act.number, f"{act.verb} was answered after turn {latest}: {heard.text!r}")
-                return
-            latest = act.number
+    def _check_ending(
+        self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage], bill_result: BillResult
+    ) -> None:
+        """Everybody who decided hears the outcome. Being asked again counts only if it came after their patience."""
+        ending = bill_result.ending
+        self.result.confirmed += any(act.agrees for act in own)
+        self.result.endings[ending] += 1
+        waited_until = max(act.taken_at or act.sent_at for act in own) + PATIENCE
+        asked_in_time = ending == "asked again" and _of_kind(messages, "early")[0].at <= waited_until
+        if ending == "untold" or asked_in_time:
+            self._fault("untold", ask.number, f"{ask.bill} was decided and no outcome told")
+        undone = ending in ("not started", "asked again") and all(act.agrees for act in own)
+        self.result.undone += undone and _spare_seconds(own, messages) > 1
 
 
-def _promise(fault: str) -> str:
-    """Which promise is broken by what a verdict names."""
+def decisions_by_bill(acts: Iterable[Act]) -> dict[str, list[Act]]:
+    """Return the decisions on each bill, in the order of their acts."""
+    decisions: dict[str, list[Act]] = defaultdict(list)
+    for act in sorted(acts, key=lambda act: act.number):
+        if act.verb in ("agree", "refuse"):
+            decisions[act.bill].append(act)
+    return decisions
+
+
+def by_number(messages: Iterable[ChatMessage], kind: str) -> dict[int, list[ChatMessage]]:
+    """Return the messages by the number of the turn that they name, in their text (`turns`) or as a file (`files`)."""
+    numbered: dict[int, list[ChatMessage]] = defaultdict(list)
+    for message in messages:
+        for number in message.turns if kind == "turns" else message.files:
+            numbered[number].append(message)
+    return numbered
+
+
+def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """Return the messages that answer decisions: neither questions, nor part of the answer to something else."""
+    return [
+        message
+        for message in messages
+        if message.statement.kind not in ("question", "correction")
+        and not (message.turns or message.statement.in_passing)
+    ]
+
+
+def check_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> list[ChatMessage]:
+    """Return the messages. One stays a late first try only while an act of that time has no other answer."""
+    messages_by_bill = by_bill(messages)
+    unanswered = {
+        bill: len(decisions) - _count_unmarked(answers_to_decisions(messages_by_bill.get(bill, ())))
+        for bill, decisions in decisions_by_bill(acts).items()
+    }
+    return [_check_first_try(message, unanswered) for message in messages]
+
+
+def _check_first_try(message: ChatMessage, unanswered: dict[str, int]) -> ChatMessage:
+    bill = message.statement.first_try_for
+    if not bill:
+        return message
+    unanswered[bill] = unanswered.get(bill, 0) - 1
+    return message if unanswered[bill] >= 0 else replace(message, statement=replace(message.statement, marked=False))
+
+
+def _count_unmarked(messages: Iterable[ChatMessage]) -> int:
+    return sum(not message.statement.marked for message in messages)
+
+
+def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Iterator[tuple[Act, ChatMessage]]:
+    """Return the person's own decisions with their answers, in order. Strangers may be answered before or after."""
+    own = [act for act in decisions if not act.stranger]
+    to_own = [message for message in answers if message.statement.kind not in ("foreign", "aside")]
+    return zip(own, _first_answers(answers if own == decisions else to_own, len(own)), strict=False)
+
+
+def _first_answers(answers: Sequence[ChatMessage], acts: int) -> list[ChatMessage]:
+    """Return the answers to so many acts, as they arrived first.
+
+    A surplus answer is the late first try of something older, or it repeats the one before it and either is marked: a
+    first try may arrive after its repeat.
+    """
+    certain = [message for message in answers if not message.statement.first_try_for]
+    firsts = certain if len(certain) >= acts else list(answers)
+    for place in range(len(firsts) - 1, 0, -1):
+        before, statement = firsts[place - 1].statement, firsts[place].statement
+        if len(firsts) > acts and before.text == statement.text and (before.marked or statement.marked):
+            del firsts[place]
+    return firsts
+
+
+def without_repeats(answers: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """Return the answers without those that say themselves that they repeat the one before."""
+    distinct: list[ChatMessage] = []
+    for message in answers:
+        if not (distinct and message.statement.marked and message.statement.text == distinct[-1].statement.text):
+            distinct.append(message)
+    return distinct
+
+
+def count_unmarked_outcomes(messages: Iterable[ChatMessage]) -> int:
+    """Return how often a message says, without a mark, that an action is done or failed."""
+    return _count_unmarked(message for message in messages if message.statement.kind in ("done", "failed"))
+
+
+def _answerable_acts(decisions: Sequence[Act], messages: Iterable[ChatMessage]) -> int:
+    """Return how many acts may be answered about a bill: decisions, and turns whose answer mentions the bill."""
+    return len(decisions) + least_answers(message.statement for message in messages if message.turns)
+
+
+def _promise_of_fault(fault: str) -> str:
+    """Return the promise that is broken by a fault of `judge_bill`."""
     if fault.endswith(" effects") or fault.startswith("begun"):
         return "doubled"
     return "unmarked" if fault.startswith("answered") else "untrue"
 
 
-def _of_kind(told: Iterable[Heard], *kinds: MessageKind) -> list[Heard]:
-    return [heard for heard in told if heard.telling.kind in kinds]
+def _of_kind(messages: Iterable[ChatMessage], *kinds: MessageKind) -> list[ChatMessage]:
+    return [message for message in messages if message.statement.kind in kinds]
 
 
-def _spare_seconds(own: Sequence[Act], told: Sequence[Heard]) -> float:
-    """How long before the end of a question, by what it says, the last yes was taken; 0 when that is unknown."""
-    closes = min((heard.at + window(heard.text) for heard in _of_kind(told, "question")), default=0.0)
+def _spare_seconds(own: Sequence[Act], messages: Sequence[ChatMessage]) -> float:
+    """Return how long before the question's end, by its own text, the last yes was accepted; 0 if unknown."""
+    questions = _of_kind(messages, "question")
+    closes = min((message.at + open_seconds(message.text) for message in questions), default=0.0)
     taken = [act.taken_at for act in own if act.agrees]
     return closes - max(taken) if taken and min(taken) > 0 else 0.0
 
 
-def _is_marked(heard: Heard) -> bool:
-    """Whether it says that it may be a repeat, or asks whether a file arrived instead of sending it again."""
-    said_again = heard.telling.marked and not heard.telling.first_try_for and not heard.telling.in_passing
-    return said_again or bool(_instead(heard))
+def _is_marked(message: ChatMessage) -> bool:
+    """Return whether a message says that it may be a repeat, or asks whether a file arrived."""
+    statement = message.statement
+    said_again = statement.marked and not statement.first_try_for and not statement.in_passing
+    return said_again or bool(_asked_about_instead(message))
 
 
-def _instead(heard: Heard) -> frozenset[int]:
-    """The files that this message asks about instead of sending them again."""
-    return heard.files if "I was interrupted while sending" in heard.text else frozenset()
+def _asked_about_instead(message: ChatMessage) -> frozenset[int]:
+    """Return the files that this message asks about instead of sending them again."""
+    return message.files if "I was interrupted while sending" in message.text else frozenset()

@@ -1,4 +1,4 @@
-"""Redis, web and workers as processes."""
+"""The system under test: Redis, web and worker processes, and how much memory they use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import IO, Any, Self, cast
@@ -30,47 +31,79 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.tools import MODEL_MS
 
+#: Bytes that a full memory or disk still accepts.
+LAST_BYTES = 4096
+#: How long a killed process may take to end, in seconds.
+GONE_SECONDS = 10.0
+#: Environment variables with the credentials that the fakes accept.
+CREDENTIALS = {
+    "SIMULATED_TWILIO_TOKEN": fakes.TWILIO_AUTH_TOKEN,
+    "SIMULATED_TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
+    "SIMULATED_TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
+    "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
+    "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
+}
+#: Simulated users are quicker than people; no rate limit may answer them.
+HIGH_LIMITS = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
+#: The configuration if none is given.
+DEFAULT: dict[str, Any] = {
+    "agent": {"model": "offline"},
+    "tools": ["sayso.testing.simulation.tools"],
+    "channels": {
+        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300},
+        "ops-tg": {"platform": "telegram", "confirm_ttl": 300},
+        "desk": {"platform": "slack", "confirm_ttl": 300},
+    },
+}
+#: How long the processes may take to be ready, in seconds.
+READY_SECONDS = 60.0
+#: Seconds after which processes have imported everything they need: memory is compared from there on.
+WARM_SECONDS = 15.0
+
 
 class WorkerProcesses:
-    """`registered` says which process ids RQ knows workers by: one that is still starting is none yet."""
+    """All worker processes and the parents that forked them.
+
+    `registered` returns the process ids of the workers that RQ knows; one that is still starting is not among them.
+    """
 
     def __init__(self, parents: Sequence[Child], registered: Callable[[], set[int]]) -> None:
         self.parents = list(parents)
         self._registered = registered
-        self._leaving: set[int] = set()
+        self._stopping: set[int] = set()
         self._seen: set[int] = set()
-        self._told: set[int] = set()
+        self._expected_to_end: set[int] = set()
 
     def at_work(self) -> set[int]:
-        """Those that have started and live."""
+        """Return the workers that have started and are alive."""
         living = {pid for pid in self._registered() if pid and _lives(pid)}
         self._seen |= living
-        return living - self._leaving
+        return living - self._stopping
 
     @property
-    def leaving(self) -> set[int]:
-        """Those told to stop that still live."""
-        self._leaving = {pid for pid in self._leaving if _lives(pid)}
-        return self._leaving
+    def stopping(self) -> set[int]:
+        """The workers that were told to stop and are still alive."""
+        self._stopping = {pid for pid in self._stopping if _lives(pid)}
+        return self._stopping
 
     def kill(self, pid: int) -> None:
-        """End one without warning."""
-        self._told.add(pid)
+        """Kill one worker."""
+        self._expected_to_end.add(pid)
         _signal(pid, signal.SIGKILL)
 
     def kill_parent(self, chance: Random) -> None:
-        """End a parent without warning: what it forked stops, and `tend` starts it again."""
-        self._told |= self._seen
+        """Kill a parent. Its workers stop, and `restart_ended` starts it again."""
+        self._expected_to_end |= self._seen
         parent = chance.choice(self.parents)
         if parent.process is not None:
             parent.process.kill()
             parent.process.wait()
 
-    def kill_all(self, parent: Child) -> int:
-        """End a parent and what it forked at once, without warning. Returns how many it had."""
+    def kill_family(self, parent: Child) -> int:
+        """Kill a parent and all its workers at once. Return how many workers it had."""
         if parent.process is None:
             return 0
-        _signal(parent.process.pid, signal.SIGSTOP)  # it forks nobody meanwhile
+        _signal(parent.process.pid, signal.SIGSTOP)  # it must not fork meanwhile
         forked = _children(parent.process.pid)
         for pid in forked:
             self.kill(pid)
@@ -79,23 +112,23 @@ class WorkerProcesses:
         return len(forked)
 
     def tell_to_stop(self, pid: int) -> None:
-        """SIGTERM, to one."""
-        self._told.add(pid)
+        """Send SIGTERM to one worker."""
+        self._expected_to_end.add(pid)
         _signal(pid, signal.SIGTERM)
-        self._leaving.add(pid)
+        self._stopping.add(pid)
 
-    def tend(self) -> int:
-        """Start again the parents that ended. Returns how many did, and workers that nobody had told to end."""
+    def restart_ended(self) -> int:
+        """Start again the parents that ended. Return how many, plus workers that ended without being told to."""
         ended = [parent for parent in self.parents if not parent.is_alive()]
         for parent in ended:
             parent.start()
-        gone = {pid for pid in self._seen - self._told if not _lives(pid)}
-        self._told |= gone
+        gone = {pid for pid in self._seen - self._expected_to_end if not _lives(pid)}
+        self._expected_to_end |= gone
         return len(ended) + len(gone)
 
 
 def pick(pids: set[int], chance: Random) -> int:
-    """One of them, 0 when there is none."""
+    """Return one of the process ids, 0 if there is none."""
     return chance.choice(sorted(pids)) if pids else 0
 
 
@@ -116,54 +149,46 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def workers_known(door: str) -> int:
-    """How many workers the web at this host and port knows of; 0 while it does not answer."""
-    return int(_readiness(door).get("workers", 0))
+def workers_known(address: str) -> int:
+    """Return how many workers the web at this host:port knows; 0 while it does not answer."""
+    return int(_readiness(address).get("workers", 0))
 
 
-def spooled(door: str) -> int | None:
-    """How many messages wait on the disk of this web's machine; None when it does not say."""
-    found = _readiness(door).get("spooled")
-    return None if found is None else int(found)
+def spooled(address: str) -> int | None:
+    """Return how many messages wait in the spool of this web; None if it does not say."""
+    count = _readiness(address).get("spooled")
+    return None if count is None else int(count)
 
 
-def _readiness(door: str) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(door, timeout=5)
+def _readiness(address: str) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(address, timeout=5)
     try:
         connection.request("GET", "/healthz?full")
-        said = json.loads(connection.getresponse().read())
+        health = json.loads(connection.getresponse().read())
     except (OSError, ValueError, http.client.HTTPException):
         return {}
     finally:
         connection.close()
-    return said if isinstance(said, dict) else {}
-
-
-#: Bytes that a full memory or disk still takes.
-LAST_BYTES = 4096
-
-
-#: Seconds within which a killed process is gone.
-GONE_SECONDS = 10.0
+    return health if isinstance(health, dict) else {}
 
 
 class RedisServer(EmbeddedRedis):
-    """Start and end it in one thread that outlives it, as any embedded Redis."""
+    """A Redis that can be killed and run out of memory or disk. Start and end it in one thread that outlives it."""
 
     def prepare(self) -> None:
-        """Die with the parent; and hear of a file that may not grow by an error, as of a full disk, not by a signal."""
+        """End with the parent; and get an error, as on a full disk, not a signal, when a file may not grow."""
         super().prepare()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def kill(self) -> None:
-        """End it without warning. Returns when it is gone; `restart` has it read what it had written."""
+        """Kill it and wait until it has ended. `restart` has it read what it had written."""
         os.kill(self.pid or 0, signal.SIGKILL)
         deadline = time.monotonic() + GONE_SECONDS
         while self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def workers(self) -> set[int]:
-        """The process ids that RQ knows workers by; none while it is away."""
+        """Return the process ids of the workers that RQ knows; none while Redis is away."""
         try:
             with self._client() as client:
                 return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
@@ -171,26 +196,26 @@ class RedisServer(EmbeddedRedis):
             return set()
 
     def used_bytes(self) -> int:
-        """The memory it uses for what it holds. Raises RedisError."""
+        """Return the bytes of memory it uses. Raises RedisError."""
         with self._client() as client:
             return int(cast("dict[str, Any]", client.info("memory"))["used_memory"])
 
     def limit_memory(self) -> None:
-        """From now on it refuses all that needs more memory than it uses. Raises RedisError."""
+        """Refuse everything that needs more memory than now. Raises RedisError."""
         limit = self.used_bytes() + LAST_BYTES
         with self._client() as client:
             client.config_set("maxmemory", limit)
 
     def limit_disk(self) -> None:
-        """From now on its file cannot grow, as on a full disk: it ends itself, as it can answer nothing it has to keep.
+        """Let its file not grow, as on a full disk. It ends itself, because it cannot store what it acknowledges.
 
-        Raises OSError when it has ended already.
+        Raises OSError if it has ended already.
         """
         sizes = [file.stat().st_size for file in Path(self.folder, "appendonlydir").iterdir()]
         _limit_files(self.pid or 0, max(sizes) + LAST_BYTES)
 
     def unlimit(self) -> None:
-        """Room again for both. Raises RedisError."""
+        """Lift both limits. Raises RedisError."""
         _limit_files(self.pid or 0, resource.RLIM_INFINITY)
         with self._client() as client:
             client.config_set("maxmemory", 0)
@@ -204,43 +229,17 @@ def _limit_files(pid: int, size: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
-#: The credentials that the fakes take, as the environment names them.
-CREDENTIALS = {
-    "SIMULATED_TWILIO_TOKEN": fakes.TWILIO_AUTH_TOKEN,
-    "SIMULATED_TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
-    "SIMULATED_TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
-    "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
-    "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
-}
-
-
-#: The people of a simulation are quicker than people, and nobody tells them to write slower, nor a group to wait.
-UNHURRIED = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
-
-
-#: The configuration when none is given.
-DEFAULT: dict[str, Any] = {
-    "agent": {"model": "offline"},
-    "tools": ["sayso.testing.simulation.tools"],
-    "channels": {
-        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300},
-        "ops-tg": {"platform": "telegram", "confirm_ttl": 300},
-        "desk": {"platform": "slack", "confirm_ttl": 300},
-    },
-}
-
-
 class MachineError(Exception):
-    """Raised when the parts do not come up. The message names the cure."""
+    """Raised when a process does not start. The message names the fix."""
 
 
-def simulated(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
-    """The plan's configuration with its platforms replaced by the fakes, without the channels that have none.
+def simulated_settings(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
+    """Return the plan's configuration with fake platforms, without channels for which there is no fake.
 
-    Raises MachineError.
+    Raises MachineError if no channel is left.
     """
     config = plan.config
-    told = DEFAULT if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
+    settings = DEFAULT if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
     credentials: dict[str, dict[str, str]] = {
         "whatsapp": {
             "account_sid": fakes.TWILIO_ACCOUNT_SID,
@@ -260,20 +259,20 @@ def simulated(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
         },
     }
     channels = {
-        name: {**channel, **credentials[channel["platform"]], **_changed(plan)}
-        for name, channel in told["channels"].items()
+        name: {**channel, **credentials[channel["platform"]], **_channel_overrides(plan)}
+        for name, channel in settings["channels"].items()
         if channel["platform"] in credentials
     }
     if not channels:
         raise MachineError(f"{config}: no channel to simulate: add one of {', '.join(credentials)}")
-    tools = [_absolute(tool, config) for tool in told.get("tools", [])]
-    limits = {**told.get("limits", {}), **UNHURRIED}
+    tools = [_absolute(tool, config) for tool in settings.get("tools", [])]
+    limits = {**settings.get("limits", {}), **HIGH_LIMITS}
     return {
-        **told,
+        **settings,
         **({"spool": True} if plan.spool else {}),
         "limits": limits,
-        # What tells a person to wait answers nothing that they did: the judge could not tell it from a stray message.
-        "workers": {**told.get("workers", {}), "still_after": 0},
+        # No "still working" notices: the judge could not tell them from stray messages.
+        "workers": {**settings.get("workers", {}), "still_after": 0},
         "public_url": url,
         "redis_url": "${REDIS_URL}",
         "tools": tools,
@@ -281,33 +280,29 @@ def simulated(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
     }
 
 
-def _changed(plan: Plan) -> dict[str, Any]:
-    """What a plan changes in every channel. A group is answered by many, and its platform's pace is not the subject."""
-    pace: dict[str, Any] = {"messages_per_second": 0} if plan.strangers else {}
-    return {**pace, "confirm_ttl": plan.window} if plan.window else pace
+def _channel_overrides(plan: Plan) -> dict[str, Any]:
+    """Return what a plan changes in every channel. Groups are not slowed down to their platform's rate."""
+    overrides: dict[str, Any] = {"messages_per_second": 0} if plan.strangers else {}
+    return {**overrides, "confirm_ttl": plan.window} if plan.window else overrides
 
 
 def _absolute(tool: str, config: Path | None) -> str:
-    """A module given by its file is looked for beside the configuration."""
+    """Return a tool file with the folder of the configuration; modules stay as they are."""
     return str((config.parent / tool).resolve()) if config and tool.endswith(".py") else tool
 
 
-#: Seconds until everything must be ready.
-READY_SECONDS = 60.0
-
-
 class Machine:
-    """From `with` to its end. Start and end it in one thread that outlives it: the processes die with that thread."""
+    """All processes, from `with` to its end. Use it in one thread that outlives it: they die with that thread."""
 
     def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
         self.redis = RedisServer(data)
-        self.doors = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
+        self.addresses = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
         self.hooks: list[tuple[str, str]] = []
         self._plan, self._data, self._platforms = plan, data, platforms
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
-        self.crew = WorkerProcesses([], self.redis.workers)
+        self.workers = WorkerProcesses([], self.redis.workers)
         self._proxy = self._child("proxy")
         self._folders = itertools.count(1)
 
@@ -326,33 +321,33 @@ class Machine:
         self._stack.close()
 
     def restart_web(self, web: Child, number: int) -> None:
-        """End a web with a signal and start it again."""
-        _signal_of_machine(web, number)
+        """End a web process with a signal and start it again."""
+        _send_signal(web, number)
         _reap(web)
         web.start()
 
-    def lose(self, parent: Child) -> int:
-        """A machine of workers goes, and an empty one takes its place. Returns how many workers it had."""
-        lost, at = self.crew.kill_all(parent), self.crew.parents.index(parent)
-        self.crew.parents[at] = self._parent(at)
-        self.crew.parents[at].start()
-        return lost
+    def replace_machine(self, parent: Child) -> int:
+        """Kill a machine of workers and start an empty one in its place. Return how many workers it had."""
+        killed, at = self.workers.kill_family(parent), self.workers.parents.index(parent)
+        self.workers.parents[at] = self._parent(at)
+        self.workers.parents[at].start()
+        return killed
 
-    def tend(self) -> int:
-        """Start again what ended although nobody killed it. Returns how many: of workers, those seen at work."""
+    def restart_ended(self) -> int:
+        """Start again the processes that ended although nobody killed them. Return how many."""
         closed = [web for web in self.webs if not web.is_alive()]
         for web in closed:
             web.start()
-        return self.crew.tend() + len(closed)
+        return self.workers.restart_ended() + len(closed)
 
     def lost_replies(self) -> int:
-        """How many of Redis's replies the proxy lost; known when the machine was stopped."""
+        """Return how many replies of Redis the proxy lost; known after the machine has stopped."""
         counts = self._data / "proxy.json"
         return int(json.loads(counts.read_text()).get("lost replies", 0)) if counts.exists() else 0
 
     def _configure(self) -> None:
-        url = f"http://{self.doors[0]}"
-        settings = simulated(self._plan, self._platforms, url)
+        url = f"http://{self.addresses[0]}"
+        settings = simulated_settings(self._plan, self._platforms, url)
         (self._data / "sayso.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.hooks = [(channel["platform"], f"{url}/hooks/{name}") for name, channel in settings["channels"].items()]
 
@@ -360,31 +355,34 @@ class Machine:
         if self._plan.through_proxy:
             self._proxy = self._child("proxy")
             self._proxy.start()
-            _until(self._front.exists, "the proxy does not listen")
-        self.webs = [self._child("web", door, skew=self._plan.skew) for door in self.doors]
+            _wait_until(self._proxy_socket.exists, "the proxy does not listen")
+        self.webs = [self._child("web", address, skew=self._plan.skew) for address in self.addresses]
         for web in self.webs:
             web.start()
-        self.crew = WorkerProcesses(self._parents(), self.redis.workers)
-        self.crew.tend()
-        for door in self.doors:
-            _until(lambda door=door: workers_known(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
+        self.workers = WorkerProcesses(self._parents(), self.redis.workers)
+        self.workers.restart_ended()
+        for address in self.addresses:
+            _wait_until(partial(self._knows_workers, address), f"not ready: see {self._log_path}")
+
+    def _knows_workers(self, address: str) -> bool:
+        return workers_known(address) >= self._plan.workers
 
     def _parents(self) -> list[Child]:
         return [self._parent(at) for at in range(len(self._shares))]
 
     def _parent(self, at: int) -> Child:
-        """A parent of workers. Where clocks are wrong, those of every second one are ahead and the others' behind."""
+        """Return a parent of workers. If clocks are wrong, every second parent is ahead and the others are behind."""
         skew = self._plan.skew if at % 2 else -self._plan.skew
         return self._child("worker", count=self._shares[at], skew=skew, folder=self._folder())
 
     @property
     def _shares(self) -> list[int]:
-        """How many workers each parent has. On one machine there are two parents, where there are workers enough."""
+        """The number of workers of each parent. One machine has two parents if it has at least two workers."""
         workers, parents = self._plan.workers, max(2, self._plan.machines)
         return [len(range(at, workers, parents)) for at in range(min(workers, parents))]
 
     def _folder(self) -> Path:
-        """The data folder of a machine of workers: ours, or a new one that has only the files in common with it."""
+        """Return the data folder of a machine of workers: ours, or a new one that shares only the media files."""
         if self._plan.machines == 1:
             return self._data
         folder, files = self._data / f"machine-{next(self._folders)}", self._data / "media"
@@ -394,27 +392,29 @@ class Machine:
         return folder
 
     def _stop(self) -> None:
-        children = [*self.crew.parents, *self.webs]
+        children = [*self.workers.parents, *self.webs]
         for child in children:
-            _signal_of_machine(child, signal.SIGTERM)
+            _send_signal(child, signal.SIGTERM)
         for child in [*children, self._proxy]:
             child.stop()
 
     @property
     def _log_path(self) -> Path:
-        """Where the processes print."""
+        """The log file of all processes."""
         return self._data / "processes.log"
 
     @property
-    def _front(self) -> Path:
-        """Where the proxy listens."""
+    def _proxy_socket(self) -> Path:
+        """The socket on which the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(self, name: str, door: str = "", count: int = 1, skew: float = 0.0, folder: Path | None = None) -> Child:
+    def _child(
+        self, name: str, address: str = "", count: int = 1, skew: float = 0.0, folder: Path | None = None
+    ) -> Child:
         python = [sys.executable, "-P", "-m", *(["sayso.testing.simulation.clock", str(skew)] if skew else [])]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(folder or self._data)]
         commands = {
-            "web": [*python, "sayso", "web", *common, "--port", door.rpartition(":")[2]],
+            "web": [*python, "sayso", "web", *common, "--port", address.rpartition(":")[2]],
             "worker": [*python, "sayso", "worker", *common, "--processes", str(count)],
             "proxy": [*python, "sayso.testing.simulation.proxy", *self._proxy_arguments()],
         }
@@ -423,7 +423,7 @@ class Machine:
     def _proxy_arguments(self) -> list[str]:
         plan, target = self._plan, socket_path(self._data)
         numbers = [str(plan.cut), str(plan.slow_ms), str(plan.seed)]
-        return [str(self._front), str(target), *numbers, str(self._data / "proxy.json")]
+        return [str(self._proxy_socket), str(target), *numbers, str(self._data / "proxy.json")]
 
     def _environ(self) -> dict[str, str]:
         low, high = self._plan.model_ms
@@ -433,12 +433,12 @@ class Machine:
             KEYS_VARIABLE: ",".join(secret_keys(self._data)),
             MODEL_MS: f"{low:g}-{high:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
-            "REDIS_URL": f"unix://{self._front}" if self._plan.through_proxy else self.redis.url,
+            "REDIS_URL": f"unix://{self._proxy_socket}" if self._plan.through_proxy else self.redis.url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
 
 
-def _signal_of_machine(child: Child, number: int) -> None:
+def _send_signal(child: Child, number: int) -> None:
     if child.process is not None and child.is_alive():
         child.process.send_signal(number)
 
@@ -448,11 +448,11 @@ def _reap(child: Child) -> None:
         child.process.wait(READY_SECONDS)
 
 
-def _until(what: Callable[[], bool], words: str) -> None:
+def _wait_until(condition: Callable[[], bool], message: str) -> None:
     deadline = time.monotonic() + READY_SECONDS
-    while not what():
+    while not condition():
         if time.monotonic() > deadline:
-            raise MachineError(words)
+            raise MachineError(message)
         time.sleep(0.01)
 
 
@@ -462,26 +462,22 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-#: Seconds after which processes have imported what they need and met everybody: memory is compared from there on.
-WARM_SECONDS = 15.0
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What was measured. `processes` are name, MB when warm and MB at the end, of those that lived so long."""
+    """The measured memory. `processes` holds name, MB when warm and MB at the end, of those that lived so long."""
 
     processes: Sequence[tuple[str, float, float]] = ()
     redis_bytes_each: float = 0.0
 
     @property
     def grown_mb(self) -> float:
-        """By how much the process grew that grew most."""
+        """The MB by which the process grew that grew most."""
         return max((end - warm for _, warm, end in self.processes), default=0.0)
 
 
 @dataclass(slots=True)
 class MemoryMeter:
-    """Lives as long as its machine. Tell it the time now and then, and the end."""
+    """Measures the memory of a machine. Call `update` now and then, and `read` at the end."""
 
     machine: Machine
     began: float
@@ -491,24 +487,24 @@ class MemoryMeter:
     def __post_init__(self) -> None:
         self.redis_bytes = self.machine.redis.used_bytes()
 
-    def tend(self, now: float) -> None:
-        """Look once, when everything is warm and Redis can say who works."""
-        if not self.warm and now >= self.began + WARM_SECONDS and self.machine.crew.at_work():
+    def update(self, now: float) -> None:
+        """Measure once, when the processes are warm and Redis knows the workers."""
+        if not self.warm and now >= self.began + WARM_SECONDS and self.machine.workers.at_work():
             self.warm = {pid: _resident_mb(pid) for _, pid in self._processes()}
 
     def read(self, conversations: int) -> Memory:
-        """What is known at the end. Raises RedisError."""
+        """Return the measurement. Raises RedisError."""
         lived = [(name, pid) for name, pid in self._processes() if pid in self.warm]
         processes = [(name, self.warm[pid], _resident_mb(pid)) for name, pid in lived]
         return Memory(processes, (self.machine.redis.used_bytes() - self.redis_bytes) / conversations)
 
     def _processes(self) -> list[tuple[str, int]]:
         webs = [("web", web.process.pid) for web in self.machine.webs if web.process]
-        return [*webs, *(("worker", pid) for pid in sorted(self.machine.crew.at_work()))]
+        return [*webs, *(("worker", pid) for pid in sorted(self.machine.workers.at_work()))]
 
 
 def _resident_mb(pid: int) -> float:
-    """The memory that a process holds; 0 for one that has just ended."""
+    """Return the resident memory of a process in MB; 0 if it has just ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,8 +1,8 @@
-"""Proxy: stands between processes and Redis, loses replies with their connections, and makes Redis slow.
+"""A proxy between the processes and Redis that loses replies with their connections and delays them.
 
     python -m sayso.testing.simulation.proxy LISTEN TARGET CUT SLOW_MS SEED COUNTS
 
-`LISTEN` and `TARGET` are Unix sockets. Told to stop, it writes what it did into the file `COUNTS`, as JSON.
+`LISTEN` and `TARGET` are Unix sockets. On SIGTERM it writes its counts to the file `COUNTS`, as JSON.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 from random import Random
 from socket import AF_UNIX, SOCK_STREAM, socket
 
-#: Connections that may wait to be taken.
+#: Connections that may wait to be accepted.
 BACKLOG = 512
-#: Seconds for what a client said that is gone.
-LAST_WORDS_SECONDS = 1.0
+#: How long the last commands of a closed client are still forwarded, in seconds.
+LAST_COMMANDS_SECONDS = 1.0
 _CHUNK = 65_536
 
 
 class Proxy:
-    """Lives as long as its process. `cut` is the chance that a command reaches Redis and its reply is lost.
+    """Forwards commands and replies. `cut` is the chance that a command reaches Redis and its reply is lost.
 
-    Sockets, not streams: what a client said before it died must reach Redis, as it would without us.
+    Uses sockets, not streams: what a client sent before it died must reach Redis, as it would without a proxy.
     """
 
     def __init__(self, target: str, *, cut: float, slow_ms: float, chance: Random) -> None:
@@ -37,37 +37,37 @@ class Proxy:
         self._connections: set[asyncio.Task[None]] = set()
 
     def listen(self, path: str) -> socket:
-        """A Unix socket to `serve`."""
+        """Return a Unix socket for `serve`."""
         front = _new_socket()
         front.bind(path)
         front.listen(BACKLOG)
         return front
 
     async def serve(self, front: socket) -> None:
-        """Take whoever comes, until cancelled."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         with front:
             while True:
                 client, _ = await loop.sock_accept(front)
-                task = loop.create_task(self._connected(client))
+                task = loop.create_task(self._handle(client))
                 self._connections.add(task)
                 task.add_done_callback(self._connections.discard)
 
-    async def _connected(self, client: socket) -> None:
+    async def _handle(self, client: socket) -> None:
         self.counts["connections"] += 1
         client.setblocking(False)
         with client, _new_socket() as redis, contextlib.suppress(OSError):
-            # Redis may have been killed: whoever wants it is turned away as it would.
+            # If Redis was killed, the client's connection is closed, as Redis itself would.
             await asyncio.get_running_loop().sock_connect(redis, self._target)
             doomed = asyncio.Event()
-            asking = asyncio.create_task(self._commands(client, redis, doomed))
-            answering = asyncio.create_task(self._replies(redis, client, doomed))
-            await asyncio.wait({asking, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done() and answering.exception():  # the client is gone: what it said goes on
-                await asyncio.wait({asking}, timeout=LAST_WORDS_SECONDS)
-            for way in (asking, answering):
-                way.cancel()
-            await asyncio.gather(asking, answering, return_exceptions=True)
+            commands = asyncio.create_task(self._commands(client, redis, doomed))
+            replies = asyncio.create_task(self._replies(redis, client, doomed))
+            await asyncio.wait({commands, replies}, return_when=asyncio.FIRST_COMPLETED)
+            if replies.done() and replies.exception():  # the client is gone: forward what it sent
+                await asyncio.wait({commands}, timeout=LAST_COMMANDS_SECONDS)
+            for task in (commands, replies):
+                task.cancel()
+            await asyncio.gather(commands, replies, return_exceptions=True)
 
     async def _commands(self, client: socket, redis: socket, doomed: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
@@ -89,13 +89,13 @@ class Proxy:
 
 
 def _new_socket() -> socket:
-    made = socket(AF_UNIX, SOCK_STREAM)
-    made.setblocking(False)
-    return made
+    unix_socket = socket(AF_UNIX, SOCK_STREAM)
+    unix_socket.setblocking(False)
+    return unix_socket
 
 
 async def run(listen: str, proxy: Proxy, counts: Path) -> None:
-    """Serve until SIGTERM, then tell what was done."""
+    """Serve until SIGTERM, then write the counts."""
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     serving = asyncio.create_task(proxy.serve(proxy.listen(listen)))
@@ -105,7 +105,7 @@ async def run(listen: str, proxy: Proxy, counts: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve as a process."""
+    """Run the proxy as a process."""
     listen, target, cut, slow_ms, seed, counts = arguments
     Path(listen).unlink(missing_ok=True)
     proxy = Proxy(target, cut=float(cut), slow_ms=float(slow_ms), chance=Random(int(seed)))  # noqa: S311

@@ -1,4 +1,4 @@
-"""Simulated users, stories, inboxes."""
+"""Simulated users: the stories they play, what they do, and the messages in their chats."""
 
 from __future__ import annotations
 
@@ -17,28 +17,34 @@ from typing import Any, Literal, Self, get_args
 import yaml
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, ChatReader, Telling, window
+from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, BillStatement, ChatReader, open_seconds
 from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.processes import Machine
-from sayso.testing.simulation.webhooks import SignHook, WebhookClient, WebhookDelivery, phones
+from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
 
-#: Seconds between two looks at the platforms.
-LOOK_SECONDS = 0.01
-
-
-#: The calls that show "typing", and where they name the chat.
-_SIGNS = {"sendChatAction": "chat_id", "assistant.threads.setStatus": "channel_id"}
-
-
-_TURN = re.compile(r"\bt(\d+)\b")
-
-
-_INSTEAD = re.compile(r"I was interrupted while sending t(\d+)\.")
+#: Pause between two polls of the platforms, in seconds.
+POLL_SECONDS = 0.01
+#: The API calls that show "typing", and the field that names the chat.
+_TYPING_CALLS = {"sendChatAction": "chat_id", "assistant.threads.setStatus": "channel_id"}
+_TURN_NUMBER = re.compile(r"\bt(\d+)\b")
+_ASKED_INSTEAD = re.compile(r"I was interrupted while sending t(\d+)\.")
+#: The kinds of a step; stories.yaml explains each.
+Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
+#: The text of a decision that is tapped instead of typed.
+BUTTON = "button"
+_VERBS: tuple[Verb, ...] = get_args(Verb)
+_NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
+#: Seconds after which a person stops waiting and goes on. Later answers still count.
+PATIENCE = 90.0
+#: How long after a question's end a late person answers, in seconds. Its time begins when the platform has it.
+LATE_SECONDS = 3.0
+#: How often a person decides again who was told that it was too early.
+MAX_DECISIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """One message as a person reads it: the turns it answers in words and by file, and what it says of which bill."""
+class ChatMessage:
+    """One message as a person reads it: the turns it answers in text and by file, and what it says of a bill."""
 
     at: float
     text: str
@@ -46,118 +52,106 @@ class Heard:
     turns: frozenset[int]
     files: frozenset[int]
     bill: str
-    telling: Telling
+    statement: BillStatement
 
     @property
     def speaks_of_bill(self) -> bool:
-        """Whether it tells something of a bill."""
-        return bool(self.bill) and self.telling.kind != "odd"
+        """Whether it says something of a bill."""
+        return bool(self.bill) and self.statement.kind != "odd"
 
 
 class ChatInbox:
-    """One chat. Written and read on the people's event loop only. `signs` are the moments of "typing"."""
+    """The messages of one chat. Used on the event loop of the users only. `signs` are the times of "typing"."""
 
     def __init__(self, done: str = DONE) -> None:
-        self.heard: list[Heard] = []
+        self.messages: list[ChatMessage] = []
         self.signs: list[float] = []
         self._reader = ChatReader(done)
         self._new = asyncio.Event()
 
     def add(self, sent: Mapping[str, Any], at: float) -> None:
-        """Read one message as the platform got it."""
-        *others, (bill, telling) = self._reader.read(sent["text"])
-        for other, aside in others:  # it speaks of an older question by the way
-            self.heard.append(Heard(at, aside.text, (), frozenset(), frozenset(), other, aside))
-        instead = _numbers(_INSTEAD, telling.text)
+        """Add one message as the platform received it."""
+        *others, (bill, statement) = self._reader.read(sent["text"])
+        for other, aside in others:  # what it also says of an older question
+            self.messages.append(ChatMessage(at, aside.text, (), frozenset(), frozenset(), other, aside))
+        instead = _numbers(_ASKED_INSTEAD, statement.text)
         named = (sent["media"] or {}).get("filename", "")
-        self.heard.append(
-            Heard(
+        self.messages.append(
+            ChatMessage(
                 at,
                 sent["text"],
                 tuple(button["data"] for button in sent["buttons"]),
-                _numbers(_TURN, telling.text) - instead,
-                _numbers(_TURN, named.replace(".", " ")) | instead,
+                _numbers(_TURN_NUMBER, statement.text) - instead,
+                _numbers(_TURN_NUMBER, named.replace(".", " ")) | instead,
                 bill,
-                telling,
+                statement,
             )
         )
         self._new.set()
 
-    async def until(self, seen: Callable[[Sequence[Heard]], bool], seconds: float) -> bool:
-        """Wait until enough was heard. Whether it was, in so many seconds."""
+    async def until(self, seen: Callable[[Sequence[ChatMessage]], bool], seconds: float) -> bool:
+        """Wait until `seen` is true of the messages. Return whether it was within so many seconds."""
         deadline = time.monotonic() + seconds
-        while not seen(self.heard):
+        while not seen(self.messages):
             self._new.clear()
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     await self._new.wait()
             except TimeoutError:
-                return seen(self.heard)
+                return seen(self.messages)
         return True
 
 
 async def follow(sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]) -> None:
-    """Put everything that arrives at the platforms in its inbox, until cancelled."""
+    """Put every message that the platforms receive into its inbox, until cancelled."""
     read = 0
     while True:
         for message in sent()[read:]:
             read += 1
             if message["chat"] in inboxes:
                 inboxes[message["chat"]].add(message, time.monotonic())
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-async def follow_signs(calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]) -> None:
-    """Note every "typing" that a platform showed, until cancelled."""
+async def follow_typing_signs(
+    calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
+) -> None:
+    """Note every "typing" that a platform shows, until cancelled."""
     read = 0
     while True:
         for call in calls()[read:]:
             read += 1
-            chat = str(call["params"].get(_SIGNS[call["method"]])) if call["method"] in _SIGNS else ""
+            chat = str(call["params"].get(_TYPING_CALLS[call["method"]])) if call["method"] in _TYPING_CALLS else ""
             if chat in inboxes:
                 inboxes[chat].signs.append(time.monotonic())
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-def about(heard: Sequence[Heard], bill: str) -> list[Heard]:
-    """What was heard of one bill."""
-    return [each for each in heard if each.bill == bill and each.speaks_of_bill]
+def about(messages: Sequence[ChatMessage], bill: str) -> list[ChatMessage]:
+    """Return the messages about one bill."""
+    return [message for message in messages if message.bill == bill and message.speaks_of_bill]
 
 
-def by_bill(heard: Sequence[Heard]) -> dict[str, list[Heard]]:
-    """What was heard, by bill."""
-    sorted_: dict[str, list[Heard]] = defaultdict(list)
-    for each in heard:
-        if each.speaks_of_bill:
-            sorted_[each.bill].append(each)
-    return sorted_
+def by_bill(messages: Sequence[ChatMessage]) -> dict[str, list[ChatMessage]]:
+    """Return the messages by bill."""
+    grouped: dict[str, list[ChatMessage]] = defaultdict(list)
+    for message in messages:
+        if message.speaks_of_bill:
+            grouped[message.bill].append(message)
+    return grouped
 
 
 def _numbers(pattern: re.Pattern[str], text: str) -> frozenset[int]:
     return frozenset(map(int, pattern.findall(text)))
 
 
-#: What one step is; stories.yaml says what each means.
-Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
-
-
-#: What a decision says that is tapped instead of typed.
-BUTTON = "button"
-
-
-_VERBS: tuple[Verb, ...] = get_args(Verb)
-
-
-_NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
-
-
-class StoriesUnusable(Exception):
-    """Raised when a file of stories cannot be played. The message names the place and the cure."""
+class InvalidStories(Exception):
+    """Raised when a file of stories cannot be played. The message names the place and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoryStep:
-    """One act of a person, done `times` times at once; a `late` decision only when the question is no longer open."""
+    """One act of a person, done `times` times at once. A `late` decision comes after the question has closed."""
 
     verb: Verb
     words: str
@@ -166,20 +160,20 @@ class StoryStep:
 
     @property
     def decides(self) -> bool:
-        """Whether it answers a question."""
+        """Whether the step answers a question."""
         return self.verb in ("agree", "refuse")
 
     @property
     def tapped(self) -> bool:
-        """Whether it is a tap."""
+        """Whether the step is a tap."""
         return self.decides and self.words == BUTTON
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What one person does from beginning to end. `weight` is how often, beside the other stories.
+    """What one person does from beginning to end. `weight` is how often it is chosen, relative to the others.
 
-    One without weight is played only where a row of the matrix names it: as often as one of weight 1 for each time.
+    A story of weight 0 is played only where a row of the matrix names it; each mention counts as a weight of 1.
     """
 
     name: str
@@ -189,91 +183,79 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Repertoire:
-    """What a file holds: its stories, and a regular expression for what tools say when they are done."""
+    """The stories of a file, and a regular expression for what tools say when they are done."""
 
     stories: tuple[Story, ...]
     done: str
 
 
 def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
-    """The stories of a file, all or only those named. Raises StoriesUnusable."""
+    """Return the stories of a file, all or only those named. Raises InvalidStories."""
     try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as exc:
-        raise StoriesUnusable(f"{file}: {exc}") from exc
-    told = read.get("stories") if isinstance(read, dict) else None
-    if not isinstance(told, dict) or not told:
-        raise StoriesUnusable(f"{file}: no stories: begin with `stories:` and a name below it")
-    unknown = sorted(set(only) - set(told))
+        raise InvalidStories(f"{file}: {exc}") from exc
+    definitions = content.get("stories") if isinstance(content, dict) else None
+    if not isinstance(definitions, dict) or not definitions:
+        raise InvalidStories(f"{file}: no stories: begin with `stories:` and a name below it")
+    unknown = sorted(set(only) - set(definitions))
     if unknown:
-        raise StoriesUnusable(f"{file}: no story {unknown[0]!r}; known: {sorted(told)}")
-    stories = [_story(file, name, told[name]) for name in told if not only or name in only]
+        raise InvalidStories(f"{file}: no story {unknown[0]!r}; known: {sorted(definitions)}")
+    stories = [_story(file, name, definitions[name]) for name in definitions if not only or name in only]
     played = tuple(
         replace(story, weight=story.weight or only.count(story.name)) for story in stories if story.weight or only
     )
     if not played:
-        raise StoriesUnusable(f"{file}: no story has a weight above 0: nobody would do anything")
-    return Repertoire(played, _done(file, read.get("done", DONE)))
+        raise InvalidStories(f"{file}: no story has a weight above 0: nobody would do anything")
+    return Repertoire(played, _done(file, content.get("done", DONE)))
 
 
 def _done(file: Path, done: Any) -> str:
     if not isinstance(done, str) or "{bill}" not in done:
-        raise StoriesUnusable(f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it")
+        raise InvalidStories(f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it")
     try:
         re.compile(done.replace("{bill}", "b1"))
     except re.error as exc:
-        raise StoriesUnusable(f"{file}: done is {done!r}, no regular expression: {exc}") from exc
+        raise InvalidStories(f"{file}: done is {done!r}, not a regular expression: {exc}") from exc
     return done
 
 
-def _story(file: Path, name: str, told: Any) -> Story:
+def _story(file: Path, name: str, definition: Any) -> Story:
     place = f"{file}: story {name!r}"
-    if not isinstance(told, dict) or not isinstance(told.get("steps"), list) or not told["steps"]:
-        raise StoriesUnusable(f"{place}: has no steps: add `steps:` and a list")
-    weight = told.get("weight", 1)
+    if not isinstance(definition, dict) or not isinstance(definition.get("steps"), list) or not definition["steps"]:
+        raise InvalidStories(f"{place}: has no steps: add `steps:` and a list")
+    weight = definition.get("weight", 1)
     if not isinstance(weight, int | float) or weight < 0:
-        raise StoriesUnusable(f"{place}: weight is {weight!r}: write a number, 0 for never by itself")
-    steps = tuple(_step(place, step) for step in told["steps"])
+        raise InvalidStories(f"{place}: weight is {weight!r}: write a number, 0 for never by itself")
+    steps = tuple(_step(place, step) for step in definition["steps"])
     for number, step in enumerate(steps):
         if step.decides and not any(before.verb == "ask" for before in steps[:number]):
-            raise StoriesUnusable(f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet")
+            raise InvalidStories(f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet")
     return Story(str(name), weight, steps)
 
 
-def _step(place: str, told: Any) -> StoryStep:
-    verb = next((verb for verb in _VERBS if isinstance(told, dict) and verb in told), None)
+def _step(place: str, definition: Any) -> StoryStep:
+    verb = next((verb for verb in _VERBS if isinstance(definition, dict) and verb in definition), None)
     if verb is None:
-        raise StoriesUnusable(f"{place}: {told!r} is no step; a step has one of {', '.join(_VERBS)}")
-    words, times = told[verb], told.get("times", 1)
+        raise InvalidStories(f"{place}: {definition!r} is not a step; a step has one of {', '.join(_VERBS)}")
+    words, times = definition[verb], definition.get("times", 1)
     if not isinstance(words, str):
-        raise StoriesUnusable(f"{place}: {verb} is {words!r}: put the words in quotes")
+        raise InvalidStories(f"{place}: {verb} is {words!r}: put the words in quotes")
     if _NEEDS.get(verb, "") not in words:
-        raise StoriesUnusable(f"{place}: {verb} {words!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
+        raise InvalidStories(f"{place}: {verb} {words!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
     if not isinstance(times, int) or not 1 <= times <= 10:
-        raise StoriesUnusable(f"{place}: times is {times!r}: write a number from 1 to 10")
-    late = told.get("late", False)
+        raise InvalidStories(f"{place}: times is {times!r}: write a number from 1 to 10")
+    late = definition.get("late", False)
     if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
-        raise StoriesUnusable(f"{place}: late is {late!r}: write true, at a decision")
+        raise InvalidStories(f"{place}: late is {late!r}: write true, at a decision")
     return StoryStep(verb, words, times, late)
-
-
-#: Seconds after which somebody stops waiting and does something else. What comes later still counts as told.
-PATIENCE = 90.0
-
-
-#: Seconds after the end of a question's time at which somebody is late: its time began when the platform had it.
-LATE_SECONDS = 3.0
-
-
-#: Times somebody decides again who was told that it was too early.
-MOST_DECISIONS = 6
 
 
 @dataclass(slots=True)
 class Act:
-    """One thing that a person did: its number among all, what it was, and which bill a decision was about.
+    """One act of a person: its number, what it was, and the bill of a decision.
 
-    `stranger` is the number of the other one in the group who did it, 0 for the conversation's own person.
+    `stranger` is the number of the other group member who did it, 0 for the conversation's own person.
     """
 
     number: int
@@ -287,17 +269,17 @@ class Act:
 
     @property
     def agrees(self) -> bool:
-        """Whether it is the yes of whoever was asked, in time."""
+        """Whether it is a yes in time, of the person who was asked."""
         return self.verb == "agree" and not self.stranger and not self.late
 
     @property
     def is_answered_by_turn(self) -> bool:
-        """Whether its answer names its turn."""
+        """Whether the answer names the turn."""
         return self.verb in ("say", "send", "want")
 
 
 class TurnBudget:
-    """The turns of one simulation: so many, until a moment if there is one, so many a second if that is limited."""
+    """The turns of one simulation: a number, and perhaps an end time and a rate per second."""
 
     def __init__(self, turns: int, *, until: float = float("inf"), rate: float = 0.0) -> None:
         self.taken = 0
@@ -311,7 +293,7 @@ class TurnBudget:
         return self.taken < self._turns and time.monotonic() < self._until
 
     async def take(self) -> int:
-        """The number of the next turn, when its moment has come."""
+        """Wait for the rate, and return the number of the next turn."""
         self.taken += 1
         number = next(self._numbers)
         if self._rate:
@@ -322,19 +304,19 @@ class TurnBudget:
 
 @dataclass(slots=True)
 class SimulatedUser:
-    """One conversation. Acts are taken by the web in the order they are done: each waits for the one before.
+    """One conversation. Each act waits until the web has accepted the one before.
 
-    Decisions are the exception: several on one question are made at once, and the `strangers`, who share the chat,
-    answer each question at the same moment.
+    Decisions are the exception: several on one question are made at once, and the `strangers` in the chat answer each
+    question at the same time.
     """
 
-    phone: WebhookClient
+    client: WebhookClient
     url: str
-    courier: WebhookDelivery
+    delivery: WebhookDelivery
     budget: TurnBudget
     chance: Random
     inbox: ChatInbox = field(default_factory=ChatInbox)
-    diary: list[Act] = field(default_factory=list)
+    acts: list[Act] = field(default_factory=list)
     strangers: Sequence[WebhookClient] = ()
 
     async def live(self, stories: Sequence[Story]) -> None:
@@ -344,116 +326,123 @@ class SimulatedUser:
             await self.play(self.chance.choices(stories, weights)[0])
 
     async def play(self, story: Story) -> None:
-        """One story; it ends early when a question does not come."""
+        """Play one story. It ends early if a question does not come."""
         bill, waiting = "", []
         for before, step in zip((None, *story.steps), story.steps, strict=False):
             async with asyncio.TaskGroup() as at_once:
                 if before and before.verb == "ask":
-                    at_once.create_task(self._meddle(bill))
+                    at_once.create_task(self._strangers_answer(bill))
                 if step.decides:
                     await self._decide(step, bill)
                 elif step.verb == "ask":
                     bill = (await self._act(step)).bill
-                    if not await self._hears(lambda heard, bill=bill: bool(about(heard, bill))):  # type: ignore[misc]
+                    if not await self._waits_for(lambda messages, bill=bill: bool(about(messages, bill))):  # type: ignore[misc]
                         return
                 else:
                     waiting += [await self._act(step) for _ in range(step.times)]
         wanted = {act.number for act in waiting}
-        await self._hears(lambda heard: wanted <= {turn for each in heard for turn in (*each.turns, *each.files)})
+        await self._waits_for(
+            lambda messages: wanted <= {turn for message in messages for turn in (*message.turns, *message.files)}
+        )
 
     async def _decide(self, step: StoryStep, bill: str) -> None:
-        """Decide; who was told that it was too early decides again."""
+        """Decide; decide again if the answer is that it was too early."""
         if step.late:
-            await asyncio.sleep(_closes_at(about(self.inbox.heard, bill)) + LATE_SECONDS - time.monotonic())
-        for decided in range(1, MOST_DECISIONS + 1):
+            await asyncio.sleep(_closes_at(about(self.inbox.messages, bill)) + LATE_SECONDS - time.monotonic())
+        for decided in range(1, MAX_DECISIONS + 1):
             await asyncio.gather(*(self._act(step, bill) for _ in range(step.times)))
             acts = decided * step.times
-            await self._hears(lambda heard, acts=acts: _is_told(about(heard, bill), acts))  # type: ignore[misc]
-            if not _is_early(about(self.inbox.heard, bill)):
+            await self._waits_for(lambda messages, acts=acts: _is_answered(about(messages, bill), acts))  # type: ignore[misc]
+            if not _is_early(about(self.inbox.messages, bill)):
                 return
 
-    async def _meddle(self, bill: str) -> None:
-        """Every stranger says yes to the question: one half taps, the other types."""
+    async def _strangers_answer(self, bill: str) -> None:
+        """Have every stranger say yes to the question: one half taps, the other types."""
         acts = (
             self._act(StoryStep("agree", BUTTON if number % 2 else "yes"), bill, number)
             for number in range(1, len(self.strangers) + 1)
         )
         await asyncio.gather(*acts)
 
-    async def _hears(self, seen: Callable[[Sequence[Heard]], bool]) -> bool:
+    async def _waits_for(self, seen: Callable[[Sequence[ChatMessage]], bool]) -> bool:
         return await self.inbox.until(seen, PATIENCE)
 
     async def _act(self, step: StoryStep, bill: str = "", stranger: int = 0) -> Act:
         number, button = await self.budget.take(), self._button(step, bill)
         bill = f"b{number}" if step.verb == "ask" else bill
         act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button), late=step.late)
-        self.diary.append(act)
-        phone = self.strangers[stranger - 1] if stranger else self.phone
-        act.taken_at = await self.courier.deliver(self.url, _hook(phone, step, act, button))
+        self.acts.append(act)
+        client = self.strangers[stranger - 1] if stranger else self.client
+        act.taken_at = await self.delivery.deliver(self.url, _signed_webhook(client, step, act, button))
         return act
 
     def _button(self, step: StoryStep, bill: str) -> str:
-        """What a tap says; "" when nothing is tapped or the platform would not take the buttons."""
+        """Return the data of the tapped button; "" if nothing is tapped or the platform refused the buttons."""
         if not step.tapped:
             return ""
-        buttons = [each.buttons for each in about(self.inbox.heard, bill) if len(each.buttons) > 1]
+        buttons = [message.buttons for message in about(self.inbox.messages, bill) if len(message.buttons) > 1]
         return buttons[-1][0 if step.verb == "agree" else 1] if buttons else ""
 
 
-def _closes_at(heard: Sequence[Heard]) -> float:
-    """When the last question is over, by what it says; questions that say nothing are over at once."""
-    return max((each.at + window(each.text) for each in heard if each.telling.kind == "question"), default=0.0)
+def _closes_at(messages: Sequence[ChatMessage]) -> float:
+    """Return when the last question closes, by its own text; one that does not say closes at once."""
+    return max(
+        (message.at + open_seconds(message.text) for message in messages if message.statement.kind == "question"),
+        default=0.0,
+    )
 
 
-def _hook(phone: WebhookClient, step: StoryStep, act: Act, button: str) -> SignHook:
-    """The webhook of an act. What it says is settled here: a repeat says the same."""
+def _signed_webhook(client: WebhookClient, step: StoryStep, act: Act, button: str) -> SignWebhook:
+    """Return the function that signs the webhook of an act. Its content is fixed here: a repeat says the same."""
     number = act.number
     if button:
-        return lambda: phone.tap(number, button)
-    words = _words(step).format(turn=f"t{number}", bill=act.bill)
+        return lambda: client.tap(number, button)
+    words = _typed_text(step).format(turn=f"t{number}", bill=act.bill)
     if step.verb == "send":
-        return lambda: phone.photo(number, words)
-    return lambda: phone.text(number, words)
+        return lambda: client.photo(number, words)
+    return lambda: client.text(number, words)
 
 
-def _words(step: StoryStep) -> str:
-    """What is typed; where a button is missing, the question asks for a typed answer anyway."""
+def _typed_text(step: StoryStep) -> str:
+    """Return what is typed. Without a button, the question asks for a typed answer."""
     return {"agree": "yes", "refuse": "no"}[step.verb] if step.tapped else step.words
 
 
-def _is_early(heard: Sequence[Heard]) -> bool:
-    return bool(heard) and not _has_outcome(heard) and any(each.telling.kind == "early" for each in heard)
+def _is_early(messages: Sequence[ChatMessage]) -> bool:
+    return (
+        bool(messages) and not _has_outcome(messages) and any(message.statement.kind == "early" for message in messages)
+    )
 
 
-def _has_outcome(heard: Sequence[Heard]) -> bool:
-    return any(each.telling.kind not in NO_OUTCOME for each in heard)
+def _has_outcome(messages: Sequence[ChatMessage]) -> bool:
+    return any(message.statement.kind not in NO_OUTCOME for message in messages)
 
 
-def _is_told(heard: Sequence[Heard], acts: int) -> bool:
-    """Whether the outcome is there, or every act so far was too early, as far as a person can tell."""
-    early = sum(each.telling.kind == "early" for each in heard)
-    return _has_outcome(heard) or early >= acts
+def _is_answered(messages: Sequence[ChatMessage], acts: int) -> bool:
+    """Return whether the outcome came, or every act so far was answered as too early."""
+    early = sum(message.statement.kind == "early" for message in messages)
+    return _has_outcome(messages) or early >= acts
 
 
-class Crowd:
-    """From `with` to its end. `people` may be read by others once `is_done`."""
+class SimulatedUsers:
+    """All simulated users, in a thread of their own from `with` to its end. Read `people` only once `is_done`."""
 
     def __init__(self, plan: Plan, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire) -> None:
         until = time.monotonic() + plan.minutes * 60 if plan.minutes else float("inf")
         self.budget = TurnBudget(plan.turns, until=until, rate=plan.rate)
         self.people: list[SimulatedUser] = []
         self._plan, self._platforms, self._stories = plan, platforms, repertoire.stories
-        self.courier = WebhookDelivery(
+        self.delivery = WebhookDelivery(
             redeliver=plan.redeliver,
             shuffle=plan.shuffle,
             late=plan.late,
             chance=Random(f"{plan.seed} courier"),  # noqa: S311  # no secret
-            doors=machine.doors,
+            addresses=machine.addresses,
         )
-        for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations, plan.skew)):
+        for name, (client, url) in enumerate(webhook_clients(platforms, machine.hooks, plan.conversations, plan.skew)):
             chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
-            inbox, others = ChatInbox(repertoire.done), phone.others(plan.strangers) if plan.strangers else ()
-            self.people.append(SimulatedUser(phone, url, self.courier, self.budget, chance, inbox, strangers=others))
+            inbox, others = ChatInbox(repertoire.done), client.add_strangers(plan.strangers) if plan.strangers else ()
+            self.people.append(SimulatedUser(client, url, self.delivery, self.budget, chance, inbox, strangers=others))
         self._done, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
         self._error: BaseException | None = None
@@ -469,25 +458,25 @@ class Crowd:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel)
         self._thread.join()
-        self.courier.close()
+        self.delivery.close()
 
     @property
     def is_done(self) -> bool:
-        """Whether everybody has done and heard everything. Raises what went wrong among them."""
+        """Whether everybody has done everything and heard the answers. Raises their error if one failed."""
         if self._error is not None:
             raise self._error
         return self._done.is_set()
 
     @property
-    def heard(self) -> int:
-        """How many replies have arrived."""
-        return sum(len(person.inbox.heard) for person in self.people)
+    def message_count(self) -> int:
+        """The number of replies that have arrived."""
+        return sum(len(person.inbox.messages) for person in self.people)
 
     async def _live(self) -> None:
-        inboxes = {person.phone.chat: person.inbox for person in self.people}
+        inboxes = {person.client.chat: person.inbox for person in self.people}
         following = [
             asyncio.create_task(follow(lambda: self._platforms.sent, inboxes)),
-            asyncio.create_task(follow_signs(lambda: self._platforms.calls, inboxes)),
+            asyncio.create_task(follow_typing_signs(lambda: self._platforms.calls, inboxes)),
         ]
         self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
         await asyncio.wait({self._playing})
@@ -501,7 +490,7 @@ class Crowd:
         async with asyncio.TaskGroup() as group:
             for person in self.people:
                 group.create_task(person.live(self._stories))
-        await self.courier.drained()
+        await self.delivery.wait_for_repeats()
 
     def _cancel(self) -> None:
         if self._playing is not None:

@@ -50,7 +50,7 @@ def test_a_webhook_is_set_told_and_deleted(platforms: FakePlatforms):
     """platforms.md 2.1: kinds of update that are not told again stay as they were."""
     asked = {"url": HOOK, "secret_token": "s", "max_connections": 5, "allowed_updates": ["message", "callback_query"]}
     assert api(platforms, "setWebhook", **asked) is True
-    platforms.ledger.kept[WEBHOOK] |= {"pending_update_count": 3, "last_error_message": "Wrong response: 503"}
+    platforms.ledger.state[WEBHOOK] |= {"pending_update_count": 3, "last_error_message": "Wrong response: 503"}
     assert api(platforms, "setWebhook", url=HOOK) is True
     info = api(platforms, "getWebhookInfo")
     assert (info["url"], info["pending_update_count"], info["max_connections"]) == (HOOK, 3, 40)

@@ -147,9 +147,9 @@ def listed(twilio: FakeTwilio, query: str = "", path: str = "Messages.json", met
 
 def test_list_is_newest_first_by_days_and_in_pages(twilio: FakeTwilio):
     """platforms.md 1.1: messages.list(to=, date_sent_after=); of a time only its day counts."""
-    new, old = twilio.kept.arrive(CHAT, "new"), twilio.kept.arrive(CHAT, "old", ago=60)
-    twilio.kept.arrive(CHAT, "older", ago=3 * 86_400)
-    twilio.kept.arrive(CHAT, "other", to="whatsapp:+1")
+    new, old = twilio.inbound.arrive(CHAT, "new"), twilio.inbound.arrive(CHAT, "old", ago=60)
+    twilio.inbound.arrive(CHAT, "older", ago=3 * 86_400)
+    twilio.inbound.arrive(CHAT, "other", to="whatsapp:+1")
     day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 86_400))
     page = listed(twilio, f"?To=whatsapp%3A%2B4930123456&DateSent%3E={day}&PageSize=1")
     (message,) = page["messages"]
@@ -162,7 +162,7 @@ def test_list_is_newest_first_by_days_and_in_pages(twilio: FakeTwilio):
 
 def test_file_is_listed_until_it_is_deleted(twilio: FakeTwilio):
     """platforms.md 1.2: what is gone is a 404; how many there were, its message still says."""
-    sid = twilio.kept.arrive(CHAT, files=(("ME1", "image/jpeg"),))
+    sid = twilio.inbound.arrive(CHAT, files=(("ME1", "image/jpeg"),))
     (file,) = listed(twilio, path=f"Messages/{sid}/Media.json")["media_list"]
     assert (file["sid"], file["content_type"]) == ("ME1", "image/jpeg")
     assert listed(twilio, path=f"Messages/{sid}/Media/ME1.json", method="DELETE") == {}

@@ -99,7 +99,7 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
         await channel.attend(turn)
         await channel.draft(turn, "**so** far", await channel.draft(turn, "so"))
     await channel.draft(channel.receive(telegram_hook(signing.telegram_text(4, "hi"))).turns[0], "")
-    platforms.ledger.kept[MOVED] = {MOVING.chat: "-1002000000009"}
+    platforms.ledger.state[MOVED] = {MOVING.chat: "-1002000000009"}
     await _send(channel, Reply("hello"), MOVING)
     photo = Media(platforms.host("telegram", b"\xff\xd8\xff"), "image/jpeg")
     await channel.fetch(photo, BytesIO())

@@ -257,17 +257,17 @@ def test_a_file_for_a_topic_that_is_gone_is_refused(channel, platforms: FakePlat
 def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 2.4: migrate_to_chat_id, resent once; every process goes straight there from then on."""
     notebook = MemorySharedCache()
-    platforms.ledger.kept[MOVED] = {BASIC: SUPER}
+    platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(telegram(media, platforms.telegram_url, notebook=notebook), Reply("hello"), Conversation("tg", BASIC))
     assert notebook.notes == {f"telegram:moved:7000000001:{BASIC}": SUPER}
-    platforms.ledger.kept.clear()
+    platforms.ledger.state.clear()
     send(telegram(media, platforms.telegram_url, notebook=notebook), Reply("again"), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(SUPER, "hello"), (SUPER, "again")]
 
 
 def test_a_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
     """platforms.md 2.4: once means once."""
-    platforms.ledger.kept[MOVED] = {BASIC: SUPER, SUPER: BASIC}
+    platforms.ledger.state[MOVED] = {BASIC: SUPER, SUPER: BASIC}
     with pytest.raises(Refused):
         send(channel, Reply("hello"), Conversation("tg", BASIC))
 
@@ -275,7 +275,7 @@ def test_a_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatf
 def test_an_edit_in_a_group_that_moved_is_a_message(channel, platforms: FakePlatforms):
     """The old messages stayed behind."""
     prompt = send(channel, Reply("?", YES_NO), Conversation("tg", BASIC))
-    platforms.ledger.kept[MOVED] = {BASIC: SUPER}
+    platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(channel, Reply("Done.", edits=prompt.message_id), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(BASIC, "?"), (SUPER, "Done.")]
 

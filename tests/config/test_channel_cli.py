@@ -82,7 +82,7 @@ def test_server_of_ones_own_takes_any_address(bench: Bench):
     """With an `api_url` that is not Telegram's, http on any port is fine."""
     bench.configure(public_url="http://127.0.0.1:8000")
     assert bench.run("connect", "tg")[0] == 0
-    assert bench.platforms.ledger.kept[WEBHOOK]["url"] == "http://127.0.0.1:8000/hooks/tg"
+    assert bench.platforms.ledger.state[WEBHOOK]["url"] == "http://127.0.0.1:8000/hooks/tg"
 
 
 def test_waiting_updates_are_dropped_only_when_told(bench: Bench):
@@ -98,11 +98,11 @@ def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
     code, words = bench.run("connect", "tg", "--max-connections", 7)
     asked = bench.asked("setWebhook")[0]
     assert (code, asked["url"], asked["secret_token"]) == (0, f"{PUBLIC_URL}/hooks/tg", fakes.TELEGRAM_SECRET)
-    assert (asked["max_connections"], bench.platforms.ledger.kept[WEBHOOK]["allowed_updates"]) == (
+    assert (asked["max_connections"], bench.platforms.ledger.state[WEBHOOK]["allowed_updates"]) == (
         "7",
         list(ALLOWED_UPDATES),
     )
-    assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"][""]] == list(COMMANDS)
+    assert [each["command"] for each in bench.platforms.ledger.state["telegram commands"][""]] == list(COMMANDS)
     assert "webhook set to https://bots.example.com/hooks/tg" in words
     assert "ok    tg pending              0 updates waiting" in words
     assert "in groups the bot hears" in words
@@ -112,7 +112,7 @@ def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):
     """platforms.md 2.5: in each language that the channel speaks; for all others in its own."""
     bench.configure(telegram=", languages: [pt, de]")
     bench.run("connect", "tg")
-    menus = bench.platforms.ledger.kept["telegram commands"]
+    menus = bench.platforms.ledger.state["telegram commands"]
     assert menus.keys() == {"", *SHIPPED_LANGUAGES}
     told = {language: menu[0]["description"] for language, menu in menus.items()}
     assert told == {language: texts_for("de" if language == "de" else "pt").command("help") for language in menus}
@@ -122,14 +122,14 @@ def test_commands_of_the_model_are_in_no_menu(bench: Bench):
     """With `commands: false` only /stop does what a menu would say of it."""
     bench.configure(telegram=", commands: false")
     assert "commands listed: /stop\n" in bench.run("connect", "tg")[1]
-    assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"]["de"]] == ["stop"]
+    assert [each["command"] for each in bench.platforms.ledger.state["telegram commands"]["de"]] == ["stop"]
 
 
 def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
     """platforms.md 2.5: getWebhookInfo has the count and the last error; a 403 is another secret."""
     bench.run("connect", "tg")
     assert bench.run("status", "tg")[0] == 0
-    info = bench.platforms.ledger.kept[WEBHOOK]
+    info = bench.platforms.ledger.state[WEBHOOK]
     info |= {"pending_update_count": 99, "last_error_date": int(time.time()) - 60}
     info["last_error_message"] = "Wrong response from the webhook: 403 Forbidden\x1b[31m"
     code, words = bench.run("status", "tg")
@@ -140,7 +140,7 @@ def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
 def test_warning_alone_is_no_failure(bench: Bench):
     """A build that runs it goes on."""
     bench.run("connect", "tg")
-    bench.platforms.ledger.kept[WEBHOOK] |= {"pending_update_count": 99}
+    bench.platforms.ledger.state[WEBHOOK] |= {"pending_update_count": 99}
     code, words = bench.run("status", "tg")
     assert (code, "warn  tg pending              99 updates waiting" in words) == (0, True)
 
@@ -148,7 +148,7 @@ def test_warning_alone_is_no_failure(bench: Bench):
 def test_old_error_of_telegram_is_no_news(bench: Bench):
     """Telegram remembers the last one for ever."""
     bench.run("connect", "tg")
-    bench.platforms.ledger.kept[WEBHOOK] |= {"last_error_date": 1795204800, "last_error_message": "Connection refused"}
+    bench.platforms.ledger.state[WEBHOOK] |= {"last_error_date": 1795204800, "last_error_message": "Connection refused"}
     code, words = bench.run("status", "tg")
     assert (code, "Connection refused (2026-11-20 20:00:00 UTC), over an hour ago" in words) == (0, True)
 
@@ -156,7 +156,7 @@ def test_old_error_of_telegram_is_no_news(bench: Bench):
 def test_webhook_of_somebody_else_is_told(bench: Bench):
     """Without the user, and the query, that may be secrets of theirs."""
     other = {"url": "https://me:pass@other.example.com/x?token=1", "has_custom_certificate": False}
-    bench.platforms.ledger.kept[WEBHOOK] = {**other, "pending_update_count": 0}
+    bench.platforms.ledger.state[WEBHOOK] = {**other, "pending_update_count": 0}
     code, words = bench.run("status", "tg")
     assert (code, "Telegram sends to https://other.example.com/x, not to" in words) == (1, True)
     assert "pass" not in words

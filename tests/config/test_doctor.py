@@ -108,9 +108,9 @@ def test_a_stranger_at_our_address_is_shown_no_secret(clinic: Clinic):
 
 def test_nothing_comes_of_a_checkup(clinic: Clinic):
     """No turn, no message, no change of a webhook."""
-    before = dict(clinic.platforms.ledger.kept)
+    before = dict(clinic.platforms.ledger.state)
     clinic.results()
-    assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.kept) == ([], [], before)
+    assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == ([], [], before)
 
 
 def test_no_secret_is_ever_told(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):

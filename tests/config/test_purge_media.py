@@ -35,8 +35,8 @@ class Bench:
 
     def send(self, hours: float, files: int = 1) -> str:
         """Somebody sent files so long ago."""
-        names = tuple((f"ME{len(self.twilio.kept.messages):016x}{n:016x}", "image/jpeg") for n in range(files))
-        return self.twilio.kept.arrive(ANA, "", ago=hours * HOUR, files=names)
+        names = tuple((f"ME{len(self.twilio.inbound.messages):016x}{n:016x}", "image/jpeg") for n in range(files))
+        return self.twilio.inbound.arrive(ANA, "", ago=hours * HOUR, files=names)
 
     def take(self, sid: str, *, work: bool = True) -> None:
         """Its webhook came, and a worker did its turn."""
@@ -58,7 +58,7 @@ class Bench:
     @property
     def left(self) -> list[int]:
         """How many files Twilio has of each message."""
-        return [len(message["files"]) for message in self.twilio.kept.messages]
+        return [len(message["files"]) for message in self.twilio.inbound.messages]
 
 
 @pytest.fixture
@@ -126,15 +126,15 @@ def test_older_ones_are_reached_by_looking_back(bench: Bench):
 def test_file_that_somebody_else_deletes_meanwhile_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Two of these commands at once are no error: Twilio's 404 says what was wanted."""
     bench.send(80)
-    files = bench.twilio.kept._files
+    files = bench.twilio.inbound._files
 
     def raced(call: Any, sid: str, file: str | None) -> Any:
         answer = files(call, sid, file)
         if not file:
-            bench.twilio.kept.messages.clear()
+            bench.twilio.inbound.messages.clear()
         return answer
 
-    monkeypatch.setattr(bench.twilio.kept, "_files", raced)
+    monkeypatch.setattr(bench.twilio.inbound, "_files", raced)
     assert bench.run()[0] == 0
 
 

@@ -34,7 +34,7 @@ class Bench:
     def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
         self.folder, self.platforms = folder, platforms
         self.twilio: Any = platforms.fakes["twilio"]
-        self.arrive = self.twilio.kept.arrive
+        self.arrive = self.twilio.inbound.arrive
         self.configure()
 
     def configure(self, more: str = "") -> None:
@@ -177,7 +177,7 @@ def test_what_is_no_message_to_us_is_not_ours(bench: Bench):
     bench.arrive("+4915100000042", "sms", ago=600)
     bench.arrive(ANA, "young", ago=5)
     bench.arrive(ANA, "old", ago=3 * 3600)
-    bench.twilio.kept.messages.append({**bench.twilio.kept.messages[0], "direction": "outbound-api", "from": ANA})
+    bench.twilio.inbound.messages.append({**bench.twilio.inbound.messages[0], "direction": "outbound-api", "from": ANA})
     assert bench.run() == (0, "0 messages\n")
 
 
@@ -215,7 +215,7 @@ def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypa
     """An operator must know who is answered hours later."""
     bench.arrive(ANA, "hello", ago=700)
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
-    monkeypatch.setattr(bench.twilio.kept, "_files", lambda *_: FakeResponse(500, b"{}"))
+    monkeypatch.setattr(bench.twilio.inbound, "_files", lambda *_: FakeResponse(500, b"{}"))
     code, words = bench.run()
     assert (code, words.count("  taken\n"), "error 500" in words) == (3, 1, True)
 
@@ -263,9 +263,9 @@ def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(twilio_list.TwilioMessageLog.__init__, "__kwdefaults__", {"sleep": sleep})
     bench.arrive(ANA, "hello", ago=600)
-    bench.twilio.kept.busy = 2
+    bench.twilio.inbound.busy = 2
     assert ("1 taken now" in bench.run()[1], paused) == (True, [7.0, 7.0])
-    bench.twilio.kept.busy = 9
+    bench.twilio.inbound.busy = 9
     code, words = bench.run()
     assert (code, "asked too often" in words) == (3, True)
 

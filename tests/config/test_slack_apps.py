@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sayso.config.cli.main import main
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.server import json_answer
+from sayso.testing.platforms.server import json_response
 from sayso.testing.platforms.slack import CREDENTIALS, FakeSlack, SlackManifests
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 
@@ -157,7 +157,7 @@ def test_address_that_slack_cannot_reach_is_refused_before_it_is_asked(shop: Sho
 @pytest.mark.parametrize("errors", [7, True, {"a": 1}, [None, 7, {"pointer": None, "message": ["x"]}]])
 def test_faults_of_no_known_form_are_a_refusal_all_the_same(shop: Shop, errors: object):
     """Slack's rules change: no traceback reaches an operator."""
-    shop.platforms.fakes["slack"].answer = lambda _: json_answer(  # type: ignore[method-assign]
+    shop.platforms.fakes["slack"].answer = lambda _: json_response(  # type: ignore[method-assign]
         {"ok": False, "error": "invalid_manifest", "errors": errors}
     )
     code, words = shop.run("--validate")

@@ -89,7 +89,7 @@ def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
             os.kill(poller, signal.SIGKILL)
             for number in range(1, 9):  # the first one comes again
                 platforms.update(telegram_text(number, "/whoami", user=5123456789 + number // 2))
-            until(lambda: len(platforms.sent) >= 8 and not platforms.ledger.kept[WAITING])
+            until(lambda: len(platforms.sent) >= 8 and not platforms.ledger.state[WAITING])
             assert (len(platforms.sent), poller in up.pids(*POLL)) == (8, False)
             assert up.stop() == 0
 

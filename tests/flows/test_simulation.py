@@ -24,7 +24,7 @@ KILLS = {"worker": 1.0, "redis": 10.0, "web": 15.0}
 TURNS = 8_000
 
 
-def simulated(plan: Plan, data: Path) -> SimulationReport:
+def run_plan(plan: Plan, data: Path) -> SimulationReport:
     """What came of a plan; said aloud for whoever watches with -s."""
     report = Simulation(plan, data, say).run()
     for line in [table([report]), *report.details(), *unkept(report)]:
@@ -46,9 +46,9 @@ def say(line: str) -> None:
 def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> None:
     """Kills, pauses, lost replies of Redis, repeated and late webhooks; judged by diaries, chats and effects alone."""
     plan = Plan(turns=TURNS, conversations=40, workers=4, minutes=MINUTES, seed=secrets.randbelow(1_000_000))
-    report = simulated(replace(plan, **{**EVERYTHING, "kill": KILLS}), tmp_path)
+    report = run_plan(replace(plan, **{**EVERYTHING, "kill": KILLS}), tmp_path)
     assert unkept(report) == []
-    assert report.review.confirmed > 0  # so people were asked, said yes and were told: there was something to judge
+    assert report.result.confirmed > 0  # so people were asked, said yes and were told: there was something to judge
     assert all(report.faults[fault] for fault in ("workers killed", "redis killed", "web killed", "pauses"))
     assert report.lost_replies > 0
     assert report.deliveries_repeated > 0
@@ -61,7 +61,7 @@ def test_strangers_wrong_clocks_and_redis_away_change_nothing(tmp_path: Path) ->
         turns=TURNS, conversations=30, workers=2, webs=2, minutes=1 / 4, rate=40.0,
         skew=3600.0, strangers=2, redeliver=0.3, outage=5.0, spool=True,
     )  # fmt: skip
-    report = simulated(plan, tmp_path)
+    report = run_plan(plan, tmp_path)
     assert unkept(report) == []
     assert report.faults["outages"] == 1
     assert report.away.statuses[200] >= 1
@@ -72,8 +72,8 @@ def test_strangers_wrong_clocks_and_redis_away_change_nothing(tmp_path: Path) ->
 def test_a_rolling_restart_loses_nothing_and_leaves_nothing_unknown(tmp_path: Path) -> None:
     """SIGTERM to every worker and the web, one after the other: turns in progress are finished first."""
     plan = Plan(turns=TURNS, conversations=30, workers=2, minutes=RESTART_MINUTES, restart=4.0)
-    report = simulated(plan, tmp_path)
+    report = run_plan(plan, tmp_path)
     assert unkept(report) == []
-    assert (report.unknown, report.review.repeated) == (0, 0)
+    assert (report.unknown, report.result.repeated) == (0, 0)
     assert report.faults["workers restarted"] >= 2
     assert report.faults["web restarted"] >= 1

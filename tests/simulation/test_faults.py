@@ -14,9 +14,9 @@ import pytest
 
 from sayso.channels.types import Signed
 from sayso.testing.platforms.server import RecordedRequest
-from sayso.testing.simulation.faults import CHANCES, MOST_IN_A_ROW, RETRY_AFTER, Flaky
+from sayso.testing.simulation.faults import CHANCES, MAX_IN_A_ROW, RETRY_AFTER, FlakyPlatforms
 from sayso.testing.simulation.proxy import Proxy
-from sayso.testing.simulation.webhooks import MOST_DELIVERIES, DeliveryAnswer, WebhookDelivery
+from sayso.testing.simulation.webhooks import MAX_DELIVERIES, DeliveryResponse, WebhookDelivery
 
 
 def message(chat: str) -> RecordedRequest:
@@ -28,19 +28,19 @@ def message(chat: str) -> RecordedRequest:
 
 def test_a_flaky_platform_fails_as_often_as_it_says_and_never_too_often_in_a_row() -> None:
     """Each failure about as probable as its chance; after four in one chat the next message passes."""
-    flaky = Flaky(Random(1), clock=lambda: 0.0)
+    flaky = FlakyPlatforms(Random(1), clock=lambda: 0.0)
     failures = [flaky("telegram", message(str(number % 7))) for number in range(4000)]
     share = Counter(failure.error for failure in failures if failure)
     assert all(share[error] / 4000 == pytest.approx(chance, abs=0.03) for error, chance in CHANCES.items())
     rows = "".join("x" if failure else "." for failure in failures[0::7])
-    assert "x" * (MOST_IN_A_ROW + 1) not in rows
+    assert "x" * (MAX_IN_A_ROW + 1) not in rows
     assert flaky.failures == share
 
 
 def test_who_sends_before_the_time_that_was_asked_for_is_counted() -> None:
     """A message within the seconds of a 429 is impatient; after them it is not."""
     now = [0.0]
-    flaky = Flaky(Random(1), clock=lambda: now[0])
+    flaky = FlakyPlatforms(Random(1), clock=lambda: now[0])
     while (
         failure := flaky("slack", RecordedRequest("POST", "/x", {}, b"").at("/x?channel=D1"))
     ) is None or failure.error != "429":
@@ -90,7 +90,7 @@ def test_a_proxy_that_is_only_slow_loses_nothing(tmp_path: Path) -> None:
     assert (answer, got, proxy.counts["lost replies"]) == (b"PING", [b"ping"], 0)
 
 
-class Door(BaseHTTPRequestHandler):
+class WebServer(BaseHTTPRequestHandler):
     """A web that answers 503 twice, the second time without a hint, and takes everything then.
 
     Its class keeps what came.
@@ -112,43 +112,43 @@ class Door(BaseHTTPRequestHandler):
 
 def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """503 twice, then taken, and one to four more times beside it, all of the same words."""
-    monkeypatch.setattr("sayso.testing.simulation.webhooks.AGAIN_SECONDS", 0.0)
-    Door.came = []
-    server = HTTPServer(("127.0.0.1", 0), Door)
+    monkeypatch.setattr("sayso.testing.simulation.webhooks.RETRY_SECONDS", 0.0)
+    WebServer.came = []
+    server = HTTPServer(("127.0.0.1", 0), WebServer)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    courier = WebhookDelivery(redeliver=1.0, shuffle=0.0, chance=Random(1))
+    delivery = WebhookDelivery(redeliver=1.0, shuffle=0.0, chance=Random(1))
 
     async def deliver() -> None:
         hook: Callable[[], Signed] = lambda: ({}, b"hello")  # noqa: E731
-        await courier.deliver(f"http://127.0.0.1:{server.server_address[1]}/hooks/x", hook)
-        await courier.drained()
+        await delivery.deliver(f"http://127.0.0.1:{server.server_address[1]}/hooks/x", hook)
+        await delivery.wait_for_repeats()
 
     asyncio.run(deliver())
-    courier.close()
+    delivery.close()
     server.shutdown()
     server.server_close()
-    assert set(Door.came) == {b"hello"}
-    assert (courier.answers[503], courier.curt) == (2, 1)
-    assert courier.answers[200] >= 1
-    assert 1 <= courier.repeated < MOST_DELIVERIES
+    assert set(WebServer.came) == {b"hello"}
+    assert (delivery.answers[503], delivery.without_retry_after) == (2, 1)
+    assert delivery.answers[200] >= 1
+    assert 1 <= delivery.repeated < MAX_DELIVERIES
 
 
 def test_deliveries_are_spread_over_the_webs_and_each_is_signed_for_the_public_one() -> None:
-    """A door is where a delivery goes; the URL that was signed stays what it is."""
-    courier = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=Random(1), doors=("a:1", "b:2"))
+    """An address is where a delivery goes; the URL that was signed stays what it is."""
+    delivery = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=Random(1), addresses=("a:1", "b:2"))
     went: list[tuple[str, str]] = []
 
-    def posted(door: str, path: str, _: object) -> DeliveryAnswer:
-        went.append((door, path))
-        return DeliveryAnswer(200, "", 1.0, 1.5)
+    def posted(address: str, path: str, _: object) -> DeliveryResponse:
+        went.append((address, path))
+        return DeliveryResponse(200, "", 1.0, 1.5)
 
-    vars(courier)["_posted"] = posted
+    vars(delivery)["_post_in_thread"] = posted
 
     async def deliver() -> None:
         for _ in range(20):
-            await courier.deliver("http://public/hooks/x", lambda: ({}, b""))
+            await delivery.deliver("http://public/hooks/x", lambda: ({}, b""))
 
     asyncio.run(deliver())
-    courier.close()
+    delivery.close()
     assert set(went) == {("a:1", "/hooks/x"), ("b:2", "/hooks/x")}
-    assert courier.seconds == [0.5] * 20
+    assert delivery.seconds == [0.5] * 20

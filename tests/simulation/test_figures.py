@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sayso.testing.simulation.judge import Review
-from sayso.testing.simulation.plan import Plan, planned
+from sayso.testing.simulation.judge import SimulationResult
+from sayso.testing.simulation.plan import Plan, plan_of_row
 from sayso.testing.simulation.processes import Memory
 from sayso.testing.simulation.report import SimulationReport
-from sayso.testing.simulation.users import Act, ChatInbox, follow_signs
-from tests.simulation.test_review import judged
+from sayso.testing.simulation.users import Act, ChatInbox, follow_typing_signs
+from tests.simulation.test_conversations import judged
 
 
 def test_a_sign_of_life_is_typing_or_else_the_answer() -> None:
@@ -38,7 +38,7 @@ def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
 
     async def look() -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(follow_signs(lambda: calls, {"5": ada, "C1": grace}), 0.001)
+            await asyncio.wait_for(follow_typing_signs(lambda: calls, {"5": ada, "C1": grace}), 0.001)
 
     asyncio.run(look())
     assert (len(ada.signs), len(grace.signs)) == (1, 1)
@@ -62,7 +62,7 @@ def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
 )
 def test_speed_and_size_are_promises_of_the_rows_that_are_about_them(figures: Any, exceeded: list[str]) -> None:
     """Elsewhere they are only told."""
-    found = Review(turns=500, picked_up=[0.9])
+    found = SimulationResult(turns=500, picked_up=[0.9])
     memory = Memory([("worker 0", 100.0, 160.0), ("web 0", 60.0, 50.0)], 4000.0)
     plan = Plan(rate=100.0, figures=figures)
     assert SimulationReport(plan, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
@@ -70,7 +70,7 @@ def test_speed_and_size_are_promises_of_the_rows_that_are_about_them(figures: An
 
 def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
     """The longest of those that were sent before; what is sent later is not asked about."""
-    found = Review(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
+    found = SimulationResult(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
     report = SimulationReport(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0]})
     assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
     assert SimulationReport(Plan(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
@@ -83,11 +83,11 @@ def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
 @pytest.mark.parametrize(("machines", "exceeded"), [(1, ["repeated: 20 of 10000 replies, above 0.1%"]), (2, [])])
 def test_one_repeat_in_a_thousand_is_for_those_who_can_know_what_arrived(machines: int, exceeded: list[str]) -> None:
     """What platforms took is noted in the folder of one machine; another has only the faults to answer for."""
-    found = Review(replies=10_000, repeated=20)
+    found = SimulationResult(replies=10_000, repeated=20)
     assert SimulationReport(Plan(machines=machines), found, hits=30).exceeded == exceeded
 
 
 def test_a_row_about_speed_has_a_size_of_its_own_unless_one_is_given() -> None:
     """What was given counts; what was not is as large as the promise."""
-    assert (planned("load", Plan()).rate, planned("load", Plan(rate=40.0)).rate) == (100.0, 40.0)
-    assert planned("idle", Plan(conversations=5)).conversations == 12_000
+    assert (plan_of_row("load", Plan()).rate, plan_of_row("load", Plan(rate=40.0)).rate) == (100.0, 40.0)
+    assert plan_of_row("idle", Plan(conversations=5)).conversations == 12_000

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sayso.testing.simulation.faults import Away
-from sayso.testing.simulation.judge import Review
+from sayso.testing.simulation.faults import OutageRecord
+from sayso.testing.simulation.judge import SimulationResult
 from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.report import SimulationReport
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from sayso.testing.simulation.users import PATIENCE, Act
-from tests.simulation.test_review import ASK, ASKED, EFFECT, MARK, SAID, YES, judged, promises
+from tests.simulation.test_conversations import ASK, ASKED, EFFECT, MARK, SAID, YES, judged, promises
 
 TWICE = Act(4, "agree", "b2", 3.0)
 TAPS = [replace(YES, tapped=True), replace(TWICE, tapped=True)]
@@ -238,9 +238,9 @@ def test_who_agreed_in_time_and_was_told_that_nothing_was_done_is_counted() -> N
 
 def test_a_yes_that_met_an_outage_may_be_undone() -> None:
     """Its question may be over when Redis is back."""
-    found = Review(undone=1, answered=[(6.0, 12.0)])
-    assert SimulationReport(Plan(outage=9), found, hits=0, away=Away(5.0, 10.0)).exceeded == []
-    assert SimulationReport(Plan(outage=9), found, hits=0, away=Away(1.0, 5.0)).exceeded != []
+    found = SimulationResult(undone=1, answered=[(6.0, 12.0)])
+    assert SimulationReport(Plan(outage=9), found, hits=0, away=OutageRecord(5.0, 10.0)).exceeded == []
+    assert SimulationReport(Plan(outage=9), found, hits=0, away=OutageRecord(1.0, 5.0)).exceeded != []
 
 
 def test_marks_need_a_fault() -> None:

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from sayso.testing.simulation.cli import simulate
-from sayso.testing.simulation.judge import Review
-from sayso.testing.simulation.plan import FULL_SIZES, ROWS, SIZES, Plan, planned
+from sayso.testing.simulation.judge import SimulationResult
+from sayso.testing.simulation.plan import FULL_SIZES, ROWS, SIZES, Plan, plan_of_row
 from sayso.testing.simulation.report import SimulationReport
 
 
@@ -31,15 +31,15 @@ from sayso.testing.simulation.report import SimulationReport
 )
 def test_a_row_at_full_size_is_as_large_as_was_promised(row: str, asked: dict[str, Any]) -> None:
     """What it breaks stays what it is; only how much of it there is changes."""
-    plan = planned(row, Plan(), full_size=True)
+    plan = plan_of_row(row, Plan(), full_size=True)
     assert {name: getattr(plan, name) for name in asked} == asked
 
 
 def test_only_rows_have_sizes_and_what_is_given_counts() -> None:
     """A size of no row would be reached by no command."""
     assert {*SIZES, *FULL_SIZES} <= set(ROWS)
-    assert planned("load", Plan(rate=40.0, workers=2), full_size=True).rate == 40.0
-    assert planned("workers", Plan(), full_size=False).turns == Plan().turns
+    assert plan_of_row("load", Plan(rate=40.0, workers=2), full_size=True).rate == 40.0
+    assert plan_of_row("workers", Plan(), full_size=False).turns == Plan().turns
 
 
 def test_the_full_size_is_of_rows() -> None:
@@ -52,5 +52,5 @@ def test_the_full_size_is_of_rows() -> None:
 def test_a_row_that_happened_too_rarely_shows_too_little() -> None:
     """Faults, and what people did, are held against what was asked for."""
     plan = Plan(least={"pauses": 200, "confirmed": 10, "lost replies": 3})
-    few = SimulationReport(plan, Review(confirmed=9), 0, Counter(pauses=200), lost_replies=3)
+    few = SimulationReport(plan, SimulationResult(confirmed=9), 0, Counter(pauses=200), lost_replies=3)
     assert few.exceeded == ["confirmed: 9, too few: 10 were asked for"]

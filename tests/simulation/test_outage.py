@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from sayso.testing.simulation.faults import BEGIN_SECONDS, FULL_SECONDS, Away, Full, Outage
-from sayso.testing.simulation.judge import Review
+from sayso.testing.simulation.faults import BEGIN_SECONDS, FULL_SECONDS, FullStorage, Outage, OutageRecord
+from sayso.testing.simulation.judge import SimulationResult
 from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.report import DRAINED_SECONDS, SimulationReport
 
@@ -56,7 +56,7 @@ def test_redis_is_away_once_and_for_as_long_as_it_was_told() -> None:
     away = outage(server, 300.0)
     steps = []
     for now in (0.0, BEGIN_SECONDS, BEGIN_SECONDS + 299, BEGIN_SECONDS + 300, BEGIN_SECONDS + 900):
-        away.tend(now)
+        away.update(now)
         steps.append((list(server.done), away.is_on, away.is_ahead))
     before, during, after = ([], False, True), (["killed"], True, True), (["killed", "started"], False, False)
     assert steps == [before, during, during, after, after]
@@ -70,11 +70,11 @@ def test_without_an_outage_nothing_is_ahead() -> None:
 def test_what_ends_for_want_of_disk_is_started_again_until_there_is_room() -> None:
     """Each second, without room as long as the fault lasts."""
     server = Server()
-    full = Full(server)  # type: ignore[arg-type]
+    full = FullStorage(server)  # type: ignore[arg-type]
     assert full.begin("disk", 0.0)
     server.alive = False
     for now in (0.1, 0.2, FULL_SECONDS):
-        full.tend(now)
+        full.update(now)
     assert server.done == ["disk full", "started", "disk full", "room"]
     assert (full.deaths, full.is_on) == (1, False)
 
@@ -82,12 +82,12 @@ def test_what_ends_for_want_of_disk_is_started_again_until_there_is_room() -> No
 def test_no_memory_is_taken_from_what_is_away() -> None:
     """The fault then did not happen, and is not counted as one."""
     server = Server(alive=False)
-    assert not Full(server).begin("memory", 0.0)  # type: ignore[arg-type]
+    assert not FullStorage(server).begin("memory", 0.0)  # type: ignore[arg-type]
 
 
-def report(plan: Plan, away: Away, **faults: int) -> SimulationReport:
+def report(plan: Plan, away: OutageRecord, **faults: int) -> SimulationReport:
     """One in which people noticed nothing."""
-    return SimulationReport(plan, Review(), 0, Counter(faults), away=away)
+    return SimulationReport(plan, SimulationResult(), 0, Counter(faults), away=away)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_without_redis_webhooks_are_taken_only_by_a_spool(
     plan: Plan, statuses: dict[int, int], broken: list[str]
 ) -> None:
     """200 is a promise, and 503 asks to come again."""
-    assert report(plan, Away(1.0, 10.0, statuses=Counter(statuses))).broken == broken
+    assert report(plan, OutageRecord(1.0, 10.0, statuses=Counter(statuses))).broken == broken
 
 
 @pytest.mark.parametrize(
@@ -122,35 +122,47 @@ def test_no_answer_is_of_killed_webs_and_503_of_a_redis_that_cannot_answer(plan:
     """Whatever else a webhook hears is a broken promise, and so is a 503 that does not say when to come again."""
     heard = Counter((0, 200, 302, 500, 503))
     odd = ", ".join(f"{status or 'no answer'} 1" for status in sorted(set(heard) - allowed))
-    assert SimulationReport(plan, Review(), 9, http=heard).broken == [f"webhooks: {odd}"]
-    assert SimulationReport(plan, Review(), 9, curt=2).broken == ["HTTP 503 without Retry-After: 2"]
+    assert SimulationReport(plan, SimulationResult(), 9, http=heard).broken == [f"webhooks: {odd}"]
+    assert SimulationReport(plan, SimulationResult(), 9, without_retry_after=2).broken == [
+        "HTTP 503 without Retry-After: 2"
+    ]
 
 
 def test_what_must_be_started_again_has_not_recovered() -> None:
     """A process that ended although nobody killed it is a broken promise where only Redis was without room."""
-    assert report(Plan(full={"disk": 9.0}), Away(), ended=1).broken == ["processes that ended for want of Redis: 1"]
+    assert report(Plan(full={"disk": 9.0}), OutageRecord(), ended=1).broken == [
+        "processes that ended for want of Redis: 1"
+    ]
 
 
 def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
     """A run in which nothing was lost, cut, repeated or failed shows nothing, whatever it was called."""
     plan = Plan(outage=9, cut=0.1, redeliver=0.1, flaky_platforms=True)
-    missing = [line.partition(":")[0] for line in SimulationReport(plan, Review(), 0, never_done=["pause"]).exceeded]
+    missing = [
+        line.partition(":")[0] for line in SimulationReport(plan, SimulationResult(), 0, never_done=["pause"]).exceeded
+    ]
     assert missing == ["pause", "outage", "cut", "redeliver", "flaky platforms"]
     happened = SimulationReport(
-        plan, Review(), 9, away=Away(1.0, 2.0), lost_replies=1, deliveries_repeated=1, failed_sends=Counter(drop=1)
+        plan,
+        SimulationResult(),
+        9,
+        away=OutageRecord(1.0, 2.0),
+        lost_replies=1,
+        deliveries_repeated=1,
+        failed_sends=Counter(drop=1),
     )
     assert happened.exceeded == []
 
 
 def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
     """One word of "cannot tell" for each act that then waited for its answer, and no more."""
-    found = Review(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
-    plan, away = Plan(outage=9), Away(5.0, 10.0)
+    found = SimulationResult(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
+    plan, away = Plan(outage=9), OutageRecord(5.0, 10.0)
     assert SimulationReport(plan, found, hits=0, away=away).exceeded == ["unknown: 2, and only 1 hits"]
     assert SimulationReport(plan, found, hits=1, away=away).exceeded == []
 
 
 def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:
     """Seconds from Redis's return to the last look at which messages waited."""
-    away = Away(1.0, 10.0, 10.0 + DRAINED_SECONDS + 1)
+    away = OutageRecord(1.0, 10.0, 10.0 + DRAINED_SECONDS + 1)
     assert report(Plan(outage=9, spool=True), away).exceeded == ["spool: empty 61 s after Redis was back"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sayso.testing.simulation.plan import CONFIRMING, STORIES
-from sayso.testing.simulation.users import StoriesUnusable, StoryStep, load_stories
+from sayso.testing.simulation.users import InvalidStories, StoryStep, load_stories
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,12 @@ from sayso.testing.simulation.users import StoriesUnusable, StoryStep, load_stor
         ("stories: {a: {steps: []}}", "has no steps"),
         ("stories: {a: {weight: -1, steps: [say: 'x {turn}']}}", "weight is -1"),
         ("stories: {a: {weight: 0, steps: [say: 'x {turn}']}}", "nobody would do anything"),
-        ("stories: {a: {steps: [sing: 'x {turn}']}}", "is no step"),
+        ("stories: {a: {steps: [sing: 'x {turn}']}}", "is not a step"),
         ("stories: {a: {steps: [say: hello]}}", "must hold {turn}"),
         ("stories: {a: {steps: [ask: '/pay']}}", "must hold {bill}"),
         ("stories: {a: {steps: [{ask: '/pay bill={bill}'}, {agree: yes}]}}", "put the words in quotes"),
         ("{done: 'Gone.', stories: {a: {steps: [say: 'x {turn}']}}}", "with {bill} in it"),
-        ("{done: '({bill}', stories: {a: {steps: [say: 'x {turn}']}}}", "no regular expression"),
+        ("{done: '({bill}', stories: {a: {steps: [say: 'x {turn}']}}}", "not a regular expression"),
         ("stories: {a: {steps: [agree: 'yes']}}", "nothing was asked yet"),
         ("stories: {a: {steps: [{say: 'x {turn}', times: 99}]}}", "times is 99"),
         ("stories: {a: {steps: [{say: 'x {turn}', late: true}]}}", "late is True"),
@@ -34,14 +34,14 @@ def test_what_cannot_be_played_is_refused_with_its_cure(tmp_path: Path, text: st
     """The message names the story and what to write instead."""
     file = tmp_path / "stories.yaml"
     file.write_text(text)
-    with pytest.raises(StoriesUnusable, match=re.escape(words)):
+    with pytest.raises(InvalidStories, match=re.escape(words)):
         load_stories(file)
 
 
 def test_only_those_named_are_played() -> None:
     """A row of the matrix chooses among what ships, and a name that is not there is an error."""
     assert {story.name for story in load_stories(STORIES, CONFIRMING).stories} == set(CONFIRMING)
-    with pytest.raises(StoriesUnusable, match="no story 'sings'"):
+    with pytest.raises(InvalidStories, match="no story 'sings'"):
         load_stories(STORIES, ("sings",))
 
 

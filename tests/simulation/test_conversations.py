@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sayso.testing.simulation.judge import Review, review
+from sayso.testing.simulation.judge import SimulationResult, judge_simulation
 from sayso.testing.simulation.tools import EffectEntry
 from sayso.testing.simulation.users import PATIENCE, Act, ChatInbox, SimulatedUser, TurnBudget
 from sayso.testing.simulation.webhooks import WebhookDelivery
@@ -26,19 +26,19 @@ def judged(
     texts: list[str | dict[str, Any]],
     effects: list[EffectEntry] | None = None,
     signs: Sequence[float] = (),
-) -> Review:
+) -> SimulationResult:
     """The review of one person who did and heard this, a second between two messages that do not say when."""
-    phone: Any = SimpleNamespace(chat="ada")
-    courier = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
-    person = SimulatedUser(phone, "", courier, TurnBudget(9), random.Random(1), ChatInbox(), acts)
+    client: Any = SimpleNamespace(chat="ada")
+    delivery = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
+    person = SimulatedUser(client, "", delivery, TurnBudget(9), random.Random(1), ChatInbox(), acts)
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}
         person.inbox.add({"buttons": [], **message}, message.get("at", float(at)))
     person.inbox.signs += signs
-    return review([person], effects or [])
+    return judge_simulation([person], effects or [])
 
 
-def promises(found: Review) -> list[str]:
+def promises(found: SimulationResult) -> list[str]:
     """What was broken."""
     return [finding.promise for finding in found.findings]
 

@@ -39,10 +39,10 @@ def test_a_machine_goes_with_all_that_its_parent_forked() -> None:
     assert parent.process is not None
     while len(forked := _children(parent.process.pid)) < 2:
         time.sleep(0.01)
-    crew = WorkerProcesses([parent], lambda: set(forked))
-    assert crew.at_work() == set(forked)
-    assert crew.kill_all(parent) == 2
+    workers = WorkerProcesses([parent], lambda: set(forked))
+    assert workers.at_work() == set(forked)
+    assert workers.kill_family(parent) == 2
     assert not parent.is_alive()
     parent.start()
-    assert crew.tend() == 0
+    assert workers.restart_ended() == 0
     parent.stop()
