@@ -84,7 +84,7 @@ def prefork(count: int) -> None:
 
 
 class _Parent:
-    """The parent of forked processes. The constructor returns in each child, which has `is_child`, and after the last end."""
+    """The parent of forked processes. The constructor returns in each child (`is_child`), and after all ended."""
 
     def __init__(self, count: int) -> None:
         self.is_child, self.code = False, 0

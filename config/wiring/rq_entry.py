@@ -1,4 +1,4 @@
-"""Jobs: the one function RQ runs for us. Its argument is a conversation's id."""
+"""The function that RQ runs for each job. Its argument is the id of a conversation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.pending.concurrency import LoopThread
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a process that runs jobs has: its services and its event loop."""
+    """What a process needs to run jobs: its services and its event loop. Lives as long as the process."""
 
     services: Services
     loop: LoopThread
@@ -23,7 +23,7 @@ _processes: dict[int, Process] = {}
 
 
 def install(services: Services) -> Process:
-    """Make this process ready to run jobs. Keyed by process id: nothing of it survives a fork."""
+    """Make this process ready to run jobs. It is stored by process id: a forked process needs its own."""
     process = _processes[os.getpid()] = Process(services, LoopThread())
     return process
 
@@ -35,7 +35,7 @@ def drain(conversation: str) -> None:
 
 
 def _from_environment() -> Services:
-    """Under a plain `rq worker` nobody installed anything: the environment says what to load (SAYSO_CONFIG, ...)."""
+    """Build the services of a plain `rq worker`, which calls no `install`, from SAYSO_CONFIG, SAYSO_DATA, SAYSO_SHARD."""
     settings = load_settings(default_config())
     data, shard = Path(os.environ.get("SAYSO_DATA", ".sayso")), os.environ.get("SAYSO_SHARD", "")
     return bootstrap(settings, data=data, is_worker=True, shard=shard)

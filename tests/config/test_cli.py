@@ -45,7 +45,10 @@ def test_missing_configuration_is_named(tmp_path: Path):
     )
 
 
-ENTRIES = ["from channels.web import app; app()", "from workers.jobs import _from_environment; _from_environment()"]
+ENTRIES = [
+    "from sayso.config.wiring.wsgi import app; app()",
+    "from sayso.config.wiring.rq_entry import _from_environment; _from_environment()",
+]
 
 
 def start(entry: str, folder: Path, **environ: str) -> str:
