@@ -1,4 +1,4 @@
-"""Health: whether this process can accept webhooks now (`readiness`), and how the whole bot is (`full`)."""
+"""Health checks: whether this process can accept webhooks (`readiness`), and the state of the whole bot (`full`)."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.sharding.shards import Primary
 from sayso.workers.spool import SpoolUnusable
 
-#: Characters of what a Redis says when it refuses to write.
+#: The most characters of an error of Redis in a report.
 MAX_CHARS = 200
 
 HealthReport = tuple[dict[str, Any], bool]
 
 
 def readiness(services: Services) -> HealthReport:
-    """Return whether a webhook that comes now can be kept, and why not. Workers do not matter for that.
+    """Return whether a webhook that comes now can be stored, and why not. Workers do not matter for that.
 
-    A single node of several that is away stops only its own conversations. With a spool no Redis is needed.
+    One unreachable server of several stops only its own conversations. With a spool no Redis is needed.
     """
-    troubles = _redis_troubles(services)
-    said: dict[str, Any] = {"redis": _joined(troubles)}
-    accepts = not all(troubles.values())
+    problems = _redis_problems(services)
+    report: dict[str, Any] = {"redis": _joined(problems)}
+    accepts = not all(problems.values())
     try:
         if services.spool:
-            said["spooled"] = services.spool.count()
+            report["spooled"] = services.spool.count()
         if services.spool and not accepts:
             services.spool.check_room()
             accepts = True
     except SpoolUnusable as exc:
-        said["spool"], accepts = str(exc), False
-    return {"status": "ready" if accepts else "not ready", **said}, accepts
+        report["spool"], accepts = str(exc), False
+    return {"status": "ready" if accepts else "not ready", **report}, accepts
 
 
 def full(services: Services) -> HealthReport:
-    """Return how the whole bot is, and whether all is well."""
-    said, accepts = readiness(services)
-    found = {**said, **_workers(services), "queue": _queue(services), **_alerts(services), "disk": _disk(services)}
-    well = (
+    """Return the state of the whole bot, and whether everything works."""
+    ready, accepts = readiness(services)
+    report = {**ready, **_workers(services), "queue": _queue(services), **_alerts(services), "disk": _disk(services)}
+    is_well = (
         accepts
-        and (found["redis"], found["queue"], found["disk"]) == ("ok", "ok", "ok")
-        and all(found.get("shards", {"": found["workers"]}).values())
-        and not found["alerts"]
+        and (report["redis"], report["queue"], report["disk"]) == ("ok", "ok", "ok")
+        and all(report.get("shards", {"": report["workers"]}).values())
+        and not report["alerts"]
     )
-    return {**found, "status": "ok" if well else "degraded"}, well
+    return {**report, "status": "ok" if is_well else "degraded"}, is_well
 
 
 def why_waiting(services: Services) -> str:
-    """Return why messages that were kept are not answered now, in words for anybody; "" where nothing is known."""
-    if any(_redis_troubles(services).values()):
+    """Return why stored messages are not answered now, as a sentence for users; "" where no reason is known."""
+    if any(_redis_problems(services).values()):
         return "Its storage is away."
     workers = _workers(services)
     if not all(workers.get("shards", {"": workers["workers"]}).values()):
@@ -64,27 +64,27 @@ def why_waiting(services: Services) -> str:
     return "" if _queue(services) == "ok" else "Its queue is suspended."
 
 
-def _redis_troubles(services: Services) -> dict[str, str]:
-    """Return why each primary takes no webhook, "" for one that does."""
-    tides = services.tides or (None,) * len(services.primaries)
-    pairs = zip(services.primaries, tides, strict=True)
-    return {primary.name: _trouble(primary, tide, services.settings.key_prefix) for primary, tide in pairs}
+def _redis_problems(services: Services) -> dict[str, str]:
+    """Return why each primary accepts no webhook, "" for one that does."""
+    guards = services.tides or (None,) * len(services.primaries)
+    pairs = zip(services.primaries, guards, strict=True)
+    return {primary.name: _problem(primary, guard, services.settings.key_prefix) for primary, guard in pairs}
 
 
-def _trouble(primary: Primary, tide: DataLossGuard | None, prefix: str) -> str:
+def _problem(primary: Primary, guard: DataLossGuard | None, prefix: str) -> str:
     try:
-        if tide:
-            tide.look()
+        if guard:
+            guard.look()
         check_writable(primary.client, prefix=prefix)
     except ResponseError as exc:
         return f"{type(exc).__name__}: {exc}"[:MAX_CHARS]
-    except RedisError as exc:  # the words of a broken connection may hold its address
-        return (tide.trouble if tide else "") or type(exc).__name__
-    return tide.trouble if tide else ""
+    except RedisError as exc:  # the message of a broken connection may hold its address
+        return (guard.trouble if guard else "") or type(exc).__name__
+    return guard.trouble if guard else ""
 
 
-def _joined(troubles: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {trouble}" if name else trouble for name, trouble in troubles.items() if trouble) or "ok"
+def _joined(problems: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {each}" if name else each for name, each in problems.items() if each) or "ok"
 
 
 def _workers(services: Services) -> dict[str, Any]:
@@ -108,15 +108,15 @@ def _queue(services: Services) -> str:
 
 
 def _alerts(services: Services) -> dict[str, dict[str, str]]:
-    """Return channels with an alert and since when. `sayso deliveries list` has the words, which may name accounts."""
+    """Return the time of each channel's alert. The text may name accounts: `sayso deliveries list` prints it."""
     try:
         alerts = services.alerts.of(services.channels)
     except RedisError:
         alerts = []
-    return {"alerts": {alert.channel: f"{_moment(alert.at)}: see `sayso deliveries list`" for alert in alerts}}
+    return {"alerts": {alert.channel: f"{_timestamp(alert.at)}: see `sayso deliveries list`" for alert in alerts}}
 
 
-def _moment(unix: float) -> str:
+def _timestamp(unix: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 

@@ -35,7 +35,7 @@ def drain(conversation: str) -> None:
 
 
 def _from_environment() -> Services:
-    """Build the services of a plain `rq worker`, which calls no `install`, from SAYSO_CONFIG, SAYSO_DATA, SAYSO_SHARD."""
+    """Build the services of a plain `rq worker`, which calls no `install`, from the SAYSO_ variables."""
     settings = load_settings(default_config())
     data, shard = Path(os.environ.get("SAYSO_DATA", ".sayso")), os.environ.get("SAYSO_SHARD", "")
     return bootstrap(settings, data=data, is_worker=True, shard=shard)
