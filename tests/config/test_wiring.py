@@ -24,16 +24,16 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     assert isinstance(services.drain.agents["web"]._journals, RedisJournals)
 
 
-@pytest.mark.parametrize(("patient", "seconds"), [(False, HURRY_SECONDS), (True, 5)])
-def test_only_the_web_is_in_a_hurry_with_redis(tmp_path: Path, redis_url: str, patient: bool, seconds: float):
+@pytest.mark.parametrize(("is_worker", "seconds"), [(False, HURRY_SECONDS), (True, 5)])
+def test_only_the_web_is_in_a_hurry_with_redis(tmp_path: Path, redis_url: str, is_worker: bool, seconds: float):
     """Of each primary; a worker has nobody who waits for its answer."""
     file = tmp_path / "sayso.yaml"
     file.write_text(f"channels:\n  web:\n    platform: console\nshards: {{a: '{redis_url}', b: '{redis_url}?db=1'}}\n")
-    given = {"patient": patient, "shard": "a" if patient else ""}
+    given = {"is_worker": is_worker, "shard": "a" if is_worker else ""}
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, **given)
     clients = [services.redis, *(primary.client for primary in services.primaries)]
     assert {client.connection_pool.connection_kwargs["socket_timeout"] for client in clients} == {seconds}
-    assert {Connections.of(client).breather is None for client in clients} == {patient}
+    assert {Connections.of(client).breather is None for client in clients} == {is_worker}
 
 
 def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):
@@ -74,23 +74,25 @@ def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
     assert (channel._template, channel._confirm_template) == (template, asking)
 
 
-@pytest.mark.parametrize("patient", [False, True])
-def test_only_workers_open_servers_of_tools_and_none_stops_them(tmp_path: Path, redis_url: str, caplog, patient: bool):
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_only_workers_open_servers_of_tools_and_none_stops_them(
+    tmp_path: Path, redis_url: str, caplog, is_worker: bool
+):
     """A worker says what is missing and goes on; the web has no use for tools."""
     file = tmp_path / "sayso.yaml"
     file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
-    bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient)
+    bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
     said = [record.problem for record in caplog.records if record.message == "tools.missing"]
     assert [f"{file}:1:9: tools: 'no-such-command' does not answer yet" in each for each in said] == (
-        [True] if patient else []
+        [True] if is_worker else []
     )
 
 
-@pytest.mark.parametrize(("patient", "opens"), [(True, True), (False, False)])
-def test_who_runs_tools_holds_their_servers_until_its_end(tmp_path: Path, redis_url: str, patient: bool, opens: bool):
+@pytest.mark.parametrize(("is_worker", "opens"), [(True, True), (False, False)])
+def test_who_runs_tools_holds_their_servers_until_its_end(tmp_path: Path, redis_url: str, is_worker: bool, opens: bool):
     """A worker opens them, and can leave them; the web runs no tool."""
     file = tmp_path / "sayso.yaml"
     file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
-    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient)
+    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
     assert (services.tools.live is not None) is opens
     services.tools.close()
