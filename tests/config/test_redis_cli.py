@@ -67,7 +67,7 @@ def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dic
     code, _, errors = sayso(
         "deliveries", "list", "--config", _config(tmp_path, shards=False), "--data", tmp_path, **environ(clients)
     )
-    assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (1, True, False)
+    assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (3, True, False)
 
 
 def test_emptied_primary_of_several_gets_its_name_and_shards_back(tmp_path: Path, clients: dict[str, Redis]):
@@ -91,7 +91,7 @@ def test_move_that_was_forgotten_is_left_to_an_operator(tmp_path: Path, clients:
     shard = next(number for number in range(64) if rendezvous(number, "ab") == "b")
     clients["a"].mset({f"{PREFIX}{{{shard}}}:home": "open", HALTED: "{}"})
     code, _, errors = sayso("redis", "resume", *common, **environ(clients))
-    assert (code, f"shard {shard}: the map says 'b'" in errors) == (1, True)
+    assert (code, f"shard {shard}: the map says 'b'" in errors) == (3, True)
     assert clients["a"].exists(HALTED)
 
 

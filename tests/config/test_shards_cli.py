@@ -59,13 +59,13 @@ def test_worker_must_be_told_its_primary(file: Path, servers: dict[str, str]):
     """The names are said."""
     for given in ([], ["--shard", "c"]):
         code, _, errors = sayso("worker", "--config", file, "--data", file.parent / "data", *given, **servers)
-        assert (code, "give --shard (or SAYSO_SHARD), one of a, b" in errors) == (1, True)
+        assert (code, "give --shard (or SAYSO_SHARD), one of a, b" in errors) == (3, True)
 
 
 def test_primary_that_is_not_configured_is_refused(tmp_path: Path, servers: dict[str, str]):
     """Without `shards` there is one Redis, and nothing to choose."""
     code, _, errors = sayso("worker", "--data", tmp_path, "--shard", "a", **servers)
-    assert (code, "the configuration has no `shards`" in errors) == (1, True)
+    assert (code, "the configuration has no `shards`" in errors) == (3, True)
     assert "names no `shards`: there is one Redis" in sayso("shards", "status", **servers)[2]
 
 
@@ -74,7 +74,7 @@ def test_shards_move_only_to_where_somebody_works(file: Path, servers: dict[str,
     common = ("--config", file, "--data", file.parent / "data")
     assert sayso("shards", "status", *common, **servers)[:2] == (0, "a: 29 shards\nb: 35 shards\n")
     code, _, errors = sayso("shards", "rebalance", "--without", "a", *common, **servers)
-    assert (code, "nobody works for b: start `sayso worker --shard b` first" in errors) == (1, True)
+    assert (code, "nobody works for b: start `sayso worker --shard b` first" in errors) == (3, True)
     with connect(servers["REDIS_B"]) as client, living(Heartbeat(client, prefix="sayso:bot:")):
         code, output, _ = sayso("shards", "rebalance", "--without", "a", *common, **servers)
         assert (code, output.count("a -> b, 0 keys")) == (0, 29)
@@ -86,7 +86,7 @@ def test_primaries_left_out_are_checked(file: Path, servers: dict[str, str], giv
     """Before anything moves."""
     options = [part for name in given for part in ("--without", name)]
     code, _, errors = sayso("shards", "rebalance", "--config", file, *options, **servers)
-    assert (code, words in errors) == (1, True)
+    assert (code, words in errors) == (3, True)
 
 
 def test_one_of_several_is_refused_without_shards(file: Path, servers: dict[str, str]):
@@ -95,7 +95,7 @@ def test_one_of_several_is_refused_without_shards(file: Path, servers: dict[str,
     old = file.with_name("old.yaml")
     old.write_text("name: bot\nchannels: {web: {platform: console}}\n")
     code, _, errors = sayso("worker", "--config", old, "--data", file.parent / "data", **servers)
-    assert (code, "is primary 'a' of several: name all of them in `shards`" in errors) == (1, True)
+    assert (code, "is primary 'a' of several: name all of them in `shards`" in errors) == (3, True)
 
 
 def test_up_works_for_each_primary(file: Path, servers: dict[str, str]):

@@ -185,7 +185,7 @@ def test_port_in_use_is_refused_before_anything_starts(data: Path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         code, _, errors = sayso("up", "--data", data, "--port", port)
-    assert code == 1
+    assert code == 3
     assert errors.startswith(f"Error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it")
     assert not (data / "redis").exists()
 
