@@ -80,7 +80,7 @@ def test_phone_numbers_are_taken_with_and_without_their_platform(people):
 
 def test_one_whom_the_file_blocks_stays_out(people):
     """The operator is told."""
-    assert "`block` of the configuration" in run("approve", "chat", "eve")[1]
+    assert "`block` in the configuration" in run("approve", "chat", "eve")[1]
 
 
 def test_list_shows_who_waits_and_who_was_decided_about(people):
@@ -100,7 +100,7 @@ def test_list_shows_who_waits_and_who_was_decided_about(people):
 def test_forgotten_person_is_a_stranger_again(people):
     """Also one who only waits; once."""
     run("approve", "chat", "ana")
-    assert run("forget", "chat", "ana") == (0, "nothing is kept of ana on chat\n")
+    assert run("forget", "chat", "ana") == (0, "nothing is stored about ana on chat\n")
     assert people.standing("chat", ["ana"]) == ""
     assert run("forget", "chat", people.code("chat", ANA))[0] == 0
     assert people.waiting("chat") == []
