@@ -104,7 +104,7 @@ def test_forgotten_person_is_a_stranger_again(people):
     assert people.standing("chat", ["ana"]) == ""
     assert run("forget", "chat", people.code("chat", ANA))[0] == 0
     assert people.waiting("chat") == []
-    assert run("forget", "chat", "ana")[0] == 1
+    assert run("forget", "chat", "ana")[0] == 3
 
 
 def test_channel_that_asks_nobody_is_said(people):
