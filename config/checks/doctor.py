@@ -1,4 +1,4 @@
-"""Doctor, probe of an own webhook."""
+"""`sayso doctor`: check a running bot from outside, with a harmless webhook for each platform. Changes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.resume import halt_of
 from sayso.workers.rq.jobs import is_suspended
 
-#: Signed with this, a webhook is a forgery. No channel's secret is so short.
+#: The secret of a forged webhook. No channel's own secret is this short.
 FORGED = "forged"
 
 
@@ -50,7 +50,7 @@ _MESSAGE = "SM" + "0" * 32
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One channel's harmless webhook, signed wrongly and rightly."""
+    """A harmless webhook of one channel, signed with a wrong and with the right secret."""
 
     channel: str
     url: str
@@ -58,39 +58,41 @@ class Probe:
     signed: Signed
 
     async def results(self, web: httpx.AsyncClient) -> list[CheckResult]:
-        """Send it. The forged one goes first: a stranger at our address is not shown what we sign with."""
-        wrong = await self._sent(web, self.forged)
-        if isinstance(wrong, CheckResult):
-            return [wrong]
-        if wrong.status_code != 403:
-            return [self._fails(f"a forged webhook was answered with {wrong.status_code}, not 403", _other(wrong))]
-        right = await self._sent(web, self.signed)
-        if isinstance(right, CheckResult):
-            return [right]
-        if right.status_code != 200:
-            return [self._fails(f"a signed webhook was answered with {right.status_code}, not 200", _refused(right))]
+        """Send both. The forged one goes first: where another server answers, it never gets a right signature."""
+        forged = await self._send(web, self.forged)
+        if isinstance(forged, CheckResult):
+            return [forged]
+        if forged.status_code != 403:
+            says = f"a forged webhook was answered with {forged.status_code}, not 403"
+            return [self._failure(says, _cure_of_accepted_forgery(forged))]
+        signed = await self._send(web, self.signed)
+        if isinstance(signed, CheckResult):
+            return [signed]
+        if signed.status_code != 200:
+            says = f"a signed webhook was answered with {signed.status_code}, not 200"
+            return [self._failure(says, _cure_of_refusal(signed))]
         says = f"{shown(self.url)} takes what is signed and refuses what is forged"
         return [CheckResult("signature", "ok", says, channel=self.channel)]
 
-    async def _sent(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | CheckResult:
+    async def _send(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | CheckResult:
         headers, body = signed
         try:
             return await web.post(self.url, headers=headers, content=body)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             says = f"{shown(self.url)} does not answer ({type(exc).__name__})"
-            return self._fails(says, "see that the web runs and that public_url leads to it, also from this machine")
+            return self._failure(says, "see that the web runs and that public_url leads to it, also from this machine")
 
-    def _fails(self, says: str, cure: str) -> CheckResult:
+    def _failure(self, says: str, cure: str) -> CheckResult:
         return CheckResult("signature", "fail", says, cure, self.channel)
 
 
 def probe_of(name: str, settings: AnyChannel, public_url: str, now: float) -> Probe | None:
-    """The probe of a channel; None for one that takes no webhooks of others. `now` is Unix seconds: Slack signs it."""
+    """Return the probe of a channel, None for a channel without webhooks. `now` is in Unix seconds: Slack signs it."""
     url = hook_url(public_url, name)
     match settings:
         case WhatsAppSettings():
             token = settings.auth_token.get_secret_value()
-            # What became of a message that nobody sent: it is logged, and that is all.
+            # The status of a message that was never sent: it is logged, and nothing else happens.
             form = {"AccountSid": settings.account_sid, "MessageSid": _MESSAGE, "MessageStatus": "sent"}
             return Probe(name, url, whatsapp_hook(url, FORGED, form), whatsapp_hook(url, token, form))
         case TelegramSettings(webhook_secret=str(secret)):
@@ -103,8 +105,8 @@ def probe_of(name: str, settings: AnyChannel, public_url: str, now: float) -> Pr
     return None
 
 
-def _other(answer: httpx.Response) -> str:
-    """The cure where a forged webhook was not forbidden: it is hardly our web that answered, or not with this file."""
+def _cure_of_accepted_forgery(answer: httpx.Response) -> str:
+    """Return the cure where a forged webhook was not answered with 403: another server answered, or another bot."""
     if answer.is_redirect:
         return "platforms lose a webhook on a redirect: write public_url as the address that it leads to"
     if answer.status_code == 404:
@@ -114,8 +116,8 @@ def _other(answer: httpx.Response) -> str:
     return "see the web's log, and the proxy's: neither may ask for a password or lack a server behind it"
 
 
-def _refused(answer: httpx.Response) -> str:
-    """The cure where what we signed was not taken."""
+def _cure_of_refusal(answer: httpx.Response) -> str:
+    """Return the cure where a signed webhook was refused."""
     if answer.status_code == 403:
         return (
             "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
@@ -124,28 +126,28 @@ def _refused(answer: httpx.Response) -> str:
     return "see the web's log: it read the webhook, and could not keep it"
 
 
-#: Seconds for an answer of our own web.
+#: How long our own web may take to answer, in seconds.
 WEB_SECONDS = 10.0
 
 
-#: Seconds by which the clocks of this machine and of Redis may differ: links live by one, Slack's signatures by the
-#: other, and those are good for 300.
+#: By how much the clocks of this machine and of Redis may differ before it is a warning, and a failure, in seconds.
+#: Links expire by the one, Slack's signatures by the other, and those are valid for 300 seconds.
 CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
 
 
-#: Seconds back of which messages are looked for that never reached us.
+#: How far back missed messages are looked for, in seconds.
 MISSED_SECONDS = 3600.0
 
 
-#: Messages that are looked at, the newest of them.
+#: The most messages that are looked at, the newest first.
 MISSED_MOST = 500
 
 
 class Doctor:
-    """Looks at one configuration as it runs. It changes nothing.
+    """Checks one running bot. Lives as long as one command.
 
-    `web` is how our own web is asked; `own` is this machine's clock, in Unix seconds; `url` is where the web of a
-    running `sayso up` answers on this machine, "" where none is known.
+    `web` sends requests to our own web; `own` is this machine's clock, in Unix seconds; `url` is where the web of a
+    running `sayso up` answers on this machine, "" where that is not known.
     """
 
     def __init__(
@@ -164,19 +166,19 @@ class Doctor:
         self._desks: list[PlatformSetup | TwilioMessageLog] = []
 
     async def results(self) -> AsyncIterator[CheckResult]:
-        """Every check, as it comes out. Whatever is out of reach is a finding."""
+        """Yield the result of every check as soon as it is known. What cannot be reached is a result, too."""
         yield CheckResult(
             "config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}"
         )
-        for finding in self._redis():
-            yield finding
+        for result in self._redis():
+            yield result
         if self._data.exists():
             yield _disk(self._settings, self._data)
-        async for finding in self._address():
-            yield finding
+        async for result in self._address():
+            yield result
         for name, channel in self._settings.channels.items():
-            async for finding in self._channel(name, channel):
-                yield finding
+            async for result in self._channel(name, channel):
+                yield result
 
     def _redis(self) -> Iterator[CheckResult]:
         try:
@@ -236,7 +238,7 @@ class Doctor:
         if is_local(self._url):
             vendors = [name for name, channel in self._settings.channels.items() if _needs_outside(channel)]
             if vendors:
-                says = f"{given} is this machine or its own network: {', '.join(vendors)} would never hear of it"
+                says = f"{given} is this machine or its own network: {', '.join(vendors)} would never reach it"
                 cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
                 yield CheckResult("public_url", "fail", says, cure)
         try:
@@ -260,29 +262,31 @@ class Doctor:
             return
         self._desks.append(desk := desk_of(self._settings, name, self._url))
         told = await desk.look()
-        for finding in told:
-            yield finding
+        for result in told:
+            yield result
         if isinstance(channel, WhatsAppSettings) and told[0].state != "fail":  # its account
-            async for finding in self._messages(name, channel):
-                yield finding
+            async for result in self._messages(name, channel):
+                yield result
         if isinstance(channel, TelegramSettings) and channel.polling:
             yield self._poller(name, channel)
         if probe := probe_of(name, channel, self._url, self._own()):
-            for finding in await probe.results(self._web):
-                yield finding
+            for result in await probe.results(self._web):
+                yield result
 
     def _poller(self, name: str, channel: TelegramSettings) -> CheckResult:
         try:
             client = connect(find_redis(self._settings, self._data))
             asks = baton_of(client, channel.bot_id, self._settings.key_prefix).is_held()
         except (ConfigError, ValueError, RedisError):
-            asks = False  # whose Redis is away was told
+            asks = False  # that Redis is away is reported by another check
         if asks:
-            return CheckResult("poller", "ok", "somebody asks for its updates", channel=name)
-        return CheckResult("poller", "fail", "nobody asks for its updates", "run `sayso poll`; `sayso up` does", name)
+            return CheckResult("poller", "ok", "a process polls for its updates", channel=name)
+        return CheckResult(
+            "poller", "fail", "no process polls for its updates", "run `sayso poll`; `sayso up` does", name
+        )
 
     async def _messages(self, name: str, channel: WhatsAppSettings) -> AsyncIterator[CheckResult]:
-        """Whether Twilio's list has some that never reached us. Where Redis cannot tell, that is a finding already."""
+        """Check whether Twilio's log has messages that never reached us. Without Redis nothing more is reported."""
         self._desks.append(listed := TwilioMessageLog(channel))
         try:
             gate, notebook = open_ingress(self._settings, self._data)
@@ -297,7 +301,7 @@ class Doctor:
 
 
 async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
-    """Each model of the configuration, asked for one word. It costs what that costs."""
+    """Ask each model of the configuration for one word, which costs a few tokens, and yield the results."""
     from sayso.agent.messages import Message, Role
     from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
     from sayso.config.wiring.models import Models
@@ -318,7 +322,7 @@ async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
 
 
 def _needs_outside(channel: AnyChannel) -> bool:
-    """Whether its platform is somewhere else: with an `api_url` it may be a server of one's own."""
+    """Return whether the channel's platform is on the internet. With an `api_url` it may be a local server."""
     return not (isinstance(channel, ConsoleSettings) or channel.api_url or polls(channel))
 
 
@@ -386,6 +390,6 @@ def _missed(name: str, found: Sequence[FoundMessage]) -> CheckResult:
 
 
 def _place(client: Redis) -> str:
-    """Where a server is, without its password."""
+    """Return the address of a server without its password."""
     given = client.connection_pool.connection_kwargs
     return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")

@@ -78,5 +78,5 @@ def _opened(settings: Settings, data: Path) -> Redis:
 def _summary(result: Resumed) -> str:
     return (
         f"goes on; {result.halt}. {result.conversations:,} conversations have new numbers, {result.replies:,} waiting "
-        f"replies go out marked as perhaps repeated, {result.actions:,} open questions are closed: nobody knows if they ran"
+        f"replies go out marked as perhaps repeated, {result.actions:,} open questions are closed, perhaps after they ran"
     )

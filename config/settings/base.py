@@ -1,4 +1,4 @@
-"""Section: a part of the YAML, and the kinds of values that sections have."""
+"""The base class of all sections of the YAML, and the kinds of values in them."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ def _not_blank(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _not_nothing(secret: object) -> object:
+def _not_none(secret: object) -> object:
     if secret is None:
         raise ValueError("is empty: give it a value, or leave the key out")
     return secret
 
 
-def _no_boolean(value: object) -> object:
-    """To Python, and so to pydantic, true is the number 1."""
+def _not_boolean(value: object) -> object:
+    """Refuse true and false: to Python, and so to pydantic, true is the number 1."""
     if isinstance(value, bool):
         raise ValueError("must be a number")
     return value
 
 
 def nothing_if_empty(value: object) -> object:
-    """`${NAME:-}` may come to nothing: the key is then as good as left out."""
+    """Return None for an empty text: a key with `${NAME:-}` counts as left out while the variable is not set."""
     return None if value == "" else value
 
 
 def web_address(url: str) -> str:
-    """The URL without a slash at its end. Raises ValueError."""
+    """Return a URL without a slash at its end. Raises ValueError for a malformed one."""
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
         raise ValueError("no URL: write it as https://bots.example.com")
     return url.rstrip("/")
 
 
 def redis_address(url: str) -> str:
-    """The URL as it is. Raises ValueError."""
+    """Return the URL of a Redis unchanged. Raises ValueError for any other."""
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
     return url
@@ -55,14 +55,14 @@ def _without_user(url: str) -> str:
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 
 
-#: A secret that may be left out, but not left empty: a variable that is not filled would turn a lock into an open door.
-OptionalSecret = Annotated[Secret | None, BeforeValidator(_not_nothing)]
+#: A secret that may be left out, but not be empty: an empty variable would silently remove a password.
+OptionalSecret = Annotated[Secret | None, BeforeValidator(_not_none)]
 
 
 Url = Annotated[str, AfterValidator(web_address)]
 
 
-#: The URL of a server whose secrets, if any, stand beside it.
+#: The URL of a server. Its secrets, if any, are keys of their own.
 ServerUrl = Annotated[Url, AfterValidator(_without_user)]
 
 
@@ -78,16 +78,16 @@ OptionalRedisUrl = Annotated[RedisUrl | None, BeforeValidator(nothing_if_empty)]
 OptionalUrl = Annotated[Url | None, BeforeValidator(nothing_if_empty)]
 
 
-NotBoolean = BeforeValidator(_no_boolean)
+NotBoolean = BeforeValidator(_not_boolean)
 
 
 class Section(BaseModel):
-    """A part of the YAML: unknown keys are errors, nothing changes after start."""
+    """A part of the YAML. Unknown keys are errors, and values never change after the start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-#: Namespaces are the beginnings of tools' names, which have 64 characters at most.
+#: A namespace is the beginning of a tool's name, which has at most 64 characters.
 NAMESPACE = r"^[A-Za-z0-9_-]{1,32}$"
 
 

@@ -1,4 +1,4 @@
-"""App() for gunicorn."""
+"""The app for a WSGI server such as gunicorn: `gunicorn 'sayso.config.wiring.wsgi:app()'`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sayso.pending.redis.client import RedisUnfit
 log = logging.getLogger(__name__)
 
 
-#: The exit code of a process whose configuration cannot be used. Gunicorn starts no other worker after it.
+#: The exit code of a process whose configuration cannot be used. After it gunicorn starts no other worker.
 APP_LOAD_ERROR = 4
 
 
 def app() -> Flask:
-    """The app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA."""
+    """Return the app, configured by SAYSO_CONFIG and SAYSO_DATA. Exits where the configuration cannot be used."""
     set_up_logs()
     try:
         settings = load_settings(default_config())

@@ -188,12 +188,12 @@ def test_a_worker_that_ends_lets_its_observers_finish(tmp_path: Path):
     assert heard == ["done"]
 
 
-@pytest.mark.parametrize("patient", [True, False])
-def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, patient: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, is_worker: bool, monkeypatch: pytest.MonkeyPatch):
     """The web answers no turn: it has neither key nor library."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     settings = configured(tmp_path, "{model: openai:gpt-5-mini}")
-    if patient:
+    if is_worker:
         with pytest.raises(ConfigError, match="openai needs a key"):
             bootstrap(settings, data=tmp_path, redis_url=redis_url, is_worker=True)
     else:

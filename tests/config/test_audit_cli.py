@@ -177,7 +177,7 @@ def test_erase_removes_what_agents_know_of_a_person_and_of_no_other(data):
             scope = f"{conversation.id}:{Scope(user, conversation).id}"
             knowledge.bound_to(scope).remember("x", persistent=True)
             store.add_many(scope, [Triple(user, "likes", "tea")], most=9)
-    assert "4 files and relationships of what agents know" in run("erase", "--data", data, "--user", "ana")[1]
+    assert "4 files and relationships of the agents' memories" in run("erase", "--data", data, "--user", "ana")[1]
     assert len(list((data / "knowledge").rglob("MEMORY.md"))) == 2
     assert b"ana" not in (data / RELATIONSHIPS).read_bytes()
 
@@ -187,7 +187,7 @@ def test_erase_removes_a_person_and_the_chain_holds(data):
     code, output = run("erase", "--data", data, "--user", "ana")
     assert code == 0
     assert "12 bodies of 'ana' erased; the chain still verifies." in output
-    assert "Redis keeps records for up to 48 hours" in output
+    assert "Redis holds records for up to 48 hours" in output
     assert "0 bodies" in run("erase", "--data", data, "--user", "ana")[1]
     assert run("verify", "--data", data)[0] == 0
     assert "(erased)" in run("show", "--data", data)[1]
@@ -221,4 +221,4 @@ def test_files_that_are_no_log_are_named(data, tmp_path):
         assert (code, output.count("\n")) == (3, 1)
         assert words in output
     code, output = run("export", "--data", data, "--out", tmp_path / "none" / "log.jsonl")
-    assert (code, output) == (1, f"Error: {tmp_path}/none/log.jsonl cannot be written: No such file or directory\n")
+    assert (code, output) == (3, f"Error: {tmp_path}/none/log.jsonl cannot be written: No such file or directory\n")

@@ -74,7 +74,7 @@ def test_address_that_telegram_refuses_is_refused_before_it_is_asked(bench: Benc
     """platforms.md 2.1: only https on 443, 80, 88, 8443; reserved addresses are refused. The cure is named."""
     bench.configure(real=True, public_url=url)
     code, words = bench.run("connect", "tg")
-    assert (code, why in words, "public_url" in words) == (1, True, True)
+    assert (code, why in words, "public_url" in words) == (3, True, True)
     assert bench.platforms.calls == []
 
 
@@ -300,12 +300,14 @@ def test_revoked_slack_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert "does not take the bot_token (invalid_auth)" in bench.run("status", "sl")[1]
 
 
-@pytest.mark.parametrize(("channel", "why"), [("web", "no webhook"), ("nowhere", "name one of wa, tg, sl, web")])
-def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, why: str):
-    """With exit code 1, for each of the three."""
+@pytest.mark.parametrize(
+    ("channel", "exit_code", "why"), [("web", 3, "no webhook"), ("nowhere", 2, "known: wa, tg, sl, web")]
+)
+def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, exit_code: int, why: str):
+    """By each of the three commands; an unknown name is wrong usage."""
     for command in ("connect", "status", "disconnect"):
         code, words = bench.run(command, channel)
-        assert (code, why in words) == (3, True)
+        assert (code, why in words) == (exit_code, True)
 
 
 def test_polling_bot_gets_no_webhook(bench: Bench):

@@ -41,7 +41,7 @@ def test_missing_configuration_is_named(tmp_path: Path):
     """A wrong path tells what to do."""
     file = tmp_path / "nope.yaml"
     assert refusal("check", "-c", file) == (
-        f"Error: {file}: no such file: give a YAML file with --config or SAYSO_CONFIG, or copy config/demo.yaml\n"
+        f"Error: {file}: no such file: give a YAML file with --config or SAYSO_CONFIG, or write one with `sayso init`\n"
     )
 
 

@@ -218,7 +218,7 @@ def test_public_url_that_is_this_machine_is_found(clinic: Clinic):
     clinic.config = written(clinic.folder, clinic.platforms, public_url=url)
     assert clinic.wrong().keys() == {"wa webhook", "tg webhook"}
     clinic.config.write_text(clinic.config.read_text().replace(f", api_url: {clinic.platforms.slack_url}", ""))
-    assert "sl would never hear of it" in clinic.wrong()["public_url"]
+    assert "sl would never reach it" in clinic.wrong()["public_url"]
 
 
 def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, redis_client: Redis):

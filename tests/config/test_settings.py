@@ -19,7 +19,7 @@ SECRET = "s3cr3t-value"
 
 #: The YAML, and what the error must say after `sayso.yaml`.
 MISTAKES = {
-    "empty": ("", ":1:1: the file is empty: copy config/demo.yaml"),
+    "empty": ("", ":1:1: the file is empty: `sayso init` writes one"),
     "list at top": ("- a\n", ":1:1: must be a section: indented `key: value` lines (it is a list)"),
     "tab": ("channels:\n\tweb: 1\n", ":2:1: not YAML: found character '\\t' that cannot start any token: indent with"),
     "two documents": ("a: 1\n---\nb: 1\n", ":2:1: but found another document: keep one"),
@@ -255,7 +255,7 @@ def test_configuration_is_the_one_of_the_environment_or_of_this_folder(tmp_path:
     """One answer for all entry points; an empty variable is as good as none, and nothing else is run instead."""
     monkeypatch.chdir(tmp_path)
     assert default_config({"SAYSO_CONFIG": "my.yaml"}) == Path("my.yaml")
-    with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* `sayso demo` runs the demo"):
+    with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* write one with `sayso init`"):
         default_config({"SAYSO_CONFIG": ""})
     Path("sayso.yaml").touch()
     assert default_config({}) == Path("sayso.yaml")
