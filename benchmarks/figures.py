@@ -170,7 +170,7 @@ def turn_figures() -> dict[str, str]:
             (folder / "sayso.yaml").write_text(BOT.format(url=platforms.telegram_url))
             settings = load_settings(folder / "sayso.yaml", {"TOKEN": TELEGRAM_TOKEN, "SECRET": TELEGRAM_SECRET})
             web = bootstrap(settings, data=folder / "data", redis_url=redis.url)
-            worker = bootstrap(settings, data=folder / "data", redis_url=redis.url, patient=True)
+            worker = bootstrap(settings, data=folder / "data", redis_url=redis.url, is_worker=True)
             client, loop = create_app(web).test_client(), LoopThread()
 
             def take_turn(update_id: int) -> None:

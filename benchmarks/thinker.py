@@ -40,7 +40,7 @@ def main(config: str, data: str) -> None:
     set_up_logs()
     settings = load_settings(Path(config))
     preload(settings)
-    services = bootstrap(settings, data=Path(data), patient=True, provider=Thinker())
+    services = bootstrap(settings, data=Path(data), is_worker=True, provider=Thinker())
     check_redis(services)
     run_worker(worker_services(services), install(services).loop)
 

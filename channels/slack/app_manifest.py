@@ -114,7 +114,7 @@ def _steps(app_id: str, channel: str) -> Iterator[str]:
     yield f"  3. signing_secret: copy the Signing Secret under Basic Information, {PAGES}/{app_id}/general"
     yield "  4. start the bot with both; only then can it answer Slack's handshake:"
     yield f"     where {PAGES}/{app_id}/event-subscriptions shows the Request URL unverified, press Retry"
-    yield f"After a change: sayso slack manifest {channel} --update {app_id}"
+    yield f"After a change: sayso channel manifest {channel} --update {app_id}"
 
 
 def _why(exc: Exception, *, app_id: str = "", unanswered: str = "") -> tuple[str, str]:

@@ -61,7 +61,7 @@ class SlackSetup:
             "  App Home              Messages Tab on, and messages from people allowed",
             f"  OAuth & Permissions   bot scopes: {' '.join(scopes())}",
             "Then install the app to the workspace again.",
-            f"Or paste what `sayso slack manifest {self._name}` prints under App Manifest: it says all of this.",
+            f"Or paste what `sayso channel manifest {self._name}` prints under App Manifest: it says all of this.",
         ]
 
     async def check(self) -> list[CheckResult]:
@@ -107,7 +107,9 @@ class SlackSetup:
         missing = [f"{scope} (for {', '.join(what)})" for scope, what in scopes().items() if scope not in given]
         if not missing:
             return self._ok("scopes", f"all {len(scopes())} that it needs")
-        cure = f"add them under OAuth & Permissions and install again; `sayso slack manifest {self._name}` has them all"
+        cure = (
+            f"add them under OAuth & Permissions and install again; `sayso channel manifest {self._name}` has them all"
+        )
         return CheckResult("scopes", "fail", f"missing: {'; '.join(missing)}", cure, self._name)
 
     def _ok(self, check: str, says: str) -> CheckResult:

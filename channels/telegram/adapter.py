@@ -321,7 +321,7 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
 def _conflict(error: str, channel: str) -> str:
     """Return who gets the updates, and the cure, by Telegram's error text."""
     if "webhook" in error.lower():
-        return f"a webhook is set, so Telegram gives a poller nothing: run `sayso webhook delete {channel}`"
+        return f"a webhook is set, so Telegram gives a poller nothing: run `sayso channel disconnect {channel}`"
     return "another program polls the updates of this bot: stop it, or give it a bot of its own"
 
 

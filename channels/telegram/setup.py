@@ -141,7 +141,7 @@ class TelegramSetup:
         """Raise SetupError: Telegram gives bots no log."""
         raise SetupError(
             "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself",
-            f"see with `sayso webhook status {self._name}` how many updates wait; "
+            f"see with `sayso channel status {self._name}` how many updates wait; "
             "files there are not a bot's to delete",
         )
 
@@ -169,7 +169,7 @@ class TelegramSetup:
         if not info.url:
             return self._ok("polling", "no webhook is set: polling gets the updates")
         says = f"Telegram sends to {shown(info.url)}, and so gives a poller nothing"
-        return CheckResult("polling", "fail", says, f"run `sayso webhook delete {self._name}`", self._name)
+        return CheckResult("polling", "fail", says, f"run `sayso channel disconnect {self._name}`", self._name)
 
     def _updates(self, info: WebhookInfo) -> CheckResult:
         given = set(info.allowed_updates or ())
@@ -184,8 +184,9 @@ class TelegramSetup:
         if count < MANY_PENDING:
             return self._ok("pending", says)
         answers = "`sayso poll` runs" if self._settings.polling else "public_url answers"
-        drops = "delete" if self._settings.polling else "set"
-        cure = f"see that {answers}; what is too old to answer goes with `sayso webhook {drops} --drop-pending`"
+        command = "disconnect" if self._settings.polling else "connect"
+        drop = f"sayso channel {command} {self._name} --drop-pending"
+        cure = f"see that {answers}; what is too old to answer goes with `{drop}`"
         return CheckResult("pending", "warn", says, cure, self._name)
 
     def _last_error(self, info: WebhookInfo) -> CheckResult:
@@ -201,7 +202,7 @@ class TelegramSetup:
         return CheckResult(check, "ok", says, channel=self._name)
 
     def _fail(self, check: str, says: str) -> CheckResult:
-        return CheckResult(check, "fail", says, f"run `sayso webhook set {self._name}`", self._name)
+        return CheckResult(check, "fail", says, f"run `sayso channel connect {self._name}`", self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
         return asking("Telegram", partial(_why, self._name))
@@ -246,7 +247,7 @@ def _cure_of(message: str, channel: str) -> str:
     """Return the cure for Telegram's last error."""
     said = message.lower()
     if "403" in said:
-        return f"the secret_token differs: run `sayso webhook set {channel}` with the configuration of the running web"
+        return f"the secret_token differs: run `sayso channel connect {channel}` with the settings of the running web"
     if "404" in said:
         return f"the web knows no channel {channel!r}, or the proxy cuts the path: restart it with this configuration"
     if "ssl" in said or "certificate" in said:

@@ -159,7 +159,7 @@ class TwilioSetup:
         service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         if service.use_inbound_webhook_on_number:
             says = f"{self._where} leaves webhooks to its numbers"
-            return [self._fail("webhook", says, f"run `sayso webhook set {self._name}`")]
+            return [self._fail("webhook", says, f"run `sayso channel connect {self._name}`")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
 
     async def _of_sender(self) -> list[CheckResult]:
@@ -176,7 +176,7 @@ class TwilioSetup:
         return self._fail("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
 
     def _compared(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
-        cure = f"run `sayso webhook set {self._name}`"
+        cure = f"run `sayso channel connect {self._name}`"
         if (url or "").partition("#")[0] != self._url:
             says = f"Twilio sends to {shown(url)}, not to {shown(self._url)}" if url else "no webhook is set"
             return self._fail("webhook", says, cure)

@@ -1,10 +1,10 @@
-"""What each channel may do."""
+"""What `sayso check` prints: what each channel answers with and may do, and warnings about patterns and prices."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -27,80 +27,99 @@ from sayso.config.settings.agent import (
     vendor_of,
 )
 from sayso.config.settings.base import Path_
+from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import SourceSettings
-from sayso.config.wiring.access import welcome
-from sayso.config.wiring.agents import load_tools_of, lone_outfit, own_tools, tool_policy
+from sayso.config.wiring.access import describe_access
+from sayso.config.wiring.agents import AgentDeps, load_bot_tools, own_tools, tool_policy
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, own_names
 
+#: What becomes of a call, by the decision of the policy.
+_DECISIONS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
 
-def stray_patterns(settings: Settings, opened: OpenTools) -> list[str]:
-    """A warning for each pattern that names no tool: of sources, and of policies where all tools are known.
 
-    Nothing is wrong with them: a rule may be older than its tool. But one that is misspelt restricts nothing.
+@dataclass(frozen=True, slots=True)
+class ChannelDescription:
+    """One channel: who may talk there, the parts of its agent, and what becomes of a call of each tool."""
+
+    name: str
+    platform: str
+    is_polled: bool
+    confirm_seconds: float
+    access: str
+    agent: Mapping[str, str]
+    tools: Mapping[str, str]
+    #: Whether and by what the tools are narrowed for a message or a user; "" where they are not.
+    narrowed_by: str
+
+    def lines(self) -> Iterator[str]:
+        """Yield the description as text."""
+        platform = f"{self.platform}, polled" if self.is_polled else self.platform
+        yield f"{self.name} ({platform}), a yes is good for {self.confirm_seconds:g} s"
+        yield f"  {self.access}"
+        yield from (f"  {part}: {text}" for part, text in self.agent.items())
+        yield from (f"  {tool}: {outcome}" for tool, outcome in self.tools.items())
+        if self.narrowed_by:
+            yield f"  ({self.narrowed_by})"
+
+
+@dataclass(frozen=True, slots=True)
+class BotDescription:
+    """All channels of a bot, sources that did not answer, and warnings. `str()` is what `sayso check` prints."""
+
+    channels: tuple[ChannelDescription, ...]
+    unreachable: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [line for channel in self.channels for line in channel.lines()]
+        return "\n".join([*lines, *self.unreachable, *self.warnings])
+
+
+def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> BotDescription:
+    """Return what each channel answers with and may do. Remote sources have this many seconds to answer.
+
+    No model is asked. Raises ConfigError.
     """
-    return [*_of_sources(settings), *([] if opened.problems else _of_policies(settings, opened))]
+    deps = AgentDeps.for_terminal(settings, Path())
+    opened = load_bot_tools(settings, remote=True, strict=True, seconds=seconds)
+    opened.close()
+    channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)
+    warnings = (*unmatched_patterns(settings, opened), *unknown_prices(settings))
+    return BotDescription(channels, opened.problems, warnings)
 
 
-def _of_sources(settings: Settings) -> Iterator[str]:
-    """`confirm` may call a tool what its source does, or what it is called here."""
-    for index, source in enumerate(settings.tools):
-        if isinstance(source, str) or not (patterns := list(_patterns(source, ("tools", index)))):
-            continue
-        try:
-            names = own_names(source, settings.origin.folder)
-        except (ToolError, SystemExit):  # who cannot be asked is told elsewhere
-            continue
-        here = [f"{source.namespace}-{name}" for name in names] if source.namespace else []
-        for path, pattern in patterns:
-            yield from _stray(settings, path, pattern, [*names, *here] if path[2] == "confirm" else names)
+def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: OpenTools) -> ChannelDescription:
+    channel = settings.channels[name]
+    build_selector(settings, name)  # raises ConfigError for one that cannot be built
+    deps.provider_of(name)  # and for a model that cannot be asked
+    config = replace(deps.config_of(name), tool_policy=tool_policy(channel.policy))
+    tools = [*opened.select(channel.tools).all(), *own_tools(settings)]
+    return ChannelDescription(
+        name, channel.platform, channel.polls, channel.confirm_ttl, describe_access(channel),
+        describe_agent(settings, name), {tool.name: _outcome_of_call(tool, config) for tool in tools},
+        _narrowed_by(channel),
+    )  # fmt: skip
 
 
-def _patterns(source: SourceSettings, path: Path_) -> Iterator[tuple[Path_, str]]:
-    for key in ("include", "exclude", "confirm"):
-        given = getattr(source, key)
-        yield from (((*path, key, index), each) for index, each in enumerate(given if isinstance(given, list) else ()))
+def _narrowed_by(channel: AnyChannel) -> str:
+    if channel.selector:
+        return "of these its selector shows some"
+    return "of these each role may use some" if channel.access and channel.access.roles else ""
 
 
-def _of_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
-    """Over all tools: a rule may be about one that its channel does not have. `allow` alone minds the case."""
-    names = [tool.name for tool in [*opened.tools, *own_tools(settings)]]
-    for channel, settings_of in settings.channels.items():
-        path: Path_ = ("channels", channel, "policy")
-        if settings_of.policy is None:
-            continue
-        for index, rule in enumerate(settings_of.policy.deny_when):
-            yield from _stray(settings, (*path, "deny_when", index, "tool"), rule.tool, names)
-        for kind in ("allow", "review", "deny"):
-            for index, pattern in enumerate(getattr(settings_of.policy, kind)):
-                yield from _stray(settings, (*path, kind, index), pattern, names)
+def _outcome_of_call(tool: Tool, config: AgentConfig) -> str:
+    """Return what becomes of a call of this tool, before its arguments are known."""
+    decision = effective_decision(tool, {}, config.tool_policy).decision
+    if tool.proposes and decision == "allow":
+        return "asks by itself"
+    if tool.proposes and decision == "review":
+        return "asks by itself, and should be under allow: after a yes to the call it would only ask again"
+    return _DECISIONS[decision]
 
 
-def _stray(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:
-    takes_any_case = path[0] == "channels" and "allow" not in path
-    if _finds(pattern, names) or (takes_any_case and _finds(pattern.casefold(), [name.casefold() for name in names])):
-        return
-    close = _meant(pattern, names)
-    hint = f", did you mean {close!r}?" if close else ""
-    where, dotted = settings.origin.at(*path), ".".join(map(str, path))
-    yield f"{where}warning: {dotted}: {pattern!r} names no tool{hint}"
-
-
-def _finds(pattern: str, names: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names)
-
-
-def _meant(pattern: str, names: Sequence[str]) -> str:
-    """The pattern for any namespace, or with its beginning spelled like that of a tool, or the nearest name; or ""."""
-    stem = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    start = nearest(stem, dict.fromkeys(name[: len(stem)] for name in names))
-    whole = nearest(pattern, names) if stem == pattern else ""
-    candidates = [f"*-{pattern}", whole, start and start + pattern[len(stem) :]]
-    return next((each for each in candidates if _finds(each, names)), "")
-
-
-def describe_agent(settings: Settings, channel: str) -> list[str]:
-    """A line for the model, and one for each of memory, cache, budget and guards that is not as usual."""
+def describe_agent(settings: Settings, channel: str) -> dict[str, str]:
+    """Return the model of a channel's agent, and each of memory, cache, budget and guards that is not the default."""
     agent = settings.agent_of(channel)
     parts = {
         "model": ", then ".join(_models(agent)),
@@ -109,25 +128,7 @@ def describe_agent(settings: Settings, channel: str) -> list[str]:
         "budget": ", ".join(_budget(agent.budget)),
         "guards": ", ".join(_guards(agent.guards)),
     }
-    return [f"{name}: {said}" for name, said in parts.items() if said]
-
-
-def unknown_prices(settings: Settings) -> Iterator[str]:
-    """A warning for each model that a budget in dollars cannot count, as nobody knows what it costs."""
-    if not settings.agent.budget.in_dollars:
-        return
-    where = settings.origin.at("agent", "budget")
-    for model in dict.fromkeys(each for channel in settings.channels for each in _unpriced(settings, channel)):
-        cure = f"add prices: {{{name_of(model)!r}: [1.0, 2.0]}}, dollars for a million tokens of questions and answers"
-        yield f"{where}warning: agent.budget: nobody knows what {model!r} costs, so no limit in USD holds: {cure}"
-
-
-def _unpriced(settings: Settings, channel: str) -> Iterator[str]:
-    agent = settings.agent_of(channel)
-    for model in _models(agent):
-        usage, vendor = UsageStats(1, 1, 2), vendor_of(model)
-        if model != OFFLINE and cost_usd(name_of(model), usage, vendor, prices=agent.prices) is None:
-            yield model
+    return {name: text for name, text in parts.items() if text}
 
 
 def _models(agent: AgentSettings) -> list[str]:
@@ -136,78 +137,126 @@ def _models(agent: AgentSettings) -> list[str]:
 
 def _memory(memory: MemorySettings) -> Iterator[str]:
     tokens = f" of {memory.max_tokens} tokens" if memory.max_tokens else ""
-    beyond = [name for name in ("summarize", "entities", "relationships") if getattr(memory, name) is not None]
-    if not (memory.model_fields_set or beyond):
+    extras = [name for name in ("summarize", "entities", "relationships") if getattr(memory, name) is not None]
+    if not (memory.model_fields_set or extras):
         return
     yield f"{memory.max_messages} messages{tokens}"
-    for name in beyond:
-        yield f"{name}{_by(getattr(memory, name))}"
+    for name in extras:
+        yield f"{name}{_by_model(getattr(memory, name))}"
     if memory.knowledge:
         yield "knowledge"
 
 
 def _budget(budget: BudgetSettings) -> Iterator[str]:
-    for whose in ("run", "conversation", "day"):
-        tokens, usd = getattr(budget, f"{whose}_tokens"), getattr(budget, f"{whose}_usd")
+    for period in ("run", "conversation", "day"):
+        tokens, usd = getattr(budget, f"{period}_tokens"), getattr(budget, f"{period}_usd")
         limits = [*([f"{tokens:,} tokens"] if tokens else []), *([f"{usd:g} USD"] if usd else [])]
         if limits:
-            yield f"{' and '.join(limits)} a {whose}{' and day' if whose == 'conversation' else ''}"
+            yield f"{' and '.join(limits)} a {period}{' and day' if period == 'conversation' else ''}"
 
 
 def _guards(guards: GuardSettings) -> Iterator[str]:
     for stage in ("input", "output"):
-        kinds = [_kind(each) for each in getattr(guards, stage)]
-        if kinds:
-            yield f"{stage} {' + '.join(kinds)}"
+        guardrails = [_guardrail(each) for each in getattr(guards, stage)]
+        if guardrails:
+            yield f"{stage} {' + '.join(guardrails)}"
     if guards.coherence is not None:
-        yield f"coherence{_by(guards.coherence)}"
+        yield f"coherence{_by_model(guards.coherence)}"
     if guards.loop is None:
         yield "loop off"
 
 
-def _kind(guardrail: GuardrailSettings) -> str:
+def _guardrail(guardrail: GuardrailSettings) -> str:
     kind = next(kind for kind in GUARDRAILS if getattr(guardrail, kind) is not None)
     return f"{kind} ({guardrail.action or 'block'})" if kind != "plugin" else str(guardrail.plugin)
 
 
-def _by(side: SideSettings) -> str:
+def _by_model(side: SideSettings) -> str:
     return f" by {side.model}" if side.model else ""
 
 
-#: What becomes of a call, as `sayso check` says it.
-_WORDS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+def unknown_prices(settings: Settings) -> Iterator[str]:
+    """Yield a warning for each model whose price is unknown, so that no budget in dollars holds for it."""
+    if not settings.agent.budget.in_dollars:
+        return
+    where = settings.origin.at("agent", "budget")
+    for model in dict.fromkeys(each for channel in settings.channels for each in _unpriced_models(settings, channel)):
+        cure = f"add prices: {{{name_of(model)!r}: [1.0, 2.0]}}, dollars for a million tokens of input and output"
+        yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
 
 
-def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
-    """What each channel answers with and may do, a line a tool, and what is missing or names nothing.
+def _unpriced_models(settings: Settings, channel: str) -> Iterator[str]:
+    agent = settings.agent_of(channel)
+    for model in _models(agent):
+        usage, vendor = UsageStats(1, 1, 2), vendor_of(model)
+        if model != OFFLINE and cost_usd(name_of(model), usage, vendor, prices=agent.prices) is None:
+            yield model
 
-    Remote sources have so many seconds to answer; no model is asked. Raises ConfigError.
+
+def unmatched_patterns(settings: Settings, opened: OpenTools) -> list[str]:
+    """Return a warning for each pattern that names no tool: those of sources, and those of policies where all tools are
+    known.
+
+    They are no errors, since a rule may be older than its tool. But a misspelled one restricts nothing.
     """
-    outfit = lone_outfit(settings, Path())
-    opened = load_tools_of(settings, remote=True, strict=True, seconds=seconds)
-    opened.close()
-    lines = []
+    return [*_in_sources(settings), *([] if opened.problems else _in_policies(settings, opened))]
+
+
+def _in_sources(settings: Settings) -> Iterator[str]:
+    """Yield the warnings about sources. `confirm` may name a tool with or without its namespace."""
+    for index, source in enumerate(settings.tools):
+        if isinstance(source, str) or not (patterns := list(_patterns(source, ("tools", index)))):
+            continue
+        try:
+            names = own_names(source, settings.origin.folder)
+        except (ToolError, SystemExit):  # a source that does not answer is reported elsewhere
+            continue
+        prefixed = [f"{source.namespace}-{name}" for name in names] if source.namespace else []
+        for path, pattern in patterns:
+            yield from _warning(settings, path, pattern, [*names, *prefixed] if path[2] == "confirm" else names)
+
+
+def _patterns(source: SourceSettings, path: Path_) -> Iterator[tuple[Path_, str]]:
+    for key in ("include", "exclude", "confirm"):
+        value = getattr(source, key)
+        yield from (((*path, key, index), each) for index, each in enumerate(value if isinstance(value, list) else ()))
+
+
+def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
+    """Yield the warnings about policies. A rule may be about a tool that its channel does not have."""
+    names = [tool.name for tool in [*opened.tools, *own_tools(settings)]]
     for name, channel in settings.channels.items():
-        how = f"{channel.platform}, polled" if channel.polls else channel.platform
-        lines.append(f"{name} ({how}), a yes is good for {channel.confirm_ttl:g} s")
-        lines += [f"  {welcome(channel)}", *(f"  {line}" for line in describe_agent(settings, name))]
-        build_selector(settings, name)
-        outfit.provider_of(name)
-        config = replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy))
-        tools = [*opened.select(channel.tools).all(), *own_tools(settings)]
-        lines += [f"  {tool.name}: {_what_becomes_of(tool, config)}" for tool in tools]
-        if channel.selector:
-            lines.append("  (of these its selector shows some)")
-        elif channel.access and channel.access.roles:
-            lines.append("  (of these each role may use some)")
-    return "\n".join([*lines, *opened.problems, *stray_patterns(settings, opened), *unknown_prices(settings)])
+        path: Path_ = ("channels", name, "policy")
+        if channel.policy is None:
+            continue
+        for index, rule in enumerate(channel.policy.deny_when):
+            yield from _warning(settings, (*path, "deny_when", index, "tool"), rule.tool, names)
+        for kind in ("allow", "review", "deny"):
+            for index, pattern in enumerate(getattr(channel.policy, kind)):
+                yield from _warning(settings, (*path, kind, index), pattern, names)
 
 
-def _what_becomes_of(tool: Tool, config: AgentConfig) -> str:
-    """Return what becomes of a call of this tool, before its arguments are known."""
-    decision = effective_decision(tool, {}, config.tool_policy).decision
-    if tool.proposes and decision == "allow":
-        return "asks by itself"
-    if tool.proposes and decision == "review":
-        return "asks by itself, and should be under allow: after a yes to the call it would only ask again"
-    return _WORDS[decision]
+def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield a warning unless the pattern matches a name. Of all rules only `allow` and those of sources mind case."""
+    ignores_case = path[0] == "channels" and "allow" not in path
+    if _matches(pattern, names) or (ignores_case and _matches(pattern.casefold(), [name.casefold() for name in names])):
+        return
+    suggestion = _suggestion(pattern, names)
+    hint = f", did you mean {suggestion!r}?" if suggestion else ""
+    where, dotted = settings.origin.at(*path), ".".join(map(str, path))
+    yield f"{where}warning: {dotted}: {pattern!r} names no tool{hint}"
+
+
+def _matches(pattern: str, names: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _suggestion(pattern: str, names: Sequence[str]) -> str:
+    """Return a pattern that was perhaps meant, "" for none: with any namespace, the nearest name, or with its beginning
+    corrected.
+    """
+    stem = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    start = nearest(stem, dict.fromkeys(name[: len(stem)] for name in names))
+    whole = nearest(pattern, names) if stem == pattern else ""
+    candidates = [f"*-{pattern}", whole, start and start + pattern[len(stem) :]]
+    return next((each for each in candidates if _matches(each, names)), "")

@@ -1,4 +1,4 @@
-"""Doctor, probe of an own webhook."""
+"""`sayso doctor`: check a running bot from outside, with a harmless webhook for each platform. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
-from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_door
+from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_ingress
 from sayso.config.wiring.ingress import Recovery, poll_lock
 from sayso.config.wiring.redis import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
@@ -34,37 +34,39 @@ from sayso.workers.rq.jobs import is_suspended
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One channel's harmless webhook, signed wrongly and rightly."""
+    """A harmless webhook of one channel, signed with a wrong and with the right secret."""
 
     channel: str
     url: str
     forged: Signed
     signed: Signed
 
-    async def findings(self, web: httpx.AsyncClient) -> list[CheckResult]:
-        """Send it. The forged one goes first: a stranger at our address is not shown what we sign with."""
-        wrong = await self._sent(web, self.forged)
-        if isinstance(wrong, CheckResult):
-            return [wrong]
-        if wrong.status_code != 403:
-            return [self._fails(f"a forged webhook was answered with {wrong.status_code}, not 403", _other(wrong))]
-        right = await self._sent(web, self.signed)
-        if isinstance(right, CheckResult):
-            return [right]
-        if right.status_code != 200:
-            return [self._fails(f"a signed webhook was answered with {right.status_code}, not 200", _refused(right))]
+    async def results(self, web: httpx.AsyncClient) -> list[CheckResult]:
+        """Send both. The forged one goes first: where another server answers, it never gets a right signature."""
+        forged = await self._send(web, self.forged)
+        if isinstance(forged, CheckResult):
+            return [forged]
+        if forged.status_code != 403:
+            says = f"a forged webhook was answered with {forged.status_code}, not 403"
+            return [self._failure(says, _cure_of_accepted_forgery(forged))]
+        signed = await self._send(web, self.signed)
+        if isinstance(signed, CheckResult):
+            return [signed]
+        if signed.status_code != 200:
+            says = f"a signed webhook was answered with {signed.status_code}, not 200"
+            return [self._failure(says, _cure_of_refusal(signed))]
         says = f"{shown(self.url)} takes what is signed and refuses what is forged"
         return [CheckResult("signature", "ok", says, channel=self.channel)]
 
-    async def _sent(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | CheckResult:
+    async def _send(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | CheckResult:
         headers, body = signed
         try:
             return await web.post(self.url, headers=headers, content=body)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             says = f"{shown(self.url)} does not answer ({type(exc).__name__})"
-            return self._fails(says, "see that the web runs and that public_url leads to it, also from this machine")
+            return self._failure(says, "see that the web runs and that public_url leads to it, also from this machine")
 
-    def _fails(self, says: str, cure: str) -> CheckResult:
+    def _failure(self, says: str, cure: str) -> CheckResult:
         return CheckResult("signature", "fail", says, cure, self.channel)
 
 
@@ -74,8 +76,8 @@ def probe_of(name: str, setup: PlatformSetup, public_url: str, now: float) -> Pr
     return Probe(name, hook_url(public_url, name), forged, signed) if forged and signed else None
 
 
-def _other(answer: httpx.Response) -> str:
-    """The cure where a forged webhook was not forbidden: it is hardly our web that answered, or not with this file."""
+def _cure_of_accepted_forgery(answer: httpx.Response) -> str:
+    """Return the cure where a forged webhook was not answered with 403: another server answered, or another bot."""
     if answer.is_redirect:
         return "platforms lose a webhook on a redirect: write public_url as the address that it leads to"
     if answer.status_code == 404:
@@ -85,8 +87,8 @@ def _other(answer: httpx.Response) -> str:
     return "see the web's log, and the proxy's: neither may ask for a password or lack a server behind it"
 
 
-def _refused(answer: httpx.Response) -> str:
-    """The cure where what we signed was not taken."""
+def _cure_of_refusal(answer: httpx.Response) -> str:
+    """Return the cure where a signed webhook was refused."""
     if answer.status_code == 403:
         return (
             "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
@@ -95,28 +97,28 @@ def _refused(answer: httpx.Response) -> str:
     return "see the web's log: it read the webhook, and could not keep it"
 
 
-#: Seconds for an answer of our own web.
+#: How long our own web may take to answer, in seconds.
 WEB_SECONDS = 10.0
 
 
-#: Seconds by which the clocks of this machine and of Redis may differ: links live by one, Slack's signatures by the
-#: other, and those are good for 300.
+#: By how much the clocks of this machine and of Redis may differ before it is a warning, and a failure, in seconds.
+#: Links expire by the one, Slack's signatures by the other, and those are valid for 300 seconds.
 CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
 
 
-#: Seconds back of which messages are looked for that never reached us.
+#: How far back missed messages are looked for, in seconds.
 MISSED_SECONDS = 3600.0
 
 
-#: Messages that are looked at, the newest of them.
+#: The most messages that are looked at, the newest first.
 MISSED_MOST = 500
 
 
 class Doctor:
-    """Looks at one configuration as it runs. It changes nothing.
+    """Checks one running bot. Lives as long as one command.
 
-    `web` is how our own web is asked; `own` is this machine's clock, in Unix seconds; `url` is where the web of a
-    running `sayso up` answers on this machine, "" where none is known.
+    `web` sends requests to our own web; `own` is this machine's clock, in Unix seconds; `url` is where the web of a
+    running `sayso up` answers on this machine, "" where that is not known.
     """
 
     def __init__(
@@ -134,20 +136,20 @@ class Doctor:
         #: Held until the loop ends, which closes their connections.
         self._setups: list[PlatformSetup | MessageLog] = []
 
-    async def findings(self) -> AsyncIterator[CheckResult]:
-        """Every check, as it comes out. Whatever is out of reach is a finding."""
+    async def results(self) -> AsyncIterator[CheckResult]:
+        """Yield the result of every check as soon as it is known. What cannot be reached is a result, too."""
         yield CheckResult(
             "config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}"
         )
-        for finding in self._redis():
-            yield finding
+        for result in self._redis():
+            yield result
         if self._data.exists():
             yield _disk(self._settings, self._data)
-        async for finding in self._address():
-            yield finding
+        async for result in self._address():
+            yield result
         for name, channel in self._settings.channels.items():
-            async for finding in self._channel(name, channel):
-                yield finding
+            async for result in self._channel(name, channel):
+                yield result
 
     def _redis(self) -> Iterator[CheckResult]:
         try:
@@ -207,7 +209,7 @@ class Doctor:
         if is_local(self._url):
             vendors = [name for name, channel in self._settings.channels.items() if channel.needs_public_url]
             if vendors:
-                says = f"{given} is this machine or its own network: {', '.join(vendors)} would never hear of it"
+                says = f"{given} is this machine or its own network: {', '.join(vendors)} would never reach it"
                 cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
                 yield CheckResult("public_url", "fail", says, cure)
         try:
@@ -240,7 +242,7 @@ class Doctor:
         if channel.polls:
             yield self._poller(name, channel)
         if probe := probe_of(name, setup, self._url, self._own()):
-            for finding in await probe.findings(self._web):
+            for finding in await probe.results(self._web):
                 yield finding
 
     def _poller(self, name: str, channel: AnyChannel) -> CheckResult:
@@ -248,10 +250,12 @@ class Doctor:
             client = connect(find_redis(self._settings, self._data))
             asks = LeaderLock(client, poll_lock(channel), prefix=self._settings.key_prefix).is_held()
         except (ConfigError, ValueError, RedisError):
-            asks = False  # whose Redis is away was told
+            asks = False  # that Redis is away is reported by another check
         if asks:
-            return CheckResult("poller", "ok", "somebody asks for its updates", channel=name)
-        return CheckResult("poller", "fail", "nobody asks for its updates", "run `sayso poll`; `sayso up` does", name)
+            return CheckResult("poller", "ok", "a process polls for its updates", channel=name)
+        return CheckResult(
+            "poller", "fail", "no process polls for its updates", "run `sayso poll`; `sayso up` does", name
+        )
 
     async def _messages(self, name: str, channel: AnyChannel, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
         """Check whether the platform's log has messages that never reached us.
@@ -264,7 +268,7 @@ class Doctor:
             return
         self._setups.append(listed)
         try:
-            gate, notebook = open_door(self._settings, self._data)
+            gate, notebook = open_ingress(self._settings, self._data)
             per_minute = rules_of(channel).per_minute or 0
             recovery = MissedMessages(name, listed, Recovery(gate), notebook, per_minute=per_minute, clock=self._own)
             found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
@@ -276,8 +280,8 @@ class Doctor:
             yield _missed(name, found)
 
 
-async def model_findings(settings: Settings) -> AsyncIterator[CheckResult]:
-    """Each model of the configuration, asked for one word. It costs what that costs."""
+async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
+    """Ask each model of the configuration for one word, which costs a few tokens, and yield the results."""
     from sayso.agent.messages import Message, Role
     from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
     from sayso.config.wiring.models import Models
@@ -354,13 +358,13 @@ def _missed(name: str, found: Sequence[FoundMessage]) -> CheckResult:
     missed = sum(each.state == "missed" for each in found)
     if missed:
         says = f"{missed} of the {len(found)} newest messages of the last hour never reached us"
-        return CheckResult("messages", "fail", says, f"run `sayso webhook recover {name}`", name)
+        return CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
     return CheckResult(
         "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name
     )
 
 
 def _place(client: Redis) -> str:
-    """Where a server is, without its password."""
+    """Return the address of a server without its password."""
     given = client.connection_pool.connection_kwargs
     return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")

@@ -1,4 +1,4 @@
-"""Doctor, explain."""
+"""The commands that look and change nothing: `sayso check`, `explain`, `doctor`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from sayso.config.cli.options import FINDING, Options, SaysoCommand, pass_options
+from sayso.config.cli.output import clear_errors, fail, print_result
 
 if TYPE_CHECKING:
     from sayso.agent import Tool
@@ -19,148 +21,156 @@ if TYPE_CHECKING:
     from sayso.config.checks.explain import ExpectedQuestion, ExplainedReason, Explanation
 
 
-@click.command()
-@click.option(
-    "--config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]"
-)
-@click.option(
-    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
-    help="The folder of a running `sayso up`.",
-)  # fmt: skip
-@click.option("--model", is_flag=True, help="Ask each model for one word, too. It costs what that costs.")
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
-def doctor(config: Path | None, data: Path, *, model: bool, as_json: bool) -> None:
-    """Check the bot that runs on a data folder, or that of a file: Redis, workers, its public address, each platform's
-    token, webhook and signature.
+@click.command(cls=SaysoCommand, examples=["sayso check", "sayso check -c bot.yaml --json"])
+@click.argument("files", nargs=-1, metavar="")
+@pass_options
+def check(options: Options, files: tuple[str, ...]) -> None:
+    """Check a configuration and print what each channel may do.
 
-    Nothing is changed. Exit status: 1 when anything fails, 0 when all is fine or there are mere warnings, 2 for a wrong
-    option. Each finding that is not ok names its cure.
+    Exits with 1 where the file has a problem, each with its line and its cure; warnings do not count.
     """
-    found = asyncio.run(_findings(config, data, model=model, aloud=not as_json))
-    odd = [finding for finding in found if finding.state != "ok"]
-    if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
-    else:
-        click.echo(f"{len(found)} checks, {len(odd)} to look at" if odd else f"{len(found)} checks, all fine")
-    sys.exit(1 if any(finding.state == "fail" for finding in found) else 0)
+    from sayso.config.checks.describe import describe
+    from sayso.config.settings.loader import ConfigError, default_config, load_settings
+
+    if files:
+        raise click.UsageError(f"the file is an option: write `sayso check -c {files[0]}`")
+    with clear_errors():
+        file = options.config or default_config()
+    try:
+        description = describe(load_settings(file))
+    except ConfigError as exc:
+        if not file.is_file():
+            fail(str(exc))
+        print_result(options, {"file": str(file), "problems": exc.problems}, ())
+        if not options.as_json:
+            click.echo(f"Error: {exc}", err=True)
+        sys.exit(FINDING)
+    lines = [*str(description).splitlines(), f"{file}: ok"]
+    print_result(options, {"file": str(file), "problems": [], **asdict(description)}, lines)
 
 
-async def _findings(config: Path | None, data: Path, *, model: bool, aloud: bool) -> list[CheckResult]:
-    found = []
-    async for finding in _checks(config, data, model=model):
-        found.append(finding)
-        if aloud:
-            click.echo(str(finding))
-    return found
+@click.command(cls=SaysoCommand, examples=["sayso doctor", "sayso doctor --model --json"])
+@click.option("--model", is_flag=True, help="Also ask each model for one word. This costs a few tokens.")
+@pass_options
+def doctor(options: Options, *, model: bool) -> None:
+    """Check the bot that runs on the data folder, or that of a file: Redis, workers, its public address, and the token,
+    webhook and signature of each platform.
+
+    Changes nothing. Each result that is not ok names its cure. Exits with 1 where anything fails; warnings do not
+    count.
+    """
+    results = asyncio.run(_run_checks(options, model=model))
+    to_look_at = sum(result.state != "ok" for result in results)
+    summary = f"{len(results)} checks, {f'{to_look_at} to look at' if to_look_at else 'all fine'}"
+    print_result(options, [asdict(result) for result in results], [summary])
+    sys.exit(FINDING if any(result.state == "fail" for result in results) else 0)
 
 
-async def _checks(config: Path | None, data: Path, *, model: bool) -> AsyncIterator[CheckResult]:
+async def _run_checks(options: Options, *, model: bool) -> list[CheckResult]:
+    """Return the results of all checks. Without --json each is printed as soon as it is known."""
+    results = []
+    async for result in _checks(options, model=model):
+        results.append(result)
+        if not options.as_json:
+            click.echo(str(result))
+    return results
+
+
+async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult]:
     import httpx
 
     from sayso.channels.setup import CheckResult
-    from sayso.config.checks.doctor import WEB_SECONDS, Doctor, model_findings
+    from sayso.config.checks.doctor import WEB_SECONDS, Doctor, check_models
     from sayso.config.server.processes import find_config, url_of
     from sayso.config.settings.loader import ConfigError, load_settings
 
     try:
-        file = find_config(config, data)
+        file = find_config(options.config, options.data)
         settings = load_settings(file)
     except ConfigError as exc:
         for problem in exc.problems:
-            yield CheckResult("config", "fail", problem, "mend that line; `sayso check FILE` reads it again")
+            yield CheckResult("config", "fail", problem, "mend that line; `sayso check` reads the file again")
         return
     async with httpx.AsyncClient(timeout=WEB_SECONDS) as web:
-        async for finding in Doctor(settings, data, web=web, url=url_of(file, data)).findings():
-            yield finding
+        async for result in Doctor(settings, options.data, web=web, url=url_of(file, options.data)).results():
+            yield result
     if model:
-        async for finding in model_findings(settings):
-            yield finding
+        async for result in check_models(settings):
+            yield result
 
 
-#: Exit status where there was nothing to explain; 0 and 1 are answers.
-BAD_USAGE = 2
-
-
-@click.command()
-@click.option(
-    "--config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]"
+@click.command(
+    cls=SaysoCommand,
+    examples=[
+        "sayso explain shop-wa delete_invoice number=INV-42",
+        'sayso explain desk send_letter \'{"to": "ana@example.com"}\' --user U0123ABCD --json',
+    ],
 )
-@click.option(
-    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
-    help="The folder for what the tools' previews look up.",
-)  # fmt: skip
-@click.option("--channel", help="The channel's name; by default the first one.")
-@click.option("--user", default="", help="The user, by the id that their platform gives them; by default nobody known.")
-@click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+@click.argument("channel")
 @click.argument("tool")
 @click.argument("args", nargs=-1)
-def explain(
-    config: Path | None, data: Path, channel: str | None, user: str, as_json: bool, tool: str, args: tuple[str, ...]
-) -> None:
-    """Say what would happen if USER had TOOL called with ARGS (name=value ..., or one JSON object), and why.
+@click.option(
+    "--user", default="", help="The user's id on the platform.  [default: a user who is not in the configuration]"
+)
+@pass_options
+def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], user: str) -> None:
+    """Print what would happen if a user of CHANNEL had TOOL called with ARGS, and which line decides it.
 
-    Nothing is run but the tool's preview. Exit status: 0 when it would run or ask, 1 when it never would, 2 when there
-    is nothing to explain.
+    ARGS are name=value ..., or one JSON object. Only the tool's preview is run. Exits with 0 where the tool would run
+    or ask first, with 1 where it would never run.
     """
     from sayso.config.checks.explain import BadQuestionError
-    from sayso.config.checks.explain import explain as explained
-    from sayso.config.settings.loader import ConfigError, default_config, load_settings
-    from sayso.config.wiring.agents import load_tools_of
+    from sayso.config.checks.explain import explain as explain_call
+    from sayso.config.settings.loader import default_config, load_settings
+    from sayso.config.wiring.agents import load_bot_tools
 
-    os.environ.setdefault("SAYSO_DATA", str(data))
-    try:
-        settings = load_settings(config or default_config())
-        opened = load_tools_of(settings, remote=True)
+    os.environ.setdefault("SAYSO_DATA", str(options.data))
+    with clear_errors():
+        settings = load_settings(options.config or default_config())
+        opened = load_bot_tools(settings, remote=True)
         opened.close()
         for problem in opened.problems:
             click.echo(problem, err=True)
-        given = _read(args, next((each for each in opened.tools if each.name == tool), None))
-        answer = explained(settings, opened, channel or next(iter(settings.channels)), user, tool, given)
-    except (ConfigError, BadQuestionError) as exc:
-        _refuse(str(exc))
-    _say(json.dumps(asdict(answer), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(answer)))
-    sys.exit(1 if answer.verdict == "never" else 0)
+        arguments = _arguments(args, next((each for each in opened.tools if each.name == tool), None))
+        try:
+            explanation = explain_call(settings, opened, channel, user, tool, arguments)
+        except BadQuestionError as exc:
+            raise click.UsageError(str(exc)) from None
+    print_result(options, asdict(explanation), _explanation_lines(explanation))
+    sys.exit(FINDING if explanation.verdict == "never" else 0)
 
 
-def _say(text: str) -> None:
-    """Half a character, which no text can hold but JSON can spell, is shown as JSON spells it."""
-    click.echo(text.encode(errors="backslashreplace").decode())
-
-
-def _refuse(message: str) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
-    sys.exit(BAD_USAGE)
-
-
-def _read(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
-    """The arguments as a model would give them; None when there are none."""
+def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
+    """Return the arguments as a model would give them, None when there are none. Raises click.UsageError."""
     if not args:
         return None
     if args[0].lstrip().startswith("{"):
-        return _object(" ".join(args))
-    given: dict[str, Any] = {}
+        return _json_object(" ".join(args))
+    arguments: dict[str, Any] = {}
     for arg in args:
         name, equals, value = arg.partition("=")
         if not equals or not name:
-            _refuse(f"{arg!r} is no argument: write name=value, or one JSON object in quotes")
-        if name in given:
-            _refuse(f"{name} is given twice: keep one of them")
-        given[name] = _value(value, tool, name)
-    return given
+            raise click.UsageError(f"{arg!r} is no argument: write name=value, or one JSON object in quotes")
+        if name in arguments:
+            raise click.UsageError(f"{name} is given twice: keep one of them")
+        arguments[name] = _argument(value, tool, name)
+    return arguments
 
 
-def _object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as exc:
-        _refuse(f"{text!r} is no JSON object: {exc}")
+        raise click.UsageError(f"{text!r} is no JSON object: {exc}") from None
     except RecursionError:
-        _refuse("the arguments are nested too deeply to be read")
-    return value if isinstance(value, dict) else _refuse(f"{text!r} is no JSON object")
+        raise click.UsageError("the arguments are nested too deeply to be read") from None
+    if not isinstance(value, dict):
+        raise click.UsageError(f"{text!r} is no JSON object")
+    return value
 
 
-def _value(text: str, tool: Tool | None, name: str) -> Any:
-    """Text where the tool wants text; else JSON, if it is any that the tool takes: lists and numbers can be given."""
+def _argument(text: str, tool: Tool | None, name: str) -> Any:
+    """Return the value of an argument: text where the tool wants text, else JSON where the tool accepts its value."""
     properties = tool.schema()["parameters"]["properties"] if tool else {}
     if tool is None or properties.get(name, {"type": "string"}).get("type") == "string":
         return text
@@ -168,11 +178,11 @@ def _value(text: str, tool: Tool | None, name: str) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, str) or not _is_taken(tool, name, value) else value
+    return text if isinstance(value, str) or not _is_accepted(tool, name, value) else value
 
 
-def _is_taken(tool: Tool, name: str, value: Any) -> bool:
-    """Whether the tool finds no fault with this argument, whatever it says of the others."""
+def _is_accepted(tool: Tool, name: str, value: Any) -> bool:
+    """Return whether the tool finds no fault with this argument, whatever it says of the others."""
     from sayso.agent.tools.errors import ToolParameterError
 
     try:
@@ -182,70 +192,70 @@ def _is_taken(tool: Tool, name: str, value: Any) -> bool:
     return True
 
 
-def _lines(answer: Explanation) -> Iterator[str]:
-    """The answer in words, a line for each thing that had a say."""
-    who = answer.user or "whoever asks"
-    called = "" if answer.arguments is None else f" with {json.dumps(answer.arguments, ensure_ascii=False)}"
-    yield f"{who} on {answer.channel}: {answer.tool}{called}"
-    yield from map("  {}".format, _parts(answer, who))
-    condition = ", where its selector shows it" if answer.shown == "depends" else ""
-    yield _VERDICTS[answer.verdict].format(condition)
-
-
-def _parts(answer: Explanation, who: str) -> Iterator[str]:
-    if answer.shown is None:
-        yield f"channel: does not have it: {_cited(answer.has_tool)}"
-        return
-    yield f"channel: has it: {_cited(answer.has_tool)}"
-    yield f"shown: {_shown(answer, who)}"
-    if answer.decision is None:
-        yield f"arguments: {answer.problem}"
-        return
-    yield "arguments: none given; decided by its name alone" if answer.arguments is None else "arguments: valid"
-    decision = "asks by itself" if answer.asks_by_itself else _DECISIONS[answer.decision.decision]
-    yield f"decision: {decision}: {_cited(answer.decided_by)}"
-    yield from (f"decision: may be denied by what it is called with: {_cited(rule)}" for rule in answer.open_rules)
-    if answer.problem:
-        yield f"question: {answer.problem}"
-    if answer.asks_by_itself:
-        yield "question: the tool's own: its words are known when it runs"
-    if answer.question:
-        yield from _asked(answer.question, who)
-    if answer.undo_seconds and answer.verdict == "asks":
-        yield f"undo: for {answer.undo_seconds:g} s after the outcome"
-
-
 _VERDICTS: Mapping[str, str] = {
     "runs": "It runs at once{}.",
     "asks": "It asks first{}.",
     "never": "It never runs.",
 }
-
-
 _DECISIONS: Mapping[str, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+
+
+def _explanation_lines(explanation: Explanation) -> Iterator[str]:
+    """Yield an explanation as text: a line for each part of the configuration that had a say, the verdict last."""
+    user = explanation.user or "the user who asks"
+    arguments = explanation.arguments
+    call = "" if arguments is None else f" with {json.dumps(arguments, ensure_ascii=False)}"
+    yield f"{user} on {explanation.channel}: {explanation.tool}{call}"
+    yield from map("  {}".format, _parts(explanation, user))
+    condition = ", where its selector shows it" if explanation.shown == "depends" else ""
+    yield _VERDICTS[explanation.verdict].format(condition)
+
+
+def _parts(explanation: Explanation, user: str) -> Iterator[str]:
+    if explanation.shown is None:
+        yield f"channel: does not have it: {_cited(explanation.has_tool)}"
+        return
+    yield f"channel: has it: {_cited(explanation.has_tool)}"
+    yield f"shown: {_visibility(explanation, user)}"
+    if explanation.decision is None:
+        yield f"arguments: {explanation.problem}"
+        return
+    yield "arguments: none given; decided by its name alone" if explanation.arguments is None else "arguments: valid"
+    decision = "asks by itself" if explanation.asks_by_itself else _DECISIONS[explanation.decision.decision]
+    yield f"decision: {decision}: {_cited(explanation.decided_by)}"
+    yield from (f"decision: may be denied by its arguments: {_cited(rule)}" for rule in explanation.open_rules)
+    if explanation.problem:
+        yield f"question: {explanation.problem}"
+    if explanation.asks_by_itself:
+        yield "question: asked by the tool's own code; its text is known when the tool runs"
+    if explanation.question:
+        yield from _question_lines(explanation.question, user)
+    if explanation.undo_seconds and explanation.verdict == "asks":
+        yield f"undo: for {explanation.undo_seconds:g} s after the outcome"
 
 
 def _cited(reason: ExplainedReason | None) -> str:
     if reason is None:
         return ""
-    return f"{reason.words} ({reason.where})" if reason.where else reason.words
+    return f"{reason.text} ({reason.where})" if reason.where else reason.text
 
 
-def _shown(answer: Explanation, who: str) -> str:
-    because = answer.shown_because
-    named = f", {because.words}" if because and because.words else ""
-    place = f" ({because.where})" if because and because.where else ""
-    match answer.shown:
+def _visibility(explanation: Explanation, user: str) -> str:
+    """Return whether the model would see the tool, and why."""
+    reason = explanation.shown_because
+    cause = f", {reason.text}" if reason and reason.text else ""
+    place = f" ({reason.where})" if reason and reason.where else ""
+    match explanation.shown:
         case "hidden":
-            return f"not to {who}{named}{place}"
+            return f"not to {user}{cause}{place}"
         case "depends":
-            return f"depends on what is said{named}{place}"
-    return f"to {who}{named}{place}" if place else "always: the channel has no selector"
+            return f"depends on the message{cause}{place}"
+    return f"to {user}{cause}{place}" if place else "always: the channel has no selector"
 
 
-def _asked(question: ExpectedQuestion, who: str) -> Iterator[str]:
+def _question_lines(question: ExpectedQuestion, user: str) -> Iterator[str]:
     first, *others = question.preview.splitlines()
     yield f"preview: {first}"
     yield from (f"         {line}" for line in others)
     code = ", and only with the code that the question shows" if question.typed_code else ""
-    yield f"confirm: only {who}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"
+    yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"

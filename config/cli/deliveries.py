@@ -4,124 +4,123 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sayso.config.cli.output import clear_errors, fail, load, plain
+from sayso.config.cli.options import Options, SaysoGroup, pass_options
+from sayso.config.cli.output import clear_errors, fail, load, one_line, print_result
 
-if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+if TYPE_CHECKING:
     from sayso.workers.alerts import Alert
     from sayso.workers.outbox import Deliveries, DeliveryStatus, UndeliveredState
 
-#: Characters of a reason and of a reply's words that `list` has room for.
-WIDTH = 60
-#: Characters of them that `show` has room for.
-SHOW_WIDTH = 300
-
-_config = click.option("--config", type=click.Path(path_type=Path), help="The YAML file, for its Redis.")
-_data = click.option(
-    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
-    help="The folder of a running `sayso up`.",
-)  # fmt: skip
+#: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
+WIDTH, SHOW_WIDTH = 60, 300
+#: Characters of an alert.
+ALERT_WIDTH = 500
 
 
-@click.group()
+@click.group(cls=SaysoGroup, examples=["sayso deliveries list", "sayso deliveries retry 'web:12ab#3'"])
 def deliveries() -> None:
-    """What became of the replies, and a second try for those that were given up."""
+    """See what became of the replies, and send again those that were given up."""
 
 
-@deliveries.command("list")
-@_config
-@_data
+@deliveries.command("list", examples=["sayso deliveries list", "sayso deliveries list shop-wa --state held"])
+@click.argument("channel", required=False, default="")
 @click.option(
-    "--state", type=click.Choice(["dead", "failed", "ambiguous", "held"]), help="Only these.  [default: dead, failed]"
-)
-@click.option("--channel", default="", help="Only this channel's.")
-@click.option("--last", default=50, show_default=True, type=click.IntRange(1, 1000), help="How many, at most.")
-def list_(config: Path | None, data: Path, state: str | None, channel: str, last: int) -> None:
-    """List replies that were given up (dead), taken and not delivered (failed), sent twice (ambiguous), or not sent
-    before their person writes (held).
+    "--state", type=click.Choice(["dead", "failed", "ambiguous", "held"]),
+    help="Only replies in this state.  [default: dead, failed]",
+)  # fmt: skip
+@click.option("--last", default=50, show_default=True, type=click.IntRange(1, 1000), help="At most this many.")
+@pass_options
+def list_(options: Options, channel: str, state: str | None, last: int) -> None:
+    """List undelivered replies, newest first, of CHANNEL or of all.
+
+    dead: given up after all tries. failed: accepted by the platform and not delivered. ambiguous: perhaps sent twice.
+    held: waiting for the user to write again.
     """
-    with _opened(config, data) as (kept, alerts):
+    with _opened(options) as (stored, alerts):
         states = cast("Sequence[UndeliveredState]", [state] if state else ["dead", "failed"])
-        every = [fate for each in states for fate in kept.undelivered(each)]
-        heard = alerts()
-    for alert in heard:
-        click.echo(f"{_time(alert.at)}  channel {alert.channel}: {plain(alert.text, 500)}")
-    found = [fate for fate in every if not channel or fate.id.startswith(f"{channel}:")]
-    for fate in sorted(found, key=lambda fate: -fate.at)[:last]:
-        click.echo(_row(fate))
-    if not found:
-        click.echo("nothing was put aside")
+        undelivered = [status for each in states for status in stored.undelivered(each)]
+        current_alerts = alerts()
+    chosen = [status for status in undelivered if not channel or status.id.startswith(f"{channel}:")]
+    newest = sorted(chosen, key=lambda status: -status.at)[:last]
+    lines = [f"{_time(each.at)}  channel {each.channel}: {one_line(each.text, ALERT_WIDTH)}" for each in current_alerts]
+    lines += [_row(status) for status in newest] or ["nothing was put aside"]
+    value = {"alerts": [asdict(each) for each in current_alerts], "deliveries": [_as_json(each) for each in newest]}
+    print_result(options, value, lines)
 
 
-@deliveries.command()
+@deliveries.command(examples=["sayso deliveries show 'web:12ab#3'", "sayso deliveries show web:12ab"])
 @click.argument("delivery")
-@_config
-@_data
-def show(delivery: str, config: Path | None, data: Path) -> None:
-    """Show what became of DELIVERY (or of a conversation's last ones), and the words of a dead one."""
+@pass_options
+def show(options: Options, delivery: str) -> None:
+    """Show what became of DELIVERY, or of the last deliveries of a conversation, and the text of dead ones."""
     conversation, _, number = delivery.partition("#")
-    with _opened(config, data) as (kept, _):
-        fates, closed = kept.statuses(conversation)
-        dead = {fate.id: fate for fate in kept.undelivered("dead")}
-    dead = {name: fate for name, fate in dead.items() if name.startswith(f"{conversation}#")}
-    found = {**{fate.id: fate for fate in fates}, **dead}
-    rows = [fate for name, fate in found.items() if not number or name == delivery]
+    with _opened(options) as (stored, _):
+        latest, closed = stored.statuses(conversation)
+        dead = [status for status in stored.undelivered("dead") if status.id.startswith(f"{conversation}#")]
+    by_id = {status.id: status for status in (*latest, *dead)}  # a dead one also has its text
+    rows = [status for name, status in by_id.items() if not number or name == delivery]
     if not rows:
-        fail(f"nothing is kept of {delivery!r}: it is more than a week or 50 replies ago, or no delivery at all")
-    for fate in rows:
-        click.echo(_row(fate, SHOW_WIDTH))
+        fail(f"nothing is stored about {delivery!r}: it is more than a week or 50 replies ago, or no delivery at all")
+    lines = [_row(status, SHOW_WIDTH) for status in rows]
     if closed:
-        click.echo(f"the address takes nothing until its person writes again: {plain(closed, WIDTH)}")
+        lines.append(f"the address accepts nothing until its user writes again: {one_line(closed, WIDTH)}")
+    print_result(options, {"deliveries": [_as_json(status) for status in rows], "closed": closed}, lines)
 
 
-@deliveries.command()
+@deliveries.command(examples=["sayso deliveries retry 'web:12ab#3'"])
 @click.argument("delivery")
-@_config
-@_data
-def retry(delivery: str, config: Path | None, data: Path) -> None:
-    """Put a dead DELIVERY back at the end of its conversation's outbox, once."""
+@pass_options
+def retry(options: Options, delivery: str) -> None:
+    """Put a dead DELIVERY back at the end of its conversation's outbox. It works once for each delivery."""
     from sayso.workers.outbox import NotRepeatable
 
-    with _opened(config, data) as (kept, _):
+    with _opened(options) as (stored, _):
         try:
-            new = kept.retry(delivery)
+            new_id = stored.retry(delivery)
         except NotRepeatable as exc:
             fail(str(exc))
-    click.echo(f"{delivery} waits again, as {new}")
+    print_result(options, {"delivery": delivery, "new_id": new_id}, [f"{delivery} waits again, as {new_id}"])
 
 
 @contextmanager
-def _opened(config: Path | None, data: Path) -> Iterator[tuple[Deliveries, Callable[[], list[Alert]]]]:
-    """The deliveries, and what was last said of the channels."""
+def _opened(options: Options) -> Iterator[tuple[Deliveries, Callable[[], list[Alert]]]]:
+    """Yield the deliveries, and a function that returns the alerts of all channels."""
     from redis.exceptions import RedisError
 
     from sayso.config.wiring.bootstrap import open_alerts, open_deliveries
     from sayso.pending.redis.scripts import Halted
 
-    settings = load(config, data)
+    settings = load(options.config, options.data)
     with clear_errors():
-        kept, alerts = open_deliveries(settings, data), open_alerts(settings, data)
+        stored, alerts = open_deliveries(settings, options.data), open_alerts(settings, options.data)
     try:
-        yield kept, lambda: alerts.of(settings.channels)
+        yield stored, lambda: alerts.of(settings.channels)
     except Halted as exc:
         fail(str(exc))
     except RedisError as exc:
-        fail(f"Redis does not answer ({type(exc).__name__}): deliveries are kept there")
+        fail(f"Redis does not answer ({type(exc).__name__}): deliveries are stored there")
 
 
-def _row(fate: DeliveryStatus, width: int = WIDTH) -> str:
-    notes: list[Any] = [fate.reason, fate.text and f"“{fate.text}”", fate.asks and "(asked for a yes)"]
-    notes.append(fate.doubtful and "(may have arrived)")
-    if fate.state == "retried":
-        notes.append(f"as #{fate.receipt}")
-    words = "  ".join(plain(note, width) for note in notes if note)
-    return f"{_time(fate.at)}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
+def _as_json(status: DeliveryStatus) -> dict[str, Any]:
+    """Return a delivery without its stored entry, and with its text."""
+    fields = asdict(status)
+    del fields["entry"]
+    return {**fields, "text": status.text}
 
 
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _row(status: DeliveryStatus, width: int = WIDTH) -> str:
+    notes = [status.reason, f"“{status.text}”" if status.text else ""]
+    notes += ["(asked for a yes)" if status.asks else "", "(may have arrived)" if status.doubtful else ""]
+    notes += [f"as #{status.receipt}" if status.state == "retried" else ""]
+    text = "  ".join(one_line(note, width) for note in notes if note)
+    return f"{_time(status.at)}  {status.id:34}  {status.state:9}  {status.tries:2} tries  {text}".rstrip()
+
+
+def _time(unix: float) -> str:
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")

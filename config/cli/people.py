@@ -1,32 +1,17 @@
-"""People."""
+"""The `sayso people` commands: list, approve, block, forget, erase."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from sayso.agent.channel.long_texts import FOLDER as TEXTS
-from sayso.agent.channel.long_texts import TextFiles
-from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
-from sayso.channels.media import LocalMediaStore
-from sayso.channels.types import Conversation, Scope, owner_of
-from sayso.config.cli.output import clear_errors, fail, load, plain
-from sayso.config.settings.schema import Settings
-from sayso.config.wiring.access import rules_of
-from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_in
-from sayso.config.wiring.redis import find_redis
-from sayso.pending.audit.entry import EntrySigner
-from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import AuditLedger
-from sayso.pending.redis.client import connect
-from sayso.workers.alerts import RedisSharedCache
-from sayso.workers.erasure import ErasedPerson, Erasure
+from sayso.config.cli.options import Options, SaysoGroup, pass_options
+from sayso.config.cli.output import check_channel, clear_errors, fail, load, one_line, print_result
 
 if TYPE_CHECKING:
     from sayso.config.settings.schema import Settings
@@ -34,147 +19,149 @@ if TYPE_CHECKING:
     from sayso.workers.access.rules import AccessRules
     from sayso.workers.outbox import Outbox
 
-
-#: Characters of a name and of somebody's ids that `list` has room for.
+#: Characters of a name, and of a person's ids, in one line.
 WIDTH = 60
-
-
-_config = click.option("--config", type=click.Path(path_type=Path), help="The YAML file.")
-
-
-_data = click.option(
-    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
-    help="The folder of a running `sayso up`.",
-)  # fmt: skip
-
+#: What an erasure leaves, and for how long.
+REMAINS = (
+    "that actions took place, when and how they ended, without who and what: in the audit ledger, for ever",
+    "ids of their messages: 72 hours; digests of their ids: counters of conversations for 30 days, of used tokens for "
+    "2 days",
+    "what others in a group were answered or said about them: 30 days after the last message there",
+    "cached answers of models, where `agent.cache` is on: until their ttl",
+    "whether they may talk (`access`): until `sayso people forget {channel} {user}`; that they wait for it: 1 hour",
+    "files they sent that another person sent too: 7 days after those were sent",
+    "what the spool holds, where it is on: until Redis took it",
+    "what your own tools and code, logs, replicas, RDB files, backups and the platform store: see there",
+)
 
 _channel = click.argument("channel")
+_person = click.argument("person", metavar="CODE_OR_ID")
 
 
-_who = click.argument("who", metavar="CODE_OR_ID")
-
-
-@click.group()
+@click.group(cls=SaysoGroup, examples=["sayso people list desk", "sayso people approve desk BCDFGHJK"])
 def people() -> None:
-    """Who may talk to the bot on a channel with `access`, beside those that the YAML names."""
+    """Decide who may talk to the bot on a channel with `access`, beside the people named in the YAML."""
 
 
-@people.command("list")
+@people.command("list", examples=["sayso people list desk"])
 @_channel
-@_config
-@_data
-def list_(channel: str, config: Path | None, data: Path) -> None:
-    """List whom operators approved or blocked on CHANNEL, and strangers who wait, with their codes."""
-    with _opened(channel, config, data) as desk:
-        waiting, known = desk.book.waiting(channel), desk.book.people(channel)
-    for each in waiting:
-        click.echo(_row("waiting", each, each.code))
-    for person in known:
-        click.echo(_row(person.state, person))
-    if not (waiting or known):
-        click.echo("nobody was approved or blocked, and nobody waits")
+@pass_options
+def list_(options: Options, channel: str) -> None:
+    """List the people approved or blocked on CHANNEL, and the unknown people who wait, with their codes."""
+    with _opened(options, channel) as commands:
+        waiting, decided = commands.access_list.waiting(channel), commands.access_list.people(channel)
+    lines = [_row("waiting", each, each.code) for each in waiting] + [_row(each.state, each) for each in decided]
+    value = {"waiting": [asdict(each) for each in waiting], "people": [asdict(each) for each in decided]}
+    print_result(options, value, lines or ["nobody was approved or blocked, and nobody waits"])
 
 
-@people.command()
+@people.command(examples=["sayso people approve desk BCDFGHJK", "sayso people approve shop-wa +4915112345678"])
 @_channel
-@_who
-@_config
-@_data
-def approve(channel: str, who: str, config: Path | None, data: Path) -> None:
-    """Let somebody in on CHANNEL, by the CODE they were told or by ID. Who waited is told."""
-    with _opened(channel, config, data) as desk:
-        waited = desk.register.approve(channel, desk.name_of(who))
-        told = bool(waited and desk.tell(waited))
-    click.echo(f"{_named(waited, who)} may talk on {channel}{', and is told' if told else ''}")
-    for remark in desk.remarks(who, waited):
-        click.echo(f"({remark})")
+@_person
+@pass_options
+def approve(options: Options, channel: str, person: str) -> None:
+    """Let a person talk on CHANNEL, by the CODE the bot gave them or by their ID. People who waited are told."""
+    with _opened(options, channel) as commands:
+        waited = commands.register.approve(channel, commands.name_of(person))
+        is_told = bool(waited and commands.tell(waited))
+    remarks = list(commands.remarks(person, waited))
+    name = _name_of(waited, person)
+    lines = [f"{name} may talk on {channel}{', and is told' if is_told else ''}", *(f"({each})" for each in remarks)]
+    print_result(options, {"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
 
 
-@people.command()
+@people.command(examples=["sayso people block desk U0123ABCD"])
 @_channel
-@_who
-@_config
-@_data
-def block(channel: str, who: str, config: Path | None, data: Path) -> None:
-    """Keep somebody out on CHANNEL, by CODE or ID. They are never told."""
-    with _opened(channel, config, data) as desk:
-        desk.register.block(channel, desk.name_of(who))
-    click.echo(f"{plain(who, WIDTH)} is blocked on {channel}")
+@_person
+@pass_options
+def block(options: Options, channel: str, person: str) -> None:
+    """Ignore a person on CHANNEL, by CODE or ID. They are not told."""
+    with _opened(options, channel) as commands:
+        commands.register.block(channel, commands.name_of(person))
+    name = one_line(person, WIDTH)
+    print_result(options, {"person": name, "channel": channel}, [f"{name} is blocked on {channel}"])
 
 
-@people.command()
+@people.command(examples=["sayso people forget desk U0123ABCD"])
 @_channel
-@_who
-@_config
-@_data
-def forget(channel: str, who: str, config: Path | None, data: Path) -> None:
-    """Keep nothing of somebody on CHANNEL, by CODE or ID: neither approved nor blocked, and no code."""
-    with _opened(channel, config, data) as desk:
-        desk.register.forget(channel, desk.name_of(who))
-    click.echo(f"nothing is kept of {plain(who, WIDTH)} on {channel}")
+@_person
+@pass_options
+def forget(options: Options, channel: str, person: str) -> None:
+    """Delete what was decided about a person on CHANNEL, by CODE or ID: approval, block and code."""
+    with _opened(options, channel) as commands:
+        commands.register.forget(channel, commands.name_of(person))
+    name = one_line(person, WIDTH)
+    print_result(options, {"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"])
 
 
-@people.command()
+@people.command(examples=["sayso people erase desk U0123ABCD"])
 @_channel
 @click.argument("user")
-@_config
-@_data
-def erase(channel: str, user: str, config: Path | None, data: Path) -> None:
-    """Erase what is kept of USER, as /whoami names them, on CHANNEL: history, actions, files, memories and timers."""
+@pass_options
+def erase(options: Options, channel: str, user: str) -> None:
+    """Erase everything stored about USER on CHANNEL: history, actions, files, memories and timers.
+
+    USER is the id that /whoami prints.
+    """
     from redis.exceptions import RedisError
 
-    from sayso.config.settings.secrets import open_data
+    from sayso.config.settings.data_folder import open_data
+    from sayso.config.wiring.erasure import erase_person
     from sayso.workers.erasure import ErasureBusy
 
-    settings = load(config, data)
-    if channel not in settings.channels:
-        fail(f"no channel {channel!r}; known: {', '.join(settings.channels)}")
+    settings = load(options.config, options.data)
+    check_channel(settings, channel)
     with clear_errors():
         try:
-            erased = erase_person(settings, data, open_data(data), channel, user)
+            erased = erase_person(settings, options.data, open_data(options.data), channel, user)
         except ErasureBusy as exc:
             fail(str(exc))
         except RedisError as exc:
             fail(f"Redis does not answer ({type(exc).__name__}): nothing is certain to be erased: run it again")
-    click.echo(f"{plain(user, WIDTH)} is erased on {channel}:")
-    click.echo(f"  {erased.in_redis:,} entries of Redis: history, turns, replies, actions, timers")
-    click.echo(f"  {erased.audited:,} bodies of the audit ledger; the chain still verifies")
-    click.echo(f"  {erased.texts:,} long texts, {erased.media:,} files, {erased.memories:,} notes and memories")
-    if not erased.rewritten:
-        fail("Redis did not finish rewriting its append-only file, which still holds what is gone: run BGREWRITEAOF")
-    click.echo("Redis has rewritten its append-only file. What remains, and until when:")
-    for line in REMAINS:
-        click.echo(f"  {line}".format(channel=channel, user=plain(user, WIDTH)))
+    name = one_line(user, WIDTH)
+    lines = [
+        f"{name} is erased on {channel}:",
+        f"  {erased.redis_entries:,} entries of Redis: history, turns, replies, actions, timers",
+        f"  {erased.audit_bodies:,} bodies of the audit ledger; the chain still verifies",
+        f"  {erased.texts:,} long texts, {erased.media:,} files, {erased.memories:,} notes and memories",
+    ]
+    remains = [line.format(channel=channel, user=name) for line in REMAINS]
+    if erased.is_rewritten:
+        lines.append("Redis has rewritten its append-only file. What remains, and until when:")
+        lines += [f"  {line}" for line in remains]
+    print_result(options, {"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
+    if not erased.is_rewritten:
+        fail("Redis did not finish rewriting its append-only file, which still holds what was erased: run BGREWRITEAOF")
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
-    """What an operator works with on one channel."""
+class _PeopleCommands:
+    """What the commands need on one channel. Lives as long as one command."""
 
     rules: AccessRules
-    book: AccessList
+    access_list: AccessList
     register: Register
     outbox: Outbox
 
-    def remarks(self, who: str, waited: Waiting | None) -> Iterator[str]:
-        """Why letting somebody in changes nothing."""
-        ids = waited.ids if waited else (self.name_of(who),)
+    def remarks(self, person: str, waited: Waiting | None) -> Iterator[str]:
+        """Yield why an approval has no effect."""
+        ids = waited.ids if waited else (self.name_of(person),)
         if not self.rules.block.isdisjoint(ids):
-            yield "but stays out for as long as `block` of the configuration names them"
+            yield "but they stay out while `block` in the configuration names them"
         elif self.rules.allow is None and not self.rules.pairing:
-            yield "everybody may: its `access` has neither allow nor pairing"
+            yield "everybody may talk there: its `access` has neither allow nor pairing"
 
-    def name_of(self, who: str) -> str:
-        """An id as the channel spells it; a code stays one."""
+    def name_of(self, person: str) -> str:
+        """Return a code as it is, and an id as the channel spells it. Raises click.UsageError for neither."""
         from sayso.workers.access.people import looks_like_a_code
 
-        name = who if looks_like_a_code(who) else self.rules.spelled(who)
+        name = person if looks_like_a_code(person) else self.rules.spelled(person)
         if not name:
-            fail("give a code or an id, as `sayso people list` shows them")
+            raise click.UsageError("give a code or an id, as `sayso people list` prints them")
         return name
 
     def tell(self, waited: Waiting) -> bool:
-        """Say that they are let in, once for their code. Returns whether it will be said."""
+        """Send an approved person the good news, once for their code. Return whether it will be sent."""
         from sayso.channels.i18n.texts import texts_for
         from sayso.channels.types import Delivery, Reply
 
@@ -183,125 +170,48 @@ class _Desk:
 
 
 @contextmanager
-def _opened(channel: str, config: Path | None, data: Path) -> Iterator[_Desk]:
+def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     from redis.exceptions import RedisError
 
+    from sayso.config.wiring.access import rules_of
     from sayso.config.wiring.bootstrap import open_people
     from sayso.pending.redis.scripts import Halted
     from sayso.workers.access.people import Register, TooManyPeople, UnknownPerson
 
-    settings = load(config, data)
-    _check(settings, channel)
+    settings = load(options.config, options.data)
+    _check_access(settings, channel)
     with clear_errors():
-        book, outbox = open_people(settings, data)
+        access_list, outbox = open_people(settings, options.data)
     try:
-        yield _Desk(rules_of(settings.channels[channel]), book, Register(book), outbox)
+        yield _PeopleCommands(rules_of(settings.channels[channel]), access_list, Register(access_list), outbox)
     except (Halted, UnknownPerson, TooManyPeople) as exc:
-        fail(plain(str(exc), 300))
+        fail(one_line(str(exc), 300))
     except RedisError as exc:
-        fail(f"Redis does not answer ({type(exc).__name__}): people are kept there")
+        fail(f"Redis does not answer ({type(exc).__name__}): people are stored there")
 
 
-def _check(settings: Settings, channel: str) -> None:
-    """Whether anybody is asked who may talk there."""
-    if channel not in settings.channels:
-        fail(f"no channel {channel!r}; known: {', '.join(settings.channels)}")
+def _check_access(settings: Settings, channel: str) -> None:
+    """Exit unless the channel decides who may talk there."""
+    check_channel(settings, channel)
     if settings.channels[channel].access is None:
         fail(f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}")
 
 
-def _named(waited: Waiting | None, who: str) -> str:
-    name = f"{waited.name} ({waited.ids[0]})" if waited and waited.name else waited.ids[0] if waited else who
-    return plain(name, WIDTH)
+def _name_of(waited: Waiting | None, person: str) -> str:
+    if waited is None:
+        return one_line(person, WIDTH)
+    return one_line(f"{waited.name} ({waited.ids[0]})" if waited.name else waited.ids[0], WIDTH)
 
 
-def _row(state: str, who: ListedPerson | Waiting, code: str = "") -> str:
-    words = plain(f"{who.name}  {' '.join(who.ids)}" if who.name else " ".join(who.ids), 2 * WIDTH)
-    return f"{state:8}  {code:8}  {_age(time.time() - who.at):>5}  {words}"
+def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:
+    ids = " ".join(person.ids)
+    name = one_line(f"{person.name}  {ids}" if person.name else ids, 2 * WIDTH)
+    return f"{state:8}  {code:8}  {_age(time.time() - person.at):>5}  {name}"
 
 
 def _age(seconds: float) -> str:
-    """How long ago, in the largest unit of which there are two."""
+    """Return an age in the largest unit of which it has at least two."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
-
-
-#: What stays, and until when, for whoever asked for the erasure.
-REMAINS = (
-    "that actions took place, when and how they ended, without who and what: in the audit ledger, for ever",
-    "ids of their messages: 72 hours; digests of their ids: counters in lanes for 30 days, of spent tokens for 2 days",
-    "what others of a group were answered or said of them: 30 days after the last message there",
-    "cached answers of models, where `agent.cache` is on: until their ttl",
-    "whether they may talk (`access`): until `sayso people forget {channel} {user}`; that they wait for it: 1 hour",
-    "files they sent that another person sent too: 7 days after those were sent",
-    "what the spool holds, where it is on: until Redis took it",
-    "what your own tools and code, logs, replicas, RDB files, backups and the platform keep: see there",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """How much was erased of a person, and whether Redis rewrote its append-only file in time."""
-
-    in_redis: int
-    audited: int
-    texts: int
-    memories: int
-    media: int
-    rewritten: bool
-
-
-def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, user: str) -> Erased:
-    """Erase a person. Raises ErasureBusy, LedgerUnusable and redis.RedisError; exits where a disk refuses."""
-    url = find_redis(settings, data)
-    client = connect(url)
-    erasure = Erasure(client, settings.key_prefix)
-    names = _names_of(settings, channel, user, RedisSharedCache(client, prefix=settings.key_prefix))
-    scopes = frozenset(_scope_of(name) for name in names)
-    in_redis = erasure.erase(ErasedPerson(channel, scopes, frozenset(Conversation(channel, name).id for name in names)))
-    ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
-    at = round(time.time() * 1000)
-    audited = sum(ledger.erase(name, at=at) for name in names) if ledger.path.exists() else 0
-    media = LocalMediaStore(data / "media", keys=keys, public_url="")
-    with _disk(data):
-        files = sum(media.erase(owner_of(channel, name)) for name in names)
-    texts, memories = erase_texts(data, names), erase_memories(data, names, channel)
-    return Erased(in_redis, audited, texts, memories, files, erasure.rewrite_file())
-
-
-def erase_texts(data: Path, users: Iterable[str]) -> int:
-    """Remove long texts of a person who is known by these ids. Returns how many."""
-    with _disk(data / TEXTS):
-        return sum(TextFiles(data / TEXTS).erase(_scope_of(user)) for user in users)
-
-
-def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
-    """Remove facts, notes and relationships of a person, of one channel where it is named. Returns how many."""
-    owners = tuple(f":{_scope_of(user)}" for user in users)
-    begins = f"{channel}:" if channel else ""
-
-    def is_theirs(scope: str) -> bool:
-        return scope.endswith(owners) and scope.startswith(begins)
-
-    with _disk(data):
-        return knowledge_in(data).erase(is_theirs) + SQLiteTripleStore(data / RELATIONSHIPS).erase(is_theirs)
-
-
-def _names_of(settings: Settings, channel: str, user: str, notes: RedisSharedCache) -> tuple[str, ...]:
-    """The ids that turns of a person carry: on WhatsApp with and without `whatsapp:`, and the one noted of a number."""
-    return settings.channels[channel].user_ids(channel, user, notes.get)
-
-
-def _scope_of(user: str) -> str:
-    return Scope(user, Conversation("", "")).id
-
-
-@contextmanager
-def _disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, TripleStoreError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else exc
-        fail(f"{folder}: {reason}: run it again as who may write there")

@@ -3,71 +3,68 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.output import clear_errors, load
+from sayso.config.cli.options import FINDING, Options, SaysoGroup, pass_options
+from sayso.config.cli.output import clear_errors, load, print_result
 
-if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+if TYPE_CHECKING:
     from redis import Redis
 
     from sayso.config.settings.schema import Settings
     from sayso.workers.redis.resume import Resumed
 
-_config = click.option(
-    "--config",
-    "config",
-    type=click.Path(path_type=Path),
-    help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]",
-)
-_data = click.option(
-    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
-    help="The data folder: of a running `sayso up`, and where it is noted what Redis had done.",
-)  # fmt: skip
 
-
-@click.group()
+@click.group(cls=SaysoGroup, examples=["sayso redis status", "sayso redis resume"])
 def redis() -> None:
-    """Whether Redis still knows what it had acknowledged, and going on where it does not."""
+    """See whether Redis lost acknowledged writes, and continue after it did."""
 
 
-@redis.command()
-@_config
-@_data
-def status(config: Path | None, data: Path) -> None:
-    """Say whether Redis is halted, and what it has forgotten. Ends with 1 when it is."""
+@redis.command(examples=["sayso redis status", "sayso redis status --json"])
+@pass_options
+def status(options: Options) -> None:
+    """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
     from sayso.workers.redis.resume import halt_of
 
     with clear_errors():
-        settings = load(config, data)
-        halt = halt_of(_open(settings, data), prefix=settings.key_prefix)
-    click.echo(f"redis: {f'halted: {halt}' if halt else 'whole'}")
+        settings = load(options.config, options.data)
+        halt = halt_of(_opened(settings, options.data), prefix=settings.key_prefix)
+    lines = [f"redis: {f'halted: {halt}' if halt else 'whole'}"]
     if halt:
-        click.echo(
-            "`sayso redis resume` goes on without what is missing: docs/how-to/outages.md says what becomes of it"
+        lines.append(
+            "`sayso redis resume` continues without what is missing: docs/how-to/outages.md says what that means"
         )
-    sys.exit(1 if halt else 0)
+    print_result(options, {"redis": str(halt) if halt else None}, lines)
+    sys.exit(FINDING if halt else 0)
 
 
-@redis.command()
-@_config
-@_data
-def resume(config: Path | None, data: Path) -> None:
-    """Go on with a Redis that has forgotten something: no number is given out twice. May be killed and run again."""
-    from sayso.workers.redis.resume import resume as go_on
+@redis.command(examples=["sayso redis resume"])
+@pass_options
+def resume(options: Options) -> None:
+    """Continue with a Redis that lost writes, without using any number twice.
 
-    settings = load(config, data)
+    It may be killed and run again.
+    """
+    from sayso.workers.redis.resume import resume as resume_server
+
+    settings = load(options.config, options.data)
     with clear_errors():
-        done = go_on(_open(settings, data), prefix=settings.key_prefix)
-    click.echo(f"redis: {_told(done) if done else 'not halted'}")
+        result = resume_server(_opened(settings, options.data), prefix=settings.key_prefix)
+    print_result(
+        options,
+        {"redis": asdict(result) if result else None},
+        [f"redis: {_summary(result) if result else 'not halted'}"],
+    )
 
 
-def _open(settings: Settings, data: Path) -> Redis:
-    """Return a client of the Redis, after comparing it with what the data folder remembers of it.
+def _opened(settings: Settings, data: Path) -> Redis:
+    """Return a client of the Redis, compared with the watermark noted on this machine.
 
-    After a restart of everything no other process may have compared it yet. Raises what `clear_errors` catches.
+    After a restart of all processes no other may have compared it. Raises what `clear_errors` handles.
     """
     from sayso.config.wiring.redis import find_redis, guard_against_loss
     from sayso.pending.redis.client import connect
@@ -78,9 +75,8 @@ def _open(settings: Settings, data: Path) -> Redis:
     return client
 
 
-def _told(done: Resumed) -> str:
+def _summary(result: Resumed) -> str:
     return (
-        f"goes on; {done.halt}. {done.conversations:,} conversations have new numbers, {done.replies:,} waiting "
-        f"replies go out marked as perhaps repeated, {done.actions:,} open questions are closed: whether they ran is "
-        "not known"
+        f"goes on; {result.halt}. {result.conversations:,} conversations have new numbers, {result.replies:,} waiting "
+        f"replies go out marked as perhaps repeated, {result.actions:,} open questions are closed; they may have run"
     )

@@ -1,15 +1,13 @@
-"""Embedded Redis: a Redis of our own below one data folder, for a laptop and for small installations."""
+"""The Redis that `sayso up` runs on a data folder, for a laptop and for small installations."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import fcntl
-import hashlib
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -22,15 +20,14 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.media import make_private, make_tree_private
+from sayso.config.settings.data_folder import socket_path
 
-#: A Unix socket's path may have about this many bytes.
-MAX_SOCKET_PATH = 100
-#: Seconds to wait for the server to answer, and for it to stop.
+#: How long to wait for the server to answer, and for it to stop, in seconds.
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 
 _PR_SET_PDEATHSIG = 1
-#: Loaded here, because between fork and exec a child should do next to nothing.
+#: Loaded on import, because a child should do as little as possible between fork and exec.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -40,7 +37,7 @@ class EmbeddedRedisError(Exception):
 
 @dataclass(slots=True)
 class EmbeddedRedis:
-    """Lives from `start` to `stop`; dies with its parent. One per data folder, held by a lock."""
+    """A server that runs from `start` to `stop`, and dies with its parent. A lock allows one per data folder."""
 
     data: Path
     _process: subprocess.Popen[bytes] | None = None
@@ -48,21 +45,21 @@ class EmbeddedRedis:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """The folder of its files."""
         return self.data / "redis"
 
     @property
     def url(self) -> str:
-        """The URL to connect to."""
+        """The URL to connect to. Raises ConfigError where its socket's folder belongs to another user."""
         return f"unix://{socket_path(self.data)}"
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """The process id while it runs."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Take the folder and start the server. Raises EmbeddedRedisError."""
+        """Lock the folder and start the server. Raises EmbeddedRedisError, and ConfigError like `url`."""
         try:
             make_tree_private(self.data)
             make_private(self.folder)
@@ -79,7 +76,7 @@ class EmbeddedRedis:
             raise
 
     def restart(self) -> None:
-        """Start the server on the folder already taken. Call it from the thread that lives as long as the parent."""
+        """Start the server on the locked folder. Call it in the main thread: the server dies with its thread."""
         command = [server_binary(), *_settings(self.folder, socket_path(self.data))]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own command line
@@ -93,16 +90,16 @@ class EmbeddedRedis:
             raise
 
     def prepare(self) -> None:
-        """What the new process does before it becomes the server: it dies with its parent and its files are private."""
+        """Run in the new process before it becomes the server: it dies with its parent, and its files are private."""
         os.umask(0o077)
         die_with_parent()
 
     def is_alive(self) -> bool:
-        """Whether the server's process runs."""
+        """Return whether the server's process runs."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """Stop the server and give the folder back."""
+        """Stop the server and unlock the folder."""
         self._stop_server()
         if self._lock is not None:
             self._lock.close()
@@ -144,38 +141,8 @@ class EmbeddedRedis:
         raise EmbeddedRedisError(f"Redis did not start on {self.folder}: see {self.folder / 'server.log'}")
 
 
-def socket_path(data: Path) -> Path:
-    """Where the server of a data folder listens: in the folder, or in /tmp when that path is too long."""
-    path = data.resolve() / "redis" / "redis.sock"
-    if len(str(path).encode()) <= MAX_SOCKET_PATH:
-        return path
-    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    return _private_folder(Path(f"/tmp/sayso-{os.getuid()}-{name}")) / "redis.sock"  # noqa: S108  # made private
-
-
-def _private_folder(folder: Path) -> Path:
-    """A folder nobody else could have put there for us: in /tmp anybody may make any name."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        raise EmbeddedRedisError(f"{folder} belongs to somebody else: remove it, or use a shorter path with --data")
-    return folder
-
-
-def running_url(data: Path) -> str | None:
-    """The URL of the server that a `sayso up` runs on this data folder, None when there is none."""
-    if not socket_path(data).exists():
-        return None
-    url = f"unix://{socket_path(data)}"
-    try:
-        Redis.from_url(url, socket_connect_timeout=1).ping()
-    except RedisError:
-        return None
-    return url
-
-
 def server_binary() -> str:
-    """A Redis or Valkey server: of this machine if there is one, else the one bundled. Raises EmbeddedRedisError."""
+    """Return the path of this machine's Redis or Valkey server, else of the bundled one. Raises EmbeddedRedisError."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
@@ -190,18 +157,18 @@ def server_binary() -> str:
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """In a child, before exec: have Linux end it when its parent dies, even by kill -9."""
+    """Make Linux signal this process when its parent dies, even after kill -9. Call it in a child, before exec."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
-#: From how many bytes on the file is rewritten whenever it has doubled. Redis's own 64 MB take two seconds to read, and
-#: so does each restart.
+#: The append-only file is rewritten whenever it has doubled, from this size on. Reading Redis's default of 64 MB takes
+#: two seconds, and would so delay each restart.
 REWRITE_SIZE = "8mb"
 
 
 def _settings(folder: Path, socket: Path) -> list[str]:
-    """Durable before fast: `everysec` loses acknowledged writes even when only Redis is killed."""
+    """Return the server's command line. `appendfsync everysec` would lose acknowledged writes when Redis is killed."""
     settings = {
         "port": "0",
         "unixsocket": str(socket),
@@ -218,7 +185,7 @@ def _settings(folder: Path, socket: Path) -> list[str]:
 
 
 def _stop_orphan(url: str) -> None:
-    """We hold the lock, so a server that still listens here has lost its parent. Raises EmbeddedRedisError."""
+    """Stop a server that still listens although we hold the lock: it has lost its parent. Raises EmbeddedRedisError."""
     client = Redis.from_url(url, socket_connect_timeout=1, socket_timeout=STOP_SECONDS)
     pid = _pid_of(client)
     if pid is None:
@@ -230,7 +197,7 @@ def _stop_orphan(url: str) -> None:
 
 
 def _pid_of(client: Redis) -> int | None:
-    """The process behind a socket; None when nobody listens, which is the normal case."""
+    """Return the process id of the server at a socket, None when no server listens, which is the normal case."""
     try:
         return int(client.info("server")["process_id"])
     except RedisConnectionError as exc:

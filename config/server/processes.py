@@ -1,4 +1,4 @@
-"""Worker processes and the WSGI server."""
+"""Processes on this machine: listen on an address, fork processes and replace dead ones, note which bots run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,30 @@ from types import FrameType
 from sayso.config.server.embedded_redis import die_with_parent
 from sayso.config.settings.loader import ConfigError, default_config, given_config
 
-#: Addresses that mean "all", and where this machine reaches them.
-_ALL = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}  # noqa: S104  # a comparison
+log = logging.getLogger(__name__)
 
-
-#: Connections that wait to be accepted at most.
+#: Addresses that mean all interfaces, and the address at which this machine reaches them.
+_ALL_INTERFACES = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}  # noqa: S104  # a key
+#: The most connections that wait to be accepted.
 BACKLOG = 1024
+#: A process that dies within this time of its fork died quickly, in seconds. Its successor waits, longer each time.
+QUICK_SECONDS = 1.0
+#: The longest pause before a successor starts, in seconds.
+MAX_PAUSE_SECONDS = 5.0
+#: The signals that the parent of forked processes handles.
+_HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+#: The name of the note about a running bot in its state folder, and the version of its format.
+FILE, SCHEMA = "running.json", 1
 
 
 class AddressUnusable(Exception):
-    """Raised when nothing can listen there. The message names the cure."""
+    """Raised when no server can listen on an address. The message names the cure."""
 
 
 def local_url(host: str, port: int) -> str:
-    """Where the web answers on this machine."""
-    near = _ALL.get(host, host)
-    return f"http://{f'[{near}]' if ':' in near else near}:{port}"
+    """Return the URL at which this machine reaches a server that listens on a host and port."""
+    address = _ALL_INTERFACES.get(host, host)
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
 
 
 def check_free(host: str, port: int) -> None:
@@ -43,7 +51,7 @@ def check_free(host: str, port: int) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; processes that are forked later share it. Raises AddressUnusable."""
+    """Return a listening socket. Processes that are forked later share it. Raises AddressUnusable."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -64,25 +72,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-log = logging.getLogger(__name__)
-
-
-#: One that dies within so many seconds of its fork died quickly; its successor waits, longer each time.
-QUICK_SECONDS = 1.0
-
-
-#: The longest wait, in seconds.
-MAX_PAUSE_SECONDS = 5.0
-
-
-_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-
-
 def prefork(count: int) -> None:
-    """Return in each of `count` forked processes. The parent stays here until a signal ends it and them.
+    """Fork `count` processes and return in each of them. The parent replaces dead ones until a signal ends it and them.
 
     Call it before there are threads or connections. The parent raises SystemExit: with 0 after SIGTERM or SIGINT, else
-    with the code of the first process that gave up by itself.
+    with the exit code of the first process that gave up by itself.
     """
     parent = _Parent(count)
     if not parent.is_child:
@@ -90,86 +84,86 @@ def prefork(count: int) -> None:
 
 
 class _Parent:
-    """The parent, until it is over; or, with `is_child`, one that was forked off."""
+    """The parent of forked processes. The constructor returns in each child (`is_child`), and after the last end."""
 
     def __init__(self, count: int) -> None:
         self.is_child, self.code = False, 0
         self._count = count
-        self._children: dict[int, float] = {}
-        self._quick = 0
-        self._stopping = False
-        gc.freeze()  # a collection would touch, and so copy, what is shared
-        self._reads, self._writes = os.pipe()
-        for end in (self._reads, self._writes):
+        self._started_at: dict[int, float] = {}
+        self._quick_deaths = 0
+        self._is_stopping = False
+        gc.freeze()  # a collection would touch, and so copy, the memory that processes share
+        self._read_end, self._write_end = os.pipe()
+        for end in (self._read_end, self._write_end):
             os.set_blocking(end, False)
-        for number in _HEARD:
-            signal.signal(number, _note)
-        signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
-        self._keep()
+        for number in _HANDLED_SIGNALS:
+            signal.signal(number, _ignore)  # its number is read from the pipe
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._supervise()
 
-    def _keep(self) -> None:
-        while self._children or not self._stopping:
-            while len(self._children) < self._count and not self._stopping:
+    def _supervise(self) -> None:
+        while self._started_at or not self._is_stopping:
+            while len(self._started_at) < self._count and not self._is_stopping:
                 self._fork()
                 if self.is_child:
                     return
-            self._heed(self._listen(None))
+            self._handle(self._wait_for_signals(None))
 
     def _fork(self) -> None:
         parent = os.getpid()
-        with _deaf():
+        with _signals_blocked():
             pid = os.fork()
             if pid:
-                self._children[pid] = time.monotonic()
+                self._started_at[pid] = time.monotonic()
                 return
             self.is_child = True
             signal.set_wakeup_fd(-1)
-            for number in _HEARD:
+            for number in _HANDLED_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
-            for end in (self._reads, self._writes):
+            for end in (self._read_end, self._write_end):
                 os.close(end)
-            os.setpgid(0, 0)  # Ctrl-C reaches it through its parent only
+            os.setpgid(0, 0)  # Ctrl-C reaches it only through its parent
             die_with_parent()
             if os.getppid() != parent:
                 os._exit(0)
 
-    def _listen(self, seconds: float | None) -> bytes:
-        """The signals that came, waiting for so long."""
-        select.select([self._reads], [], [], seconds)
+    def _wait_for_signals(self, seconds: float | None) -> bytes:
+        """Return the numbers of the signals that came, after waiting at most this long."""
+        select.select([self._read_end], [], [], seconds)
         try:
-            return os.read(self._reads, 512)
+            return os.read(self._read_end, 512)
         except BlockingIOError:
             return b""
 
-    def _heed(self, heard: bytes) -> None:
-        for number in heard:
+    def _handle(self, signals: bytes) -> None:
+        for number in signals:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._stop()
-        for pid, status in _ended():
-            self._lost(pid, os.waitstatus_to_exitcode(status))
+        for pid, status in _ended_children():
+            self._note_end(pid, os.waitstatus_to_exitcode(status))
 
     def _stop(self) -> None:
-        """Tell all to stop; told again, they do it at once."""
-        self._stopping = True
-        for pid in self._children:
+        """Send SIGTERM to all children. A second one makes them stop at once."""
+        self._is_stopping = True
+        for pid in self._started_at:
             os.kill(pid, signal.SIGTERM)
 
-    def _lost(self, pid: int, code: int) -> None:
-        lived = time.monotonic() - self._children.pop(pid)
-        if self._stopping:
+    def _note_end(self, pid: int, code: int) -> None:
+        lived = time.monotonic() - self._started_at.pop(pid)
+        if self._is_stopping:
             return
         if code > 0:
             self.code = code
             self._stop()
             return
         log.warning("prefork.died", extra={"pid": pid, "code": code, "seconds": round(lived, 1)})
-        self._quick = self._quick + 1 if lived < QUICK_SECONDS else 0
-        if self._quick > 1:
-            self._heed(self._listen(min(MAX_PAUSE_SECONDS, 0.1 * 2**self._quick)))
+        self._quick_deaths = self._quick_deaths + 1 if lived < QUICK_SECONDS else 0
+        if self._quick_deaths > 1:
+            self._handle(self._wait_for_signals(min(MAX_PAUSE_SECONDS, 0.1 * 2**self._quick_deaths)))
 
 
-def _ended() -> Iterator[tuple[int, int]]:
-    """Children that ended and were not waited for, and how."""
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """Yield process id and wait status of each child that ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -181,29 +175,22 @@ def _ended() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Signals wait meanwhile: one that meets a child with its parent's handlers would be lost."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+def _signals_blocked() -> Iterator[None]:
+    """Delay signals: one that reaches a new child while it has its parent's handlers would be lost."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
 
 
-def _note(_: int, __: FrameType | None) -> None:
-    """What came is read from the pipe."""
-
-
-#: The note's name in a bot's own folder, and the version of what it holds.
-FILE = "running.json"
-
-
-SCHEMA = 1
+def _ignore(_: int, __: FrameType | None) -> None:
+    """Do nothing: Python writes the signal's number to the wakeup pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A bot that runs: its file, its web's address on this machine, and its supervisor's process id."""
+    """A running bot: its configuration file, the URL of its web on this machine, and its supervisor's process id."""
 
     config: Path
     url: str
@@ -211,7 +198,7 @@ class Running:
 
 
 def leave_note(folder: Path, running: Running) -> None:
-    """Note in a bot's state folder that it runs."""
+    """Write the note of a running bot to its state folder."""
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f"{FILE}.{running.pid}"
     draft.write_text(json.dumps({"schema": SCHEMA, **asdict(running), "config": str(running.config)}))
@@ -227,12 +214,13 @@ def take_note_back(folder: Path) -> None:
 
 def running_bots(data: Path) -> list[Running]:
     """Return the bots that `sayso up` or `sayso demo` runs on a data folder now."""
-    return list(_alive(data))
+    notes = map(_read, sorted(data.glob(f"bots/*/{FILE}")))
+    return [note for note in notes if note and _is_alive(note.pid)]
 
 
 def find_config(config: Path | None, data: Path) -> Path:
-    """Return the file of the bot that an operator means: as given, by SAYSO_CONFIG, of the bot that runs on this data
-    folder, or ./sayso.yaml. Raises ConfigError where several run, and where there is none.
+    """Return the configuration that an operator means: as given, by SAYSO_CONFIG, of the bot that runs on the data
+    folder, or ./sayso.yaml. Raises ConfigError where several bots run, and where there is no file.
     """
     given = config or given_config()
     bots = {bot.config.resolve(): bot for bot in running_bots(data)}
@@ -247,21 +235,14 @@ def find_config(config: Path | None, data: Path) -> Path:
 
 
 def url_of(config: Path, data: Path) -> str:
-    """Return the address at which the running bot of a file answers on this machine; "" where it does not run."""
+    """Return the URL of the running bot of a file on this machine, "" where it does not run."""
     return next((bot.url for bot in running_bots(data) if bot.config.resolve() == config.resolve()), "")
-
-
-def _alive(data: Path) -> Iterator[Running]:
-    for file in sorted(data.glob(f"bots/*/{FILE}")):
-        note = _read(file)
-        if note and _is_alive(note.pid):
-            yield note
 
 
 def _read(file: Path) -> Running | None:
     try:
-        found = json.loads(file.read_text())
-        return Running(Path(found["config"]), str(found["url"]), int(found["pid"]))
+        note = json.loads(file.read_text())
+        return Running(Path(note["config"]), str(note["url"]), int(note["pid"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -269,7 +250,7 @@ def _read(file: Path) -> Running | None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except PermissionError:  # somebody else's process is one
+    except PermissionError:  # a process of another user
         return True
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Up: everything on one machine: Redis, web and workers, started together, kept alive, stopped together."""
+"""`sayso up`: start Redis, web and workers on one machine together, keep them alive, stop them together."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from typing import IO
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
 from sayso.config.server.processes import Running, check_free, leave_note, local_url, take_note_back
-from sayso.config.settings.loader import check_consoles
+from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 
-#: Seconds until the web must answer and the workers must be registered.
+#: How long the web may take to answer, and the workers to register, in seconds.
 READY_SECONDS = 60.0
-#: Seconds a child may take to finish what it is doing before it is killed.
+#: How long a child may finish what it is doing before it is killed, in seconds.
 GRACE_SECONDS = 25.0
-#: A part that dies within so many seconds of its start failed quickly. The pause before its next start doubles with
-#: each quick failure, up to `MAX_PAUSE_SECONDS`, for as long as it takes: a full disk may be emptied tomorrow.
+#: A part that dies within this time of its start failed quickly. The pause before its next start doubles with each
+#: quick failure, up to `MAX_PAUSE_SECONDS`. There is no last try: a full disk may be emptied tomorrow.
 QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 8.0
-#: Seconds between two looks at the parts.
+#: How often the parts are checked, in seconds.
 WATCH_SECONDS = 0.5
 
 
@@ -43,7 +43,7 @@ class UpError(Exception):
 
 @dataclass(slots=True)
 class Child:
-    """One process: its name, its command, and the process while it runs. It prints where we do, or into `log`."""
+    """One child process: its name, its command, and the process while it runs. It prints to our stderr, or to `log`."""
 
     name: str
     command: list[str]
@@ -52,7 +52,7 @@ class Child:
     log: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process. It dies with us, even by kill -9, and Ctrl-C reaches it only through us."""
+        """Start the process. It dies with us, even after kill -9, and Ctrl-C reaches it only through us."""
         self.process = subprocess.Popen(  # noqa: S603  # our own command line
             self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             start_new_session=True,
@@ -60,11 +60,11 @@ class Child:
         )  # fmt: skip
 
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def stop(self, *, seconds: float = GRACE_SECONDS) -> None:
-        """Ask the process to finish, then end it."""
+        """Send SIGTERM, and kill the process where it does not end in time."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.terminate()
@@ -76,8 +76,8 @@ class Child:
 
 
 @dataclass(slots=True)
-class KeptProcess:
-    """One part kept alive: started again at once, and after growing pauses while it fails quickly."""
+class SupervisedPart:
+    """A part that is started again when it dies: at once, and after growing pauses while it fails quickly."""
 
     name: str
     is_alive: Callable[[], bool]
@@ -86,8 +86,8 @@ class KeptProcess:
     _failures: int = 0
     _due: float | None = None
 
-    def tend(self, now: float) -> None:
-        """Look after the part: start it again when it died and its pause is over."""
+    def check(self, now: float) -> None:
+        """Start the part again when it died and its pause is over."""
         if self.is_alive():
             return
         if self._due is None:
@@ -104,13 +104,13 @@ class KeptProcess:
     def _try_start(self) -> None:
         try:
             self.start()
-        except (EmbeddedRedisError, OSError) as exc:
+        except (EmbeddedRedisError, ConfigError, OSError) as exc:
             log.error("up.start_failed", extra={"part": self.name, "reason": exc})
 
 
 @dataclass(slots=True)
 class Up:
-    """The supervisor of one machine. Its thread is the main one: children die with the thread that made them."""
+    """The supervisor of one machine. It runs in the main thread: children die with the thread that started them."""
 
     settings: Settings
     config: Path
@@ -121,17 +121,17 @@ class Up:
     say: Callable[[str], None] = print
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)
-    _kept: list[KeptProcess] = field(default_factory=list)
+    _parts: list[SupervisedPart] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def local_url(self) -> str:
-        """Where the web answers on this machine."""
+        """The URL of the web on this machine."""
         return local_url(self.host, self.port)
 
     @property
     def public_url(self) -> str:
-        """Where platforms reach the web."""
+        """The URL at which platforms reach the web."""
         return self.settings.public_url or os.environ.get("SAYSO_PUBLIC_URL") or self.local_url
 
     def run(self) -> None:
@@ -148,17 +148,17 @@ class Up:
             self._start_children(redis_url)
             self._await_ready()
             if not self._stopping.is_set():
-                leave_note(self._folder, Running(self.config.resolve(), self.local_url, os.getpid()))
+                leave_note(self._state_folder, Running(self.config.resolve(), self.local_url, os.getpid()))
                 self._announce()
             while not self._stopping.wait(WATCH_SECONDS):
-                for part in self._kept:
-                    part.tend(time.monotonic())
+                for part in self._parts:
+                    part.check(time.monotonic())
         finally:
-            take_note_back(self._folder)
+            take_note_back(self._state_folder)
             self._stop()
 
     @property
-    def _folder(self) -> Path:
+    def _state_folder(self) -> Path:
         return self.settings.state_folder(self.data)
 
     def _on_signal(self, _: int, __: FrameType | None) -> None:
@@ -170,7 +170,7 @@ class Up:
             return url
         self._redis = EmbeddedRedis(self.data)
         self._redis.start()
-        self._kept = [KeptProcess("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
+        self._parts = [SupervisedPart("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
         return self._redis.url
 
     def _start_children(self, redis_url: str) -> None:
@@ -182,7 +182,7 @@ class Up:
             "SAYSO_DATA": str(self.data.resolve()),
             "SAYSO_PUBLIC_URL": self.public_url,
         }
-        # -P: an agent.py or a config folder where the user stands must not be taken for ours.
+        # -P: a sayso.py or a sayso folder in the user's current folder must not be imported in place of ours.
         sayso = [sys.executable, "-P", "-m", "sayso"]
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
@@ -192,12 +192,12 @@ class Up:
             self._children.append(Child("poll", [*sayso, "poll", *common], environ))
         for child in self._children:
             child.start()
-            self._kept.append(KeptProcess(child.name, child.is_alive, child.start, time.monotonic()))
+            self._parts.append(SupervisedPart(child.name, child.is_alive, child.start, time.monotonic()))
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while not self._stopping.is_set():
-            if _is_at_work(self.local_url):
+            if _is_ready(self.local_url):
                 return
             dead = [child.name for child in self._children if not child.is_alive()]
             if dead:
@@ -212,7 +212,7 @@ class Up:
             if channel.has_page:
                 lines.append(f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser")
             elif channel.polls:
-                lines.append(f"  {name:<12} asks {channel.platform} for what people write: no address is needed")
+                lines.append(f"  {name:<12} polls {channel.platform} for messages: no address is needed")
             else:
                 lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")
         health = f"  {'health':<12} {self.local_url}/healthz?full"
@@ -231,27 +231,27 @@ class Up:
 
 
 def python_path(given: str) -> str:
-    """Where children look for packages: they run the code we run, also from a checkout that is not installed."""
-    ours = str(Path(__file__).parents[3])
-    installed = ours in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    return given if installed else os.pathsep.join(filter(None, [ours, given]))
+    """Return PYTHONPATH for children, so that they run our code, also from a checkout that is not installed."""
+    root = str(Path(__file__).parents[3])
+    is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return given if is_installed else os.pathsep.join(filter(None, [root, given]))
 
 
-#: Opens URLs of this machine, past any proxy the environment names.
+#: Opens URLs of this machine without the proxy that the environment may name.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def _is_at_work(url: str) -> bool:
+def _is_ready(url: str) -> bool:
     """Return whether the web there takes webhooks and a worker is alive. Other troubles do not hold up a start."""
     try:
-        said = json.loads(_read(f"{url}/healthz?full"))
+        health = json.loads(_read(f"{url}/healthz?full"))
     except (OSError, ValueError):
         return False
-    return bool(said.get("redis") == "ok" and said.get("workers"))
+    return bool(health.get("redis") == "ok" and health.get("workers"))
 
 
 def _read(url: str) -> bytes:
-    """Return the body of an answer, whatever its status. Raises OSError."""
+    """Return the body of a response with any status. Raises OSError."""
     try:
         with _DIRECT.open(url, timeout=2) as answer:
             return bytes(answer.read())

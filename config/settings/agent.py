@@ -1,4 +1,4 @@
-"""Agent's schema: every key below `agent`, and what a channel may say otherwise."""
+"""Settings below `agent`, and those that a channel can override."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from sayso.channels.settings import NotBoolean, OptionalSecret, Section
 from sayso.config.settings.base import OptionalRedisUrl, OptionalServerUrl
 
-#: Who answers without an account: a matcher, no language model.
+#: The model that needs no account: it matches messages to tools, and is no language model.
 OFFLINE = "offline"
-#: Whose models there are, and the variable that usually has the key; "" where none is needed.
+#: The vendors of models, and the variable that usually holds the key; "" where no key is needed.
 VENDORS = {
     "openai": "OPENAI_API_KEY",
     "openai-responses": "OPENAI_API_KEY",
@@ -21,7 +21,7 @@ VENDORS = {
 }
 
 
-def _of_a_vendor(model: str) -> str:
+def _vendor_model(model: str) -> str:
     vendor, _, name = model.partition(":")
     if vendor not in VENDORS or not name.strip():
         vendors = ", ".join(VENDORS)
@@ -29,22 +29,22 @@ def _of_a_vendor(model: str) -> str:
     return model
 
 
-def _known(model: str) -> str:
+def _any_model(model: str) -> str:
     try:
-        return model if model == OFFLINE else _of_a_vendor(model)
+        return model if model == OFFLINE else _vendor_model(model)
     except ValueError as exc:
         raise ValueError(f"{exc}; or '{OFFLINE}', which needs no account") from None
 
 
-VendorModel = Annotated[str, AfterValidator(_of_a_vendor)]
-AnyModel = Annotated[str, AfterValidator(_known)]
+VendorModel = Annotated[str, AfterValidator(_vendor_model)]
+AnyModel = Annotated[str, AfterValidator(_any_model)]
 Count = Annotated[int, NotBoolean]
 Number = Annotated[float, NotBoolean]
 
 
 class ModelSettings(Section):
-    """A model, and how it is reached. Without an `api_key` the vendor's usual variable has it; with a `base_url` none
-    is sent but the one that stands beside it.
+    """A model and how to reach it. Without `api_key` the key comes from the vendor's usual variable; with `base_url`
+    only the `api_key` beside it is sent.
     """
 
     model: VendorModel
@@ -54,7 +54,7 @@ class ModelSettings(Section):
 
 
 class SideSettings(Section):
-    """The model for a task beside the conversation; without one, the conversation's own."""
+    """The model for a task beside the conversation. Without `model` it is the conversation's own."""
 
     model: VendorModel | None = None
     api_key: OptionalSecret = None
@@ -72,7 +72,7 @@ class SideSettings(Section):
 
 
 def _section_if_true(value: object) -> object:
-    """`true` is a section in which everything is as usual."""
+    """Return an empty section for true, and None for false."""
     return {} if value is True else None if value is False else value
 
 
@@ -80,7 +80,7 @@ Side = Annotated[SideSettings | None, BeforeValidator(_section_if_true)]
 
 
 class MemorySettings(Section):
-    """What a conversation remembers of itself, and what is known beyond it."""
+    """What a conversation remembers, and what is remembered beyond it."""
 
     max_messages: Count = Field(default=20, ge=1, le=1000)
     max_tokens: Count | None = Field(default=None, ge=1)
@@ -91,7 +91,7 @@ class MemorySettings(Section):
 
 
 class CacheSettings(Section):
-    """Answers that are given again. A Redis of its own may stand in `redis_url`; else it is the bot's."""
+    """A cache of the model's answers. With `redis_url` it has a Redis of its own, else it uses the bot's."""
 
     ttl: Number = Field(default=300.0, gt=0)
     max_entries: Count = Field(default=1000, ge=1)
@@ -107,8 +107,8 @@ class CacheSettings(Section):
 
 
 class ResultSettings(SideSettings):
-    """What becomes of the results of tools: how many tokens of one are shown, whether long ones are summed up, by which
-    model, and kept.
+    """Results of tools: the most tokens that the model is shown, and whether long ones are summarized, by which model,
+    and cached.
     """
 
     compress: bool = False
@@ -118,7 +118,7 @@ class ResultSettings(SideSettings):
 
 
 class BudgetSettings(Section):
-    """What may be spent on models: by one run, by a conversation in a day, by all of them in a day."""
+    """The most that may be spent on models: by one run, by one conversation in a day, by all together in a day."""
 
     run_tokens: Count | None = Field(default=None, ge=1)
     run_usd: Number | None = Field(default=None, gt=0)
@@ -129,12 +129,12 @@ class BudgetSettings(Section):
 
     @property
     def in_dollars(self) -> bool:
-        """Whether any limit needs to know what models cost."""
+        """Whether any limit is in dollars, so that prices must be known."""
         return any(limit is not None for limit in (self.run_usd, self.conversation_usd, self.day_usd))
 
 
 class LengthSettings(Section):
-    """How long a text may be, in characters."""
+    """The length of a text, in characters."""
 
     max: Count | None = Field(default=None, ge=1)
     min: Count = Field(default=0, ge=0)
@@ -154,7 +154,7 @@ TextList = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(
 
 
 class GuardrailSettings(Section):
-    """One look at a text: of one kind, and what becomes of a text that does not pass."""
+    """One check of a text, of one kind, and the action for a text that does not pass."""
 
     topic: TextList | None = None
     pattern: TextList | None = None
@@ -177,7 +177,7 @@ GUARDRAILS = ("topic", "pattern", "length", "injection", "plugin")
 
 
 class CoherenceSettings(SideSettings):
-    """Whether a call that cannot be checked is refused."""
+    """The check whether calls fit the user's message. `fail_closed`: refuse a call that cannot be checked."""
 
     fail_closed: bool = False
 
@@ -189,7 +189,7 @@ def _none_if_off(value: object) -> object:
 
 
 class GuardSettings(Section):
-    """What looks at texts and calls. `loop` is how often a round may repeat itself; None where nobody counts."""
+    """Checks of texts and calls. `loop`: how often a round of calls may repeat in a run, None for no limit."""
 
     input: list[GuardrailSettings] = []
     output: list[GuardrailSettings] = []
@@ -198,7 +198,7 @@ class GuardSettings(Section):
 
 
 class ObserveSettings(Section):
-    """Who hears what happens in runs: the log, OpenTelemetry, observers of the operator's own (`module:Class`)."""
+    """Observers of runs: the log, OpenTelemetry, and observers of the operator's own (`module:Class`)."""
 
     log: bool = False
     otel: bool = False
@@ -233,12 +233,12 @@ class AgentSettings(Section):
 
 
 class ChannelAgentSettings(SideSettings):
-    """What one channel has otherwise than `agent` says."""
+    """What one channel overrides of `agent`."""
 
     system_prompt: str | None = None
 
     def over(self, agent: AgentSettings) -> AgentSettings:
-        """The agent's settings on this channel. Another vendor is not sent this one's key."""
+        """Return the agent's settings on this channel. A key is never sent to another vendor."""
         changed: dict[str, object] = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
         if self.model is not None:
             changed["model"], changed["model_settings"] = self.model, self.model_settings
@@ -248,10 +248,10 @@ class ChannelAgentSettings(SideSettings):
 
 
 def vendor_of(model: str) -> str:
-    """Whose model it is; "" of the one that is nobody's."""
+    """Return the vendor of a model, "" for the offline one."""
     return model.rpartition(":")[0].partition(":")[0]
 
 
 def name_of(model: str) -> str:
-    """The model as its vendor calls it."""
+    """Return the vendor's own name of a model."""
     return model.partition(":")[2] or model

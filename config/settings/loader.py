@@ -1,4 +1,4 @@
-"""Loader: a YAML file to checked settings, or every problem in it with file, line and cure."""
+"""Read a YAML file into checked settings, or report every problem in it with file, line and cure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REMOVED: dict[Path_, str] = {
     ("shards",): "conversations live on one Redis since this version. With the version before, name the server of "
     "redis_url under `shards`, empty the others with `sayso shards rebalance --without NAME`, and remove this key",
 }
-_WORDS = {
+_MESSAGES = {
     "dict_type": "must be a section: indented `key: value` lines",
     "model_type": "must be a section: indented `key: value` lines",
     "model_attributes_type": "must be a section: indented `key: value` lines",
@@ -45,18 +45,18 @@ _WORDS = {
     "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
     "missing": "missing: add it",
 }
-#: Stands in place of a secret that was not looked up.
+#: The value of a secret that was not looked up.
 UNREAD = "unread"
 _GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
 #: The configuration in the current folder that is used when none is given.
 DEFAULT = Path("sayso.yaml")
 #: What `sayso demo` runs: it needs no account.
 DEMO = Path(__file__).parents[1] / "demo.yaml"
-#: A reference, and what may stand before it in unquoted text between { } or [ ].
+#: A reference, and the text that may stand before it in an unquoted scalar between { } or [ ].
 _REFERENCE_AHEAD = re.compile(rf"[^,?\[\]{{}}]*(?P<reference>{_REFERENCE.pattern})")
-#: Characters of which one hides a reference from the YAML parser: private use, and none of YAML's own.
-_HIDING = range(0xF0000, 0x10FFFE)
-#: Words of the YAML parser, and the cure.
+#: Private-use characters. One that the file does not contain covers references while the YAML parser reads.
+_COVER_CHARACTERS = range(0xF0000, 0x10FFFE)
+#: Parts of the YAML parser's messages, and the cure for each.
 _YAML_CURES = {
     "'\\t'": "indent with spaces, not tabs",
     "another document": "keep one, without the --- line",
@@ -67,11 +67,15 @@ _YAML_CURES = {
 
 
 class ConfigError(Exception):
-    """Raised when a configuration cannot be used. The message has one line a problem."""
+    """Raised when a configuration cannot be used. The message has one line for each problem."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class UnknownChannel(ConfigError):
+    """Raised when a command names a channel that the configuration does not have."""
 
 
 def given_config(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -84,7 +88,7 @@ def default_config(environ: Mapping[str, str] | None = None) -> Path:
     """Return the file to use when none is given: SAYSO_CONFIG, else ./sayso.yaml. Raises ConfigError without either."""
     file = given_config(environ) or DEFAULT
     if file is DEFAULT and not file.exists():
-        cure = "run this where sayso.yaml is, or give one with --config or SAYSO_CONFIG; `sayso demo` runs the demo"
+        cure = "run this where sayso.yaml is, give one with --config or SAYSO_CONFIG, or write one with `sayso init`"
         raise ConfigError([f"no configuration: there is no sayso.yaml in {Path.cwd()}: {cure}"])
     return file
 
@@ -92,9 +96,9 @@ def default_config(environ: Mapping[str, str] | None = None) -> Path:
 def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:
     """Read, substitute and check a configuration file. Raises ConfigError with all that is wrong with it.
 
-    `without_secrets` is for who needs none: they are not looked up, and may not be there yet.
+    With `without_secrets` no secret is looked up, so that it may still be missing.
     """
-    return _checked(_Reader(file, os.environ if environ is None else environ, without_secrets), _compose(file))
+    return _validated(_Reader(file, os.environ if environ is None else environ, without_secrets), _compose(file))
 
 
 def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -108,14 +112,16 @@ def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str
             names = [name.value for name, _ in node.value]
             if channel is not None and channel not in names:
                 hint = did_you_mean(channel, names, "{} ")
-                raise ConfigError([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
+                raise UnknownChannel([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
             node.value = [pair for pair in node.value if pair[0].value == (channel or names[0])]
-            for _, kept in node.value:  # whoever it would escalate to is not here
-                kept.value = [pair for pair in kept.value if getattr(pair[0], "value", "") != "escalate"]
-    return _checked(reader, root)
+            for _, only_channel in node.value:  # the channel that it would escalate to is left out
+                only_channel.value = [
+                    pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"
+                ]
+    return _validated(reader, root)
 
 
-def _checked(reader: _Reader, root: yaml.Node) -> Settings:
+def _validated(reader: _Reader, root: yaml.Node) -> Settings:
     remember(secrets_of(reader.environ))
     reader.secrets = secret_fields(_platforms(root))
     data = reader.read(root)
@@ -124,9 +130,9 @@ def _checked(reader: _Reader, root: yaml.Node) -> Settings:
     try:
         settings = Settings.model_validate(data, context=reader.origin())
     except ValidationError as exc:
-        raise ConfigError(reader.told(exc)) from None
+        raise ConfigError(reader.all_problems(exc)) from None
     if reader.problems:
-        raise ConfigError(reader.told())
+        raise ConfigError(reader.all_problems())
     return settings
 
 
@@ -167,7 +173,7 @@ def _compose(file: Path) -> yaml.Node:
     except RecursionError:
         raise ConfigError([f"{file}: nested too deeply to be a configuration"]) from None
     if root is None:
-        raise ConfigError([f"{file}:1:1: the file is empty: copy config/demo.yaml to start from"])
+        raise ConfigError([f"{file}:1:1: the file is empty: `sayso init` writes one to start from"])
     return root
 
 
@@ -175,7 +181,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError([f"{file}: no such file: {_GIVE_ONE}, or copy config/demo.yaml"]) from None
+        raise ConfigError([f"{file}: no such file: {_GIVE_ONE}, or write one with `sayso init`"]) from None
     except UnicodeDecodeError as exc:
         line = exc.object[: exc.start].count(b"\n") + 1
         raise ConfigError([f"{file}:{line}: not text in UTF-8: {_GIVE_ONE}"]) from None
@@ -184,42 +190,42 @@ def _text(file: Path) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without anchors, aliases and tags: every value stands where it is used, and is plain data.
+    """A YAML loader that refuses anchors, aliases and tags: every value is plain data, written where it is used.
 
-    A reference may stand without quotes between { } and [ ] too, where YAML itself takes its braces for a map.
+    A reference may be unquoted between { } and [ ] too, where YAML itself reads its braces as a map.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._hiding = next(chr(code) for code in _HIDING if chr(code) not in text)
+        self._cover_character = next(chr(code) for code in _COVER_CHARACTERS if chr(code) not in text)
 
     def scan_plain(self) -> yaml.ScalarToken:
-        """The next unquoted scalar. Its references are hidden meanwhile by as many letters, so that marks stay true.
+        """Return the next unquoted scalar. Its references are covered meanwhile, so that marks stay correct.
 
-        Only here: quoted text, comments and blocks take braces as they are.
+        Quoted text, comments and blocks need no cover: YAML takes their braces as text.
         """
         text = self.buffer
-        hidden = list(self._references()) if self.flow_level else []
-        for reference, start in hidden:
+        covered = list(self._references()) if self.flow_level else []
+        for reference, start in covered:
             self.buffer = self.buffer[:start] + self._cover(reference) + self.buffer[start + len(reference) :]
         token = super().scan_plain()
         self.buffer = token.start_mark.buffer = token.end_mark.buffer = text
-        for reference, _ in hidden:  # one that stood behind the scalar's end is not found
+        for reference, _ in covered:  # one behind the end of the scalar is not in it
             token.value = token.value.replace(self._cover(reference), reference, 1)
         return token
 
     def _references(self) -> Iterator[tuple[str, int]]:
-        """The references of the scalar that begins here, with their places, and perhaps some behind its end."""
+        """Yield the references of the scalar that begins here, with their places, and perhaps some behind its end."""
         place = self.pointer
-        while (found := _REFERENCE_AHEAD.match(self.buffer, place)) and len(found["reference"].splitlines()) == 1:
-            yield found["reference"], found.start("reference")
-            place = found.end()
+        while (match := _REFERENCE_AHEAD.match(self.buffer, place)) and len(match["reference"].splitlines()) == 1:
+            yield match["reference"], match.start("reference")
+            place = match.end()
 
     def _cover(self, reference: str) -> str:
-        return self._hiding * len(reference)
+        return self._cover_character * len(reference)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node. Raises yaml.YAMLError."""
+        """Return the next node. Raises yaml.YAMLError."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
         if getattr(event, "anchor", None):
             problem = (
@@ -234,7 +240,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns YAML nodes into plain data and remembers where each value stood."""
+    """Converts the YAML nodes of one file to plain data, and notes the place of each value."""
 
     file: Path
     environ: Mapping[str, str]
@@ -246,7 +252,7 @@ class _Reader:
     secrets: set[str] = field(default_factory=set)
 
     def read(self, node: yaml.Node, path: Path_ = ()) -> Any:
-        """The value of a node; problems are collected, so that all are told at once."""
+        """Return the value of a node. Problems are collected, so that all are reported together."""
         self.marks.setdefault(path, node.start_mark)
         if isinstance(node, yaml.MappingNode):
             return dict(self._pairs(node, path))
@@ -255,15 +261,15 @@ class _Reader:
         return self._scalar(node, path)
 
     def origin(self) -> Origin:
-        """The places of all values read, for errors that are found later."""
+        """Return the places of all values, for errors that are found later."""
         return Origin(self.file.resolve().parent, {path: self._place(mark) for path, mark in self.marks.items()})
 
-    def told(self, refused: ValidationError | None = None) -> list[str]:
-        """Return all problems, in the order of the file. Of a value that could not be read nothing more is said."""
+    def all_problems(self, invalid: ValidationError | None = None) -> list[str]:
+        """Return all problems in the order of the file, one for each value that could not be read."""
         unread = {path for path, _ in self.problems}
-        found = [(self._known(error["loc"]), dict(error)) for error in refused.errors()] if refused else []
-        later = [(path, self._explained(error, path)) for path, error in found if path not in unread]
-        return [words for _, words in sorted([*self.problems, *later], key=lambda problem: self._line(problem[0]))]
+        errors = [(self._path_in_file(error["loc"]), dict(error)) for error in invalid.errors()] if invalid else []
+        later = [(path, self._explained(error, path)) for path, error in errors if path not in unread]
+        return [text for _, text in sorted([*self.problems, *later], key=lambda problem: self._line(problem[0]))]
 
     def _line(self, path: Path_) -> int:
         return self.marks[path].line if path in self.marks else 0
@@ -292,7 +298,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
         text = str(node.value)
-        if self._in_clear(path, text):
+        if self._is_secret_in_clear(path, text):
             variable = re.sub(r"[^A-Z0-9_]", "_", str(path[-1]).upper())
             cure = f"a secret in clear: put it in the environment and write ${{{variable}}}"
             self._refuse(path, f"{path[-1]}: {cure}")
@@ -303,14 +309,14 @@ class _Reader:
         if _REFERENCE.search(text):
             self.references[path] = text
             return _REFERENCE.sub(lambda match: self._resolve(match, path), text)
-        return text if getattr(node, "style", None) else _plain(text)
+        return text if getattr(node, "style", None) else _plain_value(text)
 
-    def _in_clear(self, path: Path_, text: str) -> bool:
-        """Whether a secret, or a part of one, stands in the file: also as the default of a variable."""
+    def _is_secret_in_clear(self, path: Path_, text: str) -> bool:
+        """Return whether the file holds a secret or a part of one, also as the default of a variable."""
         literal = _REFERENCE.sub(lambda match: (match["default"] or "").removeprefix(":-"), text)
         if _is_redis(path):
             return bool(re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal))
-        if is_secret_place(path):  # `Bearer ${TOKEN}`: the word before it is no secret
+        if is_secret_place(path):  # `Bearer ${TOKEN}`: `Bearer` is no secret
             literal = re.sub(r"^(Bearer|Basic|Token) (?=$)", "", literal)
         return self._is_secret(path) and bool(re.search(r"\w", literal))
 
@@ -347,8 +353,8 @@ class _Reader:
             self._refuse(path, message)
         return UNREAD if is_secret else ""
 
-    def _known(self, loc: Path_) -> Path_:
-        """The part of pydantic's path that stands in the file: it also names the union's branch and missing keys."""
+    def _path_in_file(self, loc: Path_) -> Path_:
+        """Return the part of pydantic's path that is in the file. Pydantic adds branches of unions and missing keys."""
         path: Path_ = ()
         for part in loc:
             if (*path, part) in self.marks:
@@ -364,16 +370,18 @@ class _Reader:
             return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
         if kind == "union_tag_not_found":
             return f"platform is missing: one of {', '.join(platform_names())}"
-        words = _WORDS.get(kind) or _in_our_words(str(error["msg"]))
+        message = _MESSAGES.get(kind) or _plain_message(str(error["msg"]))
         if kind in ("missing", "too_short", "console_open"):
-            return words
+            return message
         if kind == "union_tag_invalid":
             known = ", ".join(platform_names())
-            return f"unknown platform: one of {known}" + self._shown((*path, "platform"), error["input"]["platform"])
-        return words + self._shown(path, error["input"])
+            return f"unknown platform: one of {known}" + self._value_text(
+                (*path, "platform"), error["input"]["platform"]
+            )
+        return message + self._value_text(path, error["input"])
 
-    def _shown(self, path: Path_, value: Any) -> str:
-        """The value, unless it is a secret: one by its key, or whatever came from the environment or a file."""
+    def _value_text(self, path: Path_, value: Any) -> str:
+        """Return the value for a message, unless it is a secret or comes from the environment or a file."""
         if self._is_secret(path) or _is_redis(path):
             return ""
         if path in self.references:
@@ -401,7 +409,7 @@ def _last(path: Path_) -> str:
     return str(path[-1]) if path else ""
 
 
-def _in_our_words(message: str) -> str:
+def _plain_message(message: str) -> str:
     return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
@@ -412,14 +420,14 @@ def _yaml_problem(file: Path, exc: yaml.YAMLError) -> str:
         return f"{file}: not YAML: {exc}"
     mark = exc.problem_mark or exc.context_mark
     where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-    said = f"{exc.context or ''} {exc.problem or ''}"
-    cure = next((f": {cure}" for words, cure in _YAML_CURES.items() if words in said), "")
+    message = f"{exc.context or ''} {exc.problem or ''}"
+    cure = next((f": {cure}" for part, cure in _YAML_CURES.items() if part in message), "")
     kind = "" if isinstance(exc, yaml.composer.ComposerError) else "not YAML: "
     return f"{where}: {kind}{exc.problem}{cure}"
 
 
-def _plain(text: str) -> Any:
-    """An unquoted scalar by YAML 1.2: `on`, `no` and `+49123` are text."""
+def _plain_value(text: str) -> Any:
+    """Return the value of an unquoted scalar by YAML 1.2: `on`, `no` and `+49123` are text."""
     if text in ("", "~", "null"):
         return None
     if text in ("true", "false"):

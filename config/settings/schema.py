@@ -1,4 +1,4 @@
-"""Schema: every key of the YAML, with its type and default."""
+"""The top level of the YAML: every key with its type and default."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where settings were written: the folder of their file, and `file:line:column` of every value."""
+    """Where settings come from: the folder of their file, and `file:line:column` of every value."""
 
     folder: Path = Path()
     places: Mapping[Path_, str] = field(default_factory=dict)
 
     def at(self, *path: str | int) -> str:
-        """What an error about this value begins with; "" when the settings came from no file."""
+        """Return the beginning of an error about a value, its place; "" when the settings come from no file."""
         while path and path not in self.places:
             path = path[:-1]
         return f"{self.places[path]}: " if path in self.places else ""
 
 
 class WorkerSettings(Section):
-    """What one worker process holds.
+    """What one worker process does at the same time, and for how long.
 
-    `concurrency`: conversations at once. `tool_threads`: sync tools at once. `grace_seconds`: how long a worker that is
-    told to stop may go on with what it has begun. `turn_timeout`: seconds one turn may take. `join_bursts`: whether
-    several messages in a row, nothing but words, are answered as one. `still_after`: seconds after which people are
-    told that their turn takes longer, 0 for never.
+    `concurrency`: conversations at the same time. `tool_threads`: sync tools at the same time. `grace_seconds`: how
+    long a stopping worker may finish what it has begun. `turn_timeout`: the longest time of one turn, in seconds.
+    `join_bursts`: whether several text messages in a row are answered as one. `still_after`: seconds after which users
+    are told that their turn takes longer, 0 for never.
     """
 
     concurrency: Annotated[int, NotBoolean] = Field(default=100, ge=1, le=10_000)
@@ -73,7 +73,7 @@ class WorkerSettings(Section):
 
 
 class LimitSettings(Section):
-    """What is refused at the door, as `sayso.workers.mailbox.InboxLimits` explains."""
+    """The most messages that are accepted, as `sayso.workers.mailbox.InboxLimits` explains."""
 
     waiting: Annotated[int, NotBoolean] = Field(default=50, ge=1, le=1000)
     per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)
@@ -82,9 +82,9 @@ class LimitSettings(Section):
 
 
 class MediaSettings(Section):
-    """How much room files have: of one person, of all people, and what stays free on the disk.
+    """The most space for files: of one person, of all people, and what stays free on the disk.
 
-    `reserve_bytes` and `reserve_percent`: the larger one counts. A file that does not fit is refused.
+    Of `reserve_bytes` and `reserve_percent` the larger one counts. A file that does not fit is refused.
     """
 
     per_person_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.per_person_bytes, ge=1)
@@ -111,7 +111,7 @@ LinkHost = Annotated[str, AfterValidator(_a_host)]
 
 
 class Settings(Section):
-    """The whole file. `name` is the deployment's: it stands in every key and queue in Redis."""
+    """The whole file. `name` is the deployment name, a part of every Redis key and queue name."""
 
     name: str = ""
     public_url: str = ""
@@ -128,22 +128,22 @@ class Settings(Section):
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any) -> None:
-        """Remember where the values were written, when whoever read them says so."""
+        """Keep the places of the values, where the loader gives them."""
         if isinstance(context, Origin):
             self._origin = context
 
     def agent_of(self, channel: str) -> AgentSettings:
-        """The agent's settings as they are on one channel."""
+        """Return the agent's settings with what a channel overrides."""
         return self.channels[channel].agent.over(self.agent)
 
     @property
     def origin(self) -> Origin:
-        """Where the values were written, for errors that are found later."""
+        """The places of the values, for errors that are found later."""
         return self._origin
 
     @property
     def key_prefix(self) -> str:
-        """What every Redis key of this deployment begins with."""
+        """The beginning of every Redis key of this deployment."""
         return f"sayso:{self.name}:" if self.name else "sayso:"
 
     @property
@@ -152,17 +152,17 @@ class Settings(Section):
         return f"sayso-{self.name}" if self.name else "sayso"
 
     def open_consoles(self, address: str) -> list[str]:
-        """Return the consoles that lack a password where platforms and people reach the bot at this address."""
+        """Return the consoles that need a password at this public address and have none."""
         return _open_consoles(self.channels, address)
 
     def state_folder(self, data: Path) -> Path:
-        """The part of a data folder that belongs to this deployment alone. The rest may be shared."""
+        """Return the part of a data folder that belongs to this deployment alone. The rest may be shared."""
         return data / "bots" / self.name if self.name else data
 
     @field_validator("name", "public_url", "redis_url", mode="before")
     @classmethod
     def _left_empty(cls, url: object) -> object:
-        """`name:` or `redis_url:` with nothing behind it says as much as no line at all."""
+        """Read `name:` or `redis_url:` without a value as if the line were left out."""
         return "" if url is None else url
 
     @field_validator("name")
@@ -225,13 +225,13 @@ class Settings(Section):
 
 
 def _taken(name: str) -> InitErrorDetails:
-    """The error of one console's name. It carries the path, so that the channel's own line is told."""
+    """Return the error of a console's name, with its path, so that its own line is reported."""
     words = "this name is a page of the console's own: choose another, such as web"
     return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
 
 
 def _unlocked(name: str, address: str) -> InitErrorDetails:
-    """The error of a console that a proxy would open to everybody. It carries the path, so that its line is told."""
+    """Return the error of a console that would be open to everybody, with its path, so that its line is reported."""
     return InitErrorDetails(type=PydanticCustomError("console_open", no_password(address)), loc=(name,), input=name)
 
 
@@ -249,13 +249,13 @@ def _open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str
 
 
 def _twin(name: str, first: str) -> InitErrorDetails:
-    """The error of a channel whose bot has one already. It carries the path, so that the channel's own line is told."""
+    """Return the error of a second channel of one bot, with its path, so that its own line is reported."""
     words = "has the same bot as {first}: give each channel a bot of its own where one of them polls"
     return InitErrorDetails(type=PydanticCustomError("one_bot", words, {"first": first}), loc=(name,), input=name)
 
 
 def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErrorDetails:
-    """The error of one channel that escalates to none. It carries the path, so that the very line is told."""
+    """Return the error of a channel that escalates to an unknown one, with its path, so that its line is reported."""
     error = PydanticCustomError("no_channel", "names no channel; known: {known}", {"known": ", ".join(channels)})
     return InitErrorDetails(type=error, loc=(name, "escalate", "to", "channel"), input=to)
 
@@ -268,7 +268,7 @@ def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
 
 
 def is_secret_place(path: Path_) -> bool:
-    """Whether a value is a secret by where it stands, under a key of its author's choice."""
+    """Return whether a value is a secret by its place, where its key has any name."""
     return path[:1] == ("tools",) and len(path) > 4 and path[2:4] in (("mcp", "env"), ("mcp", "headers"))
 
 
@@ -303,7 +303,7 @@ def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
 
 
 def _is_branch(hint: Any, name: str | int) -> bool:
-    """Whether pydantic calls a type of a union by this name: by its tag, or by the literal that tells it apart."""
+    """Return whether pydantic calls a type of a union by this name: its tag, or its discriminating literal."""
     if get_origin(hint) is Annotated:
         return any(isinstance(part, Tag) and part.tag == name for part in get_args(hint))
     fields = hint.model_fields.values() if isinstance(hint, type) and issubclass(hint, BaseModel) else ()

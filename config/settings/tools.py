@@ -1,4 +1,4 @@
-"""Tool sources, selectors."""
+"""Settings of tool sources, and of selectors that choose what a model is shown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from sayso.channels.settings import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section
 from sayso.config.settings.base import NAMESPACE, OptionalServerUrl, Path_, ServerUrl
 
-#: What a section below `tools` is known by: it has exactly one of these keys.
+#: A section below `tools` has exactly one of these keys, which says what kind of source it is.
 SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 
 
 class RolesSettings(Section):
-    """Which tools each role may use, and who has which role. Whoever is not named has the `default`; "" is none."""
+    """The tools that each role may use, and the role of each user. Other users have the `default` role; "" is none."""
 
     allowed: dict[str, list[str]] = Field(min_length=1)
     users: dict[str, str] = {}
@@ -30,19 +30,19 @@ class RolesSettings(Section):
         return allowed
 
     @model_validator(mode="after")
-    def _of_known_roles(self) -> Self:
+    def _roles_exist(self) -> Self:
         places: dict[Path_, str] = {("users", user): role for user, role in self.users.items()}
         if self.default:
             places["default",] = self.default
         known = {role.lower() for role in self.allowed}
-        lost = [_no_role(path, role, self.allowed) for path, role in places.items() if role.lower() not in known]
-        if lost:
-            raise ValidationError.from_exception_data(type(self).__name__, lost)
+        errors = [_no_role(path, role, self.allowed) for path, role in places.items() if role.lower() not in known]
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
 
 
 class EmbeddingSettings(Section):
-    """How many tools are shown, and what compares them: words and letters, or the server at `base_url`."""
+    """How many tools are shown, and what compares them with the message: their words, or the server at `base_url`."""
 
     top_k: Annotated[int, NotBoolean] = Field(default=5, ge=1, le=1000)
     model: str = Field(default="text-embedding-3-small", min_length=1)
@@ -57,14 +57,14 @@ class EmbeddingSettings(Section):
 
 
 def _list_means_all(value: object) -> object:
-    """A list of selectors: each one chooses from what the one before it left."""
+    """Read a list of selectors as `all`: each chooses from what the one before it left."""
     return {"all": value} if isinstance(value, list) else value
 
 
 class SelectorSettings(Section):
-    """What chooses the tools that a model is shown: one kind, and what belongs to it.
+    """What chooses the tools that a model is shown: one kind of selector with its options.
 
-    `always` are tools that are shown besides what is chosen; `on_error` says what is shown while a plugin fails.
+    `always`: tools that are shown in any case. `on_error`: which tools are shown while a plugin fails.
     """
 
     keyword: dict[str, list[Annotated[str, Field(min_length=1)]]] | None = None
@@ -94,7 +94,7 @@ class SelectorSettings(Section):
 
     @property
     def restricts(self) -> bool:
-        """Whether it decides who may use what, by roles here or in a part of it."""
+        """Whether it decides who may use which tool, by roles in it or in a part of it."""
         return self.roles is not None or any(part.restricts for part in (*(self.any_of or ()), *(self.all_of or ())))
 
 
@@ -109,8 +109,8 @@ Selector = Annotated[SelectorSettings, BeforeValidator(_list_means_all)]
 
 
 class SourceSettings(Section):
-    """What every source of tools has: a prefix for their names, which are taken, which ask first, and for how many
-    seconds a call may go on.
+    """What every source of tools has: a prefix for their names, the tools to take, those that ask first, and the
+    longest time of a call, in seconds.
     """
 
     namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
@@ -154,14 +154,14 @@ class McpSource(SourceSettings):
 
 
 class BasicSettings(Section):
-    """A name and a password."""
+    """User name and password for HTTP basic authentication."""
 
     user: str
     password: Secret
 
 
 class AuthSettings(Section):
-    """How calls are signed in: with one of bearer, header, query, cookie or basic."""
+    """How calls authenticate: with one of bearer, header, query, cookie or basic."""
 
     bearer: OptionalSecret = None
     header: str | None = None
@@ -190,7 +190,7 @@ class OpenApiSource(SourceSettings):
 
 
 class ToolboxSource(SourceSettings):
-    """Families of the tools that come along."""
+    """Families of the tools that Sayso ships."""
 
     toolbox: list[str] = Field(min_length=1)
     folder: str | None = None
@@ -198,13 +198,13 @@ class ToolboxSource(SourceSettings):
 
 
 class ModuleSource(SourceSettings):
-    """A module, file or folder, whose tools get a prefix, or of which some are left out."""
+    """A module, file or folder whose tools get a prefix, or some of whose tools are left out."""
 
     module: str = Field(min_length=1)
 
 
 def _kind_of_source(source: object) -> str | None:
-    """Which of the sections it is; the words cannot be keys, so that errors keep their place."""
+    """Return the tag of a section. Tags are no possible keys, so that the paths of errors stay unambiguous."""
     if isinstance(source, str):
         return "a module"
     if isinstance(source, SourceSettings):
@@ -228,6 +228,6 @@ AnySource = Annotated[
 
 
 def _no_role(path: Path_, role: str, allowed: Mapping[str, Any]) -> InitErrorDetails:
-    """The error of a user whose role nobody described. It carries the path, so that the very line is told."""
+    """Return the error of a user whose role is not described, with its path, so that its own line is reported."""
     error = PydanticCustomError("no_role", "names no role of allowed; known: {known}", {"known": ", ".join(allowed)})
     return InitErrorDetails(type=error, loc=path, input=role)

@@ -1,4 +1,4 @@
-"""Access: who may talk on each channel, as it is configured: the rules of the door, and their words for people."""
+"""Access rules of the channels: who may talk where, and the line that `sayso check` prints about it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sayso.workers.access.gate import AccessConfig
 from sayso.workers.access.people import RedisPeople
 from sayso.workers.access.rules import AccessRules, rules
 
-if TYPE_CHECKING:  # it loads its library
+if TYPE_CHECKING:
     from sayso.workers.access.gate import Quota
 
-_GROUPS = {"mention": "", "always": "every message of a group is for it", "never": "not in groups"}
+_GROUPS = {"mention": "", "always": "answers every message of a group", "never": "not in groups"}
 
 
 def rules_of(channel: AnyChannel) -> AccessRules:
-    """The rules of a channel; one without `access` has none that would turn anybody away."""
+    """Return the access rules of a channel. Without `access` in the YAML everybody may talk."""
     access = channel.access or AccessSettings()
     return rules(
         allow=access.allow,
@@ -33,26 +33,28 @@ def rules_of(channel: AnyChannel) -> AccessRules:
     )
 
 
-def guard_of(settings: Settings, client: Redis, url: str) -> AccessConfig | None:
-    """What asks who somebody is, None where no channel has `access`."""
-    named = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
-    if not named:
+def access_config(settings: Settings, client: Redis, url: str) -> AccessConfig | None:
+    """Return the access rules of all channels with their lists of people, None where no channel has `access`."""
+    rules_by_channel = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
+    if not rules_by_channel:
         return None
     prefix = settings.key_prefix
-    return AccessConfig(named, RedisPeople(client, prefix=prefix), _quota(named.values(), client, url, prefix))
+    return AccessConfig(
+        rules_by_channel, RedisPeople(client, prefix=prefix), _quota(rules_by_channel.values(), client, url, prefix)
+    )
 
 
-def _quota(every: Iterable[AccessRules], client: Redis, url: str, prefix: str) -> Quota | None:
-    """Its library is loaded where somebody has a limit."""
-    if all(each.per_minute is None for each in every):
+def _quota(rules: Iterable[AccessRules], client: Redis, url: str, prefix: str) -> Quota | None:
+    """Return what counts turns per minute. Its library is only loaded where a channel has such a limit."""
+    if all(each.per_minute is None for each in rules):
         return None
     from sayso.workers.access.gate import redis_quota
 
     return redis_quota(client, url, prefix=prefix)
 
 
-def welcome(channel: AnyChannel) -> str:
-    """Whom a channel talks to, for whoever checks it."""
+def describe_access(channel: AnyChannel) -> str:
+    """Return who may talk on a channel, as one line for an operator."""
     access = channel.access
     if access is None:
         return "talks to: everybody"
@@ -63,7 +65,7 @@ def _people(access: AccessSettings) -> str:
     if access.allow is None and not access.pairing:
         return "everybody"
     named = [f"{len(access.allow)} named"] if access.allow else []
-    return " and ".join([*named, f"whom an operator approves{', by code' if access.pairing else ''}"])
+    return " and ".join([*named, f"those an operator approves{', by code' if access.pairing else ''}"])
 
 
 def _limits(access: AccessSettings) -> Iterator[str]:

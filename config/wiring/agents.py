@@ -1,11 +1,11 @@
-"""Agents of all channels and what they share."""
+"""Build the agents of all channels, and what the agents of one process share."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -54,12 +54,12 @@ from sayso.channels.types import Conversation
 from sayso.config.settings.agent import AgentSettings, CacheSettings, GuardrailSettings, name_of
 from sayso.config.settings.base import Path_
 from sayso.config.settings.channels import AnyChannel, PolicySettings
-from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.data_folder import open_data
+from sayso.config.settings.loader import ConfigError, UnknownChannel
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.secrets import open_data
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.observability import TracingError, set_up_tracing
-from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, misnamed, open_tools
+from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, open_tools, unknown_names
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync
 from sayso.pending.redis.scripts import LuaScripts
@@ -67,76 +67,15 @@ from sayso.pending.store import BasePendingStore
 
 T = TypeVar("T")
 
-
-def made(settings: Settings, name: str, kind: type[T], at: Path_) -> T:
-    """An instance of the class, made without arguments. Raises ConfigError, which says where it stands.
-
-    Modules are found beside the configuration, too.
-    """
-    try:
-        return _instance(name, kind, settings.origin.folder)
-    except (Exception, SystemExit) as exc:
-        where, dotted = settings.origin.at(*at), ".".join(map(str, at))
-        raise ConfigError([f"{where}{dotted}: cannot make {name!r}: {type(exc).__name__}: {exc}"]) from exc
-
-
-def _instance(name: str, kind: type[T], folder: Path) -> T:
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise ValueError("write it as module:Class")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    made: Any = getattr(import_module(module), attribute)()
-    if not isinstance(made, kind):
-        raise TypeError(f"it is no {kind.__name__}")
-    return made
-
-
-_PATH: Path_ = ("agent", "guards")
-
-
-def guardrails_of(settings: Settings) -> GuardrailsPipeline | None:
-    """Those of both stages; None where there are none. Raises ConfigError, which says which of them cannot be."""
-    guards = settings.agent.guards
-    if not guards.input and not guards.output:
-        return None
-    return GuardrailsPipeline(_stage(settings, "input", guards.input), _stage(settings, "output", guards.output))
-
-
-def _stage(settings: Settings, stage: str, given: Sequence[GuardrailSettings]) -> list[Guardrail]:
-    return [_guardrail(settings, each, (*_PATH, stage, at)) for at, each in enumerate(given)]
-
-
-def _guardrail(settings: Settings, given: GuardrailSettings, at: Path_) -> Guardrail:
-    if given.plugin is not None:
-        return made(settings, given.plugin, Guardrail, (*at, "plugin"))
-    try:
-        return _ready(given, GuardrailAction(given.action or "block"))
-    except (ValueError, re.error) as exc:
-        raise ConfigError([f"{settings.origin.at(*at)}{'.'.join(map(str, at))}: {exc}"]) from exc
-
-
-def _ready(given: GuardrailSettings, action: GuardrailAction) -> Guardrail:
-    if given.topic is not None:
-        return TopicGuardrail(given.topic, action=action)
-    if given.pattern is not None:
-        return PatternGuardrail(given.pattern, action)
-    if given.length is not None:
-        return LengthGuardrail(given.length.max, given.length.min, action=action)
-    return InjectionGuardrail(action=action)
-
-
-#: Seconds that observers have at a worker's end, of the three that its farewell may take.
+#: How long observers may take when a worker stops, in seconds. A worker has three seconds for all of its last tasks.
 OBSERVER_SECONDS = 1.5
-
-
-#: Where a data folder has what `agent.memory` keeps beyond conversations.
+#: Where a data folder holds what `agent.memory` stores beyond conversations.
 KNOWLEDGE, RELATIONSHIPS = "knowledge", "relationships.db"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentDeps:
-    """What the agents of one process share. `provider` answers in place of the configured models."""
+    """What the agents of one process share. `provider`, if given, answers in place of the configured models."""
 
     settings: Settings
     models: Models
@@ -148,181 +87,217 @@ class AgentDeps:
     cache: Cache | None = None
     results: MemoryResultCache = field(default_factory=MemoryResultCache)
 
+    @classmethod
+    def for_worker(
+        cls,
+        settings: Settings,
+        data: Path,
+        *,
+        media: LocalMediaStore,
+        redis: Redis,
+        redis_url: str,
+        provider: Provider | None = None,
+    ) -> AgentDeps:
+        """Return the dependencies of a worker's agents; budget and cache are in Redis. Raises ConfigError."""
+        limits, cache, prefix = _budget_limits(settings), settings.agent.cache, settings.key_prefix
+        return cls(
+            settings,
+            Models(settings, lambda file: media.read(file.ref)),
+            data,
+            provider,
+            _observers(settings),
+            _guardrails(settings),
+            RedisBudget(redis, limits, prefix=f"{prefix}budget") if limits else None,
+            _cache(cache, lambda ttl, url: RedisCache(url or redis_url, prefix=f"{prefix}cache:", default_ttl=ttl)),
+        )
+
+    @classmethod
+    def for_terminal(cls, settings: Settings, data: Path) -> AgentDeps:
+        """Return the dependencies of an agent that runs alone. Only its memories outlive it. Raises ConfigError."""
+        limits = _budget_limits(settings)
+        return cls(
+            settings,
+            Models(settings),
+            data,
+            None,
+            _observers(settings),
+            _guardrails(settings),
+            MemoryBudget(limits) if limits else None,
+            _cache(settings.agent.cache, lambda ttl, _: InMemoryCache(default_ttl=ttl)),
+        )
+
+    @classmethod
+    def for_web(cls, settings: Settings, data: Path, provider: Provider | None = None) -> AgentDeps:
+        """Return the dependencies for a process that builds agents and runs none: no model, no library, no key."""
+        return cls(settings, Models(settings), data, provider or OfflineProvider())
+
     def provider_of(self, channel: str) -> Provider:
-        """Who answers on a channel. Raises ConfigError."""
+        """Return the provider that answers on a channel. Raises ConfigError."""
         return self.provider or self.models.of(channel)
 
     def config_of(self, channel: str) -> AgentConfig:
-        """How the agent of a channel runs, but for its policy. Raises ConfigError for a model that cannot be asked."""
-        if self.provider is not None:  # what is scripted answers to what it was scripted for
-            return _plain_config(self.settings.agent_of(channel), channel)
-        return _Fitting(self, channel).config()
+        """Return the configuration of a channel's agent, without its policy.
+
+        Raises ConfigError for a model that cannot be asked.
+        """
+        if self.provider is not None:  # a scripted provider has answers for the conversation alone
+            return AgentConfig(**_basic_config(self.settings.agent_of(channel), channel))
+        return _AgentConfigBuilder(self, channel).build()
 
     async def aclose(self) -> None:
-        """Let observers finish what nobody waited for, then close the running event loop's connections to vendors."""
+        """Wait for observers, then close the running event loop's connections to vendors."""
         await wait_for_observers(OBSERVER_SECONDS)
         await self.models.aclose()
 
 
-def worker_outfit(
-    settings: Settings,
-    data: Path,
-    *,
-    media: LocalMediaStore,
-    redis: Redis,
-    redis_url: str,
-    provider: Provider | None = None,
-) -> AgentDeps:
-    """What a worker's agents have; what is counted or cached in Redis they share with others. Raises ConfigError."""
-    limits, cache, prefix = _limits(settings), settings.agent.cache, settings.key_prefix
-    return AgentDeps(
-        settings,
-        Models(settings, lambda file: media.read(file.ref)),
-        data,
-        provider,
-        _observers(settings),
-        guardrails_of(settings),
-        RedisBudget(redis, limits, prefix=f"{prefix}budget") if limits else None,
-        _cache(cache, lambda ttl, url: RedisCache(url or redis_url, prefix=f"{prefix}cache:", default_ttl=ttl)),
-    )
-
-
-def lone_outfit(settings: Settings, data: Path) -> AgentDeps:
-    """What an agent has that runs alone: only what it knows outlives it. Raises ConfigError."""
-    limits, cache = _limits(settings), settings.agent.cache
-    return AgentDeps(
-        settings,
-        Models(settings),
-        data,
-        None,
-        _observers(settings),
-        guardrails_of(settings),
-        MemoryBudget(limits) if limits else None,
-        _cache(cache, lambda ttl, _: InMemoryCache(default_ttl=ttl)),
-    )
-
-
-def idle_outfit(settings: Settings, data: Path, provider: Provider | None = None) -> AgentDeps:
-    """For a process that makes agents and runs none, such as the web: no model, no library, no key."""
-    return AgentDeps(settings, Models(settings), data, provider or OfflineProvider())
-
-
-def preload_models(settings: Settings) -> None:
-    """Import the libraries of all models of all channels. Raises ConfigError for one that cannot be asked."""
-    outfit = AgentDeps(settings, Models(settings), Path())
-    for channel in settings.channels:
-        outfit.provider_of(channel)
-        outfit.config_of(channel)
-    outfit.models.preload()
-
-
-def own_tools(settings: Settings) -> list[Tool]:
-    """What every agent has besides the tools of its channel."""
-    return [KnowledgeMemory().tool()] if settings.agent.memory.knowledge else []
-
-
-def knowledge_in(data: Path) -> KnowledgeMemory:
-    """Facts and notes of all people, below the data folder."""
-    return KnowledgeMemory(data / KNOWLEDGE)
-
-
-def _limits(settings: Settings) -> BudgetLimits | None:
-    given = settings.agent.budget
-    limits = BudgetLimits(given.conversation_tokens, given.conversation_usd, given.day_tokens, given.day_usd)
+def _budget_limits(settings: Settings) -> BudgetLimits | None:
+    budget = settings.agent.budget
+    limits = BudgetLimits(budget.conversation_tokens, budget.conversation_usd, budget.day_tokens, budget.day_usd)
     return None if limits == BudgetLimits() else limits
 
 
-def _cache(given: CacheSettings | None, in_redis: Callable[[float, str | None], Cache]) -> Cache | None:
-    if given is None:
+def _cache(settings: CacheSettings | None, in_redis: Callable[[float, str | None], Cache]) -> Cache | None:
+    if settings is None:
         return None
-    if given.store == "redis":
-        return in_redis(given.ttl, given.redis_url)
-    return InMemoryCache(given.max_entries, given.ttl)
+    if settings.store == "redis":
+        return in_redis(settings.ttl, settings.redis_url)
+    return InMemoryCache(settings.max_entries, settings.ttl)
 
 
 def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
-    """Those that hear of all channels; spans are made by one for each."""
-    given, path = settings.agent.observe, ("agent", "observe")
+    """Return the observers that all channels share. Each channel adds one of its own for spans."""
+    observe, path = settings.agent.observe, ("agent", "observe")
     try:
-        if given.otel:
+        if observe.otel:
             set_up_tracing()
     except TracingError as exc:
         raise ConfigError([f"{settings.origin.at(*path, 'otel')}agent.observe.otel: {exc}"]) from exc
-    own = [made(settings, name, AgentObserver, (*path, "plugin", at)) for at, name in enumerate(given.plugin)]
-    return (*([LoggingObserver()] if given.log else []), *own)
+    plugins = [
+        load_plugin(settings, name, AgentObserver, (*path, "plugin", index))
+        for index, name in enumerate(observe.plugin)
+    ]
+    return (*([LoggingObserver()] if observe.log else []), *plugins)
 
 
-class _Fitting:
-    """One channel's part of an outfit."""
+def _guardrails(settings: Settings) -> GuardrailsPipeline | None:
+    """Return the guardrails of both stages, None without any. Raises ConfigError for one that cannot be built."""
+    guards = settings.agent.guards
+    if not guards.input and not guards.output:
+        return None
+    stages = [
+        [_guardrail(settings, each, ("agent", "guards", stage, index)) for index, each in enumerate(configured)]
+        for stage, configured in (("input", guards.input), ("output", guards.output))
+    ]
+    return GuardrailsPipeline(*stages)
 
-    def __init__(self, outfit: AgentDeps, channel: str) -> None:
-        self._outfit = outfit
+
+def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) -> Guardrail:
+    if guardrail.plugin is not None:
+        return load_plugin(settings, guardrail.plugin, Guardrail, (*path, "plugin"))
+    action = GuardrailAction(guardrail.action or "block")
+    try:
+        if guardrail.topic is not None:
+            return TopicGuardrail(guardrail.topic, action=action)
+        if guardrail.pattern is not None:
+            return PatternGuardrail(guardrail.pattern, action)
+        if guardrail.length is not None:
+            return LengthGuardrail(guardrail.length.max, guardrail.length.min, action=action)
+        return InjectionGuardrail(action=action)
+    except (ValueError, re.error) as exc:
+        raise ConfigError([f"{settings.origin.at(*path)}{'.'.join(map(str, path))}: {exc}"]) from exc
+
+
+def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
+    """Import the class `module:Class` and return an instance, created without arguments.
+
+    Modules beside the configuration are found, too. Raises ConfigError, which names the line at `path`.
+    """
+    try:
+        return _instance(name, kind, settings.origin.folder)
+    except (Exception, SystemExit) as exc:
+        where, dotted = settings.origin.at(*path), ".".join(map(str, path))
+        raise ConfigError([f"{where}{dotted}: cannot make {name!r}: {type(exc).__name__}: {exc}"]) from exc
+
+
+def _instance(name: str, kind: type[T], folder: Path) -> T:
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ValueError("write it as module:Class")
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    instance: Any = getattr(import_module(module), attribute)()
+    if not isinstance(instance, kind):
+        raise TypeError(f"it is no {kind.__name__}")
+    return instance
+
+
+class _AgentConfigBuilder:
+    """Builds the configuration of one channel's agent from what all agents share."""
+
+    def __init__(self, deps: AgentDeps, channel: str) -> None:
+        self._deps = deps
         self._channel = channel
-        self._agent = outfit.settings.agent_of(channel)
+        self._agent = deps.settings.agent_of(channel)
 
-    def config(self) -> AgentConfig:
-        outfit, agent = self._outfit, self._agent
+    def build(self) -> AgentConfig:
+        deps, agent = self._deps, self._agent
         memory, guards, budget = agent.memory, agent.guards, agent.budget
-        summariser, summary_model = self._beside("memory", "summarize")
-        judge, judging_model = self._beside("guards", "coherence")
+        summary_provider, summary_model = self._side_model("memory", "summarize")
+        coherence_provider, coherence_model = self._side_model("guards", "coherence")
         return AgentConfig(
-            **_basics(agent, self._channel),
-            cache=outfit.cache,
+            **_basic_config(agent, self._channel),
+            cache=deps.cache,
             tool=self._tool_config(),
             max_total_tokens=budget.run_tokens,
             max_cost_usd=budget.run_usd,
-            budget=outfit.budget,
+            budget=deps.budget,
             observers=self._observers(),
-            guardrails=outfit.guardrails,
+            guardrails=deps.guardrails,
             loop_detector=LoopDetector(guards.loop) if guards.loop is not None else None,
             coherence_check=guards.coherence is not None,
-            coherence_provider=judge,
-            coherence_model=judging_model,
+            coherence_provider=coherence_provider,
+            coherence_model=coherence_model,
             coherence_fail_closed=guards.coherence is not None and guards.coherence.fail_closed,
             summarize_on_trim=memory.summarize is not None,
-            summarize_provider=summariser,
+            summarize_provider=summary_provider,
             summarize_model=summary_model,
-            entity_memory=self._entities(),
-            knowledge_graph=self._relationships(),
-            knowledge_memory=knowledge_in(outfit.data) if memory.knowledge else None,
+            entity_memory=self._entity_memory(),
+            knowledge_graph=self._knowledge_graph(),
+            knowledge_memory=knowledge_memory(deps.data) if memory.knowledge else None,
         )
 
-    def _beside(self, section: str, key: str) -> tuple[Provider | None, str | None]:
+    def _side_model(self, section: str, key: str) -> tuple[Provider | None, str | None]:
         side = getattr(getattr(self._agent, section), key)
-        return self._outfit.models.beside(side, self._channel, section, key) if side is not None else (None, None)
+        return self._deps.models.beside(side, self._channel, section, key) if side is not None else (None, None)
 
     def _tool_config(self) -> ToolConfig:
-        given = self._agent.results
+        results = self._agent.results
         provider, model = (None, None)
-        if given.compress:
-            provider, model = self._outfit.models.beside(given, self._channel, "results")
-        cache = self._outfit.results if given.cache else None
-        return ToolConfig(given.compress, given.threshold, provider, model, cache)
+        if results.compress:
+            provider, model = self._deps.models.beside(results, self._channel, "results")
+        cache = self._deps.results if results.cache else None
+        return ToolConfig(results.compress, results.threshold, provider, model, cache)
 
     def _observers(self) -> tuple[AgentObserver, ...]:
         spans = [OpenTelemetryObserver(agent_name=self._channel)] if self._agent.observe.otel else []
-        return (*self._outfit.observers, *spans)
+        return (*self._deps.observers, *spans)
 
-    def _entities(self) -> EntityMemory | None:
+    def _entity_memory(self) -> EntityMemory | None:
         if self._agent.memory.entities is None:
             return None
-        provider, model = self._beside("memory", "entities")
-        return EntityMemory(provider or self._outfit.models.of(self._channel), model)
+        provider, model = self._side_model("memory", "entities")
+        return EntityMemory(provider or self._deps.models.of(self._channel), model)
 
-    def _relationships(self) -> KnowledgeGraphMemory | None:
+    def _knowledge_graph(self) -> KnowledgeGraphMemory | None:
         if self._agent.memory.relationships is None:
             return None
-        provider, model = self._beside("memory", "relationships")
-        path = self._outfit.data / RELATIONSHIPS
-        return KnowledgeGraphMemory(provider or self._outfit.models.of(self._channel), model, "sqlite", path)
+        provider, model = self._side_model("memory", "relationships")
+        path = self._deps.data / RELATIONSHIPS
+        return KnowledgeGraphMemory(provider or self._deps.models.of(self._channel), model, "sqlite", path)
 
 
-def _plain_config(agent: AgentSettings, channel: str) -> AgentConfig:
-    return AgentConfig(**_basics(agent, channel))
-
-
-def _basics(agent: AgentSettings, channel: str) -> dict[str, Any]:
-    """What needs no other part."""
+def _basic_config(agent: AgentSettings, channel: str) -> dict[str, Any]:
+    """Return the arguments of AgentConfig that are plain values."""
     return {
         "name": channel,
         "model": name_of(agent.model),
@@ -339,23 +314,44 @@ def _basics(agent: AgentSettings, channel: str) -> dict[str, Any]:
     }
 
 
-def load_tools_of(
+def preload_models(settings: Settings) -> None:
+    """Import the libraries of all models of all channels. Raises ConfigError for a model that cannot be asked."""
+    deps = AgentDeps(settings, Models(settings), Path())
+    for channel in settings.channels:
+        deps.provider_of(channel)
+        deps.config_of(channel)
+    deps.models.preload()
+
+
+def own_tools(settings: Settings) -> list[Tool]:
+    """Return the tools that every agent has besides those of its channel."""
+    return [KnowledgeMemory().tool()] if settings.agent.memory.knowledge else []
+
+
+def knowledge_memory(data: Path) -> KnowledgeMemory:
+    """Return the facts and notes of all people, stored in the data folder."""
+    return KnowledgeMemory(data / KNOWLEDGE)
+
+
+def load_bot_tools(
     settings: Settings, *, remote: bool = False, strict: bool = False, seconds: float = OPEN_SECONDS
 ) -> OpenTools:
-    """As `open_tools`, and looks whether channels name tools that there are. Raises ConfigError."""
+    """Load tools like `open_tools`, and check that the tools named by channels exist. Raises ConfigError.
+
+    Names are not checked while some tools are unknown: a source that does not answer now may have them later.
+    """
     opened = open_tools(settings, remote=remote, strict=strict, seconds=seconds)
     may_change = not strict and any(map(is_remote, settings.tools))
-    if opened.problems or may_change:  # names that are not known now may be later
+    if opened.problems or may_change:
         return opened
-    problems = _misnamed(settings, opened)
+    problems = _unknown_names(settings, opened)
     if problems:
         opened.close()
         raise ConfigError(problems)
     return opened
 
 
-def _misnamed(settings: Settings, opened: OpenTools) -> list[str]:
-    """What in the channels names no tool, though all are known."""
+def _unknown_names(settings: Settings, opened: OpenTools) -> list[str]:
     own = own_tools(settings)
     known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"
     problems = [
@@ -366,12 +362,12 @@ def _misnamed(settings: Settings, opened: OpenTools) -> list[str]:
         if not (opened.select([pattern]).all() or any(fnmatchcase(tool.name, pattern) for tool in own))
     ]
     for name, channel in settings.channels.items():
-        problems += misnamed(settings, name, [*opened.select(channel.tools).all(), *own])
+        problems += unknown_names(settings, name, [*opened.select(channel.tools).all(), *own])
     return problems
 
 
-def agents_of(
-    outfit: AgentDeps,
+def build_agents(
+    deps: AgentDeps,
     opened: OpenTools,
     scripts: LuaScripts,
     media: LocalMediaStore,
@@ -379,23 +375,30 @@ def agents_of(
     journals: Journals,
     texts: TextStore,
 ) -> dict[str, ChannelAgent]:
-    """Each channel's agent, with its store in Redis. Raises ConfigError for a selector or a model that cannot be."""
+    """Return the agent of each channel, with its store of pending actions in Redis.
+
+    Raises ConfigError for a selector or a model that cannot be built.
+    """
+
+    def store_of(channel: AnyChannel) -> RedisPendingStore:
+        return RedisPendingStore(parser=confirm_parser(channel), scripts=scripts, secret_keys=keys)
+
     return {
-        name: _agent(outfit, name, opened, _redis_store(channel, scripts, keys), media, journals, texts)
-        for name, channel in outfit.settings.channels.items()
+        name: _build_agent(deps, name, opened, store_of(channel), media, journals, texts)
+        for name, channel in deps.settings.channels.items()
     }
 
 
-def follow(opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]) -> None:
-    """Take edits of the tools' files up as they are saved."""
+def reload_on_edit(opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]) -> None:
+    """Load the files of tools again whenever they are saved, for as long as the process runs."""
 
-    def replaced(source: str, loaded: LoadedTools) -> None:
+    def replace_tools(source: str, loaded: LoadedTools) -> None:
         opened.replace(source, loaded)
         for kind, factory in loaded.executor_factories.items():
             for agent in agents.values():
                 agent.store.register_executor_factory(kind, factory)
 
-    ToolReloader(opened.watched, settings.origin.folder, replaced).start()
+    ToolReloader(opened.watched, settings.origin.folder, replace_tools).start()
 
 
 @contextmanager
@@ -405,40 +408,36 @@ def terminal_agent(
     data: Path,
     channel: str | None,
     media: ArtifactStore | None = None,
-    tell: Callable[[str], object] = lambda _: None,
+    report_problem: Callable[[str], object] = lambda _: None,
 ) -> Iterator[ChannelAgent]:
-    """One channel's agent with everything in memory, for `sayso chat`; `tell` hears of tools that are missing.
-    What tools make is kept in `media`.
+    """Yield the agent of one channel, by default the first, with everything in memory. Closes its connections after.
 
-    Its remote sources and its model are left at the end. Raises ConfigError.
+    Files that tools make are stored in `media`; `report_problem` is called for each tool that could not be loaded.
+    Raises ConfigError.
     """
     os.environ.setdefault("SAYSO_DATA", str(data))
     open_data(data)
     name = channel or next(iter(settings.channels))
     if name not in settings.channels:
-        raise ConfigError([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
-    outfit = lone_outfit(settings, data)
-    opened = load_tools_of(settings, remote=True)
+        raise UnknownChannel([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
+    deps = AgentDeps.for_terminal(settings, data)
+    opened = load_bot_tools(settings, remote=True)
     try:
         for problem in opened.problems:
-            tell(problem)
-        yield _agent(outfit, name, opened, InMemoryPendingStore(parser_of(settings.channels[name])), media)
+            report_problem(problem)
+        yield _build_agent(deps, name, opened, InMemoryPendingStore(confirm_parser(settings.channels[name])), media)
     finally:
         opened.close()
-        run_sync(outfit.aclose())
+        run_sync(deps.aclose())
 
 
-def _redis_store(channel: AnyChannel, scripts: LuaScripts, keys: list[str]) -> RedisPendingStore:
-    return RedisPendingStore(parser=parser_of(channel), scripts=scripts, secret_keys=keys)
-
-
-def parser_of(channel: AnyChannel) -> RegexConfirmParser:
-    """What is a yes in the languages of this channel."""
+def confirm_parser(channel: AnyChannel) -> RegexConfirmParser:
+    """Return the parser that knows a yes and a no in the languages of a channel."""
     return RegexConfirmParser(channel.languages, emoji=channel.confirm_emoji)
 
 
-def _agent(
-    outfit: AgentDeps,
+def _build_agent(
+    deps: AgentDeps,
     name: str,
     opened: OpenTools,
     store: BasePendingStore,
@@ -448,12 +447,12 @@ def _agent(
 ) -> ChannelAgent:
     for kind, factory in opened.executor_factories.items():
         store.register_executor_factory(kind, factory)
-    settings = outfit.settings
+    settings = deps.settings
     channel, memory = settings.channels[name], settings.agent.memory
     agent = Agent(
         opened.select(channel.tools),
-        outfit.provider_of(name),
-        replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy)),
+        deps.provider_of(name),
+        replace(deps.config_of(name), tool_policy=tool_policy(channel.policy)),
         ConversationMemory(memory.max_messages, memory.max_tokens),
         build_selector(settings, name),
     )
@@ -474,7 +473,7 @@ def _agent(
 
 
 def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
-    """Operators are told in the language of the channel that they are on."""
+    """Return where operators are told of unanswered questions, in the language of the channel they are on."""
     if channel.escalate is None:
         return None
     after, to = channel.escalate.after, channel.escalate.to
@@ -482,7 +481,7 @@ def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
 
 
 def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
-    """The policy as it is configured."""
+    """Return the policy of a channel, None where it has none."""
     if settings is None:
         return None
     deny_when = [rule.model_dump() for rule in settings.deny_when]

@@ -1,4 +1,4 @@
-"""Bootstrap: the one place that names concrete classes and puts them together."""
+"""Bootstrap: build the parts of one process. The only place that names their concrete classes."""
 
 from __future__ import annotations
 
@@ -23,28 +23,20 @@ from sayso.channels.markdown.dialects import trust_hosts
 from sayso.channels.media import LocalMediaStore, MediaLimits, NotLocal, check_local
 from sayso.channels.registry import load_sdks
 from sayso.channels.types import Turn
+from sayso.config.settings.data_folder import open_data
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.secrets import open_data
-from sayso.config.wiring.access import guard_of
+from sayso.config.wiring.access import access_config
 from sayso.config.wiring.agents import (
     AgentDeps,
-    agents_of,
-    follow,
-    idle_outfit,
-    load_tools_of,
-    parser_of,
+    build_agents,
+    confirm_parser,
+    load_bot_tools,
     preload_models,
-    worker_outfit,
+    reload_on_edit,
 )
 from sayso.config.wiring.platforms import forward_aliases, open_channel, rate_limits_of
-from sayso.config.wiring.redis import (
-    connect_or_refuse,
-    find_redis,
-    guard_against_loss,
-    open_redis,
-    risks_of,
-)
+from sayso.config.wiring.redis import RedisParts, find_redis, guard_against_loss, risks_of
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entry import EntrySigner
@@ -52,7 +44,6 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, hurry
 from sayso.pending.redis.repository import LUA as PENDING_LUA
-from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.access.gate import AccessControl
 from sayso.workers.access.people import RedisPeople
 from sayso.workers.alerts import Alerts, RedisAlerts, RedisSharedCache
@@ -63,15 +54,13 @@ from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
 from sayso.workers.redis.data_loss import DataLossGuard
 from sayso.workers.redis.deployment import Deployment
-from sayso.workers.rq.jobs import WakeUps
 from sayso.workers.sender import ReplySender
 from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile
 
 log = logging.getLogger(__name__)
 
-
-#: Where the bot is reached when nothing else is configured.
+#: The address of the bot where none is configured.
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -110,14 +99,14 @@ def bootstrap(
     data: Path,
     redis_url: str = "",
     public_url: str = "",
-    patient: bool = False,
+    is_worker: bool = False,
     provider: Provider | None = None,
     reload: bool = False,
 ) -> Services:
-    """Wire a process. `patient` is for workers, which ride out a restart of Redis; the web refuses fast instead.
+    """Build the parts of one process: data folder and Redis, adapters, tools and agents, mailbox, sender, processor.
 
-    `provider` answers in place of the configured model; with `reload` tools follow the edits of their files. Raises
-    ConfigError and RedisUnfit, each naming the cure.
+    A worker waits while Redis restarts; the web refuses fast instead. `provider` answers in place of the configured
+    model; with `reload` tools follow the edits of their files. Raises ConfigError and RedisUnfit, each naming the cure.
     """
     keys = open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
@@ -125,134 +114,85 @@ def bootstrap(
     public_url = find_public_url(settings, public_url)
     check_consoles(settings, public_url)
     trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
-    client = open_redis(redis_url, patient=patient)
-    if not patient:
-        hurry(client)
-    _check_disks(settings, data, is_worker=patient)
+    redis = RedisParts.connect(settings, redis_url, patient=is_worker)
+    if not is_worker:
+        hurry(redis.client)  # platforms must get their answer in time
+    _check_disks(settings, data, is_worker=is_worker)
     prefix, state = settings.key_prefix, settings.state_folder(data)
-    wake_up = WakeUps(client, settings.queue)
-    scripts, pending_scripts = (LuaScripts(client, folder, prefix=prefix) for folder in (LUA, PENDING_LUA))
-    clock = SharedClock(client)
+    scripts, clock = redis.scripts(LUA), SharedClock(redis.client)
+    cache, alerts = RedisSharedCache(redis.client, prefix=prefix), RedisAlerts(redis.client, prefix=prefix)
+
     media = LocalMediaStore(
         data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=media_limits(settings)
     )
-    notebook = RedisSharedCache(client, prefix=prefix)
-    deps = AdapterDeps(
-        cache=notebook,
+    texts = TextFiles(data / TEXTS)
+    adapter_deps = AdapterDeps(
+        cache=cache,
         media=media,
         keys=keys,
         public_url=public_url,
-        redis=client,
+        redis=redis.client,
         connect=lambda seconds: connect(redis_url, answer_seconds=seconds),
         key_prefix=prefix,
     )
-    channels = {name: open_channel(name, settings, deps) for name in settings.channels}
-    texts = TextFiles(data / TEXTS)
-    opened = _open_tools(settings, patient=patient)
-    outfit = (
-        worker_outfit(settings, data, media=media, redis=client, redis_url=redis_url, provider=provider)
-        if patient
-        else idle_outfit(settings, data, provider)
+    channels = {name: open_channel(name, settings, adapter_deps) for name in settings.channels}
+
+    tools = _open_tools(settings, is_worker=is_worker)
+    deps = (
+        AgentDeps.for_worker(settings, data, media=media, redis=redis.client, redis_url=redis_url, provider=provider)
+        if is_worker
+        else AgentDeps.for_web(settings, data, provider)
     )
-    agents = agents_of(outfit, opened, pending_scripts, media, keys, RedisJournals(scripts), texts)
+    agents = build_agents(deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts)
     if reload:
-        follow(opened, settings, agents)
-    voice = _voice(agents)
-    mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    gate = AccessControl(mailbox, voice, guard_of(settings, client, redis_url))
-    lifeline = WorkerLock(state / ALIVE)
-    paces, receipts = rate_limits_of(settings, channels), ReceiptFiles(state / RECEIPTS, lifeline.name)
-    alerts = RedisAlerts(client, prefix=prefix)
-    outbox = RedisOutbox(scripts, wake_up)
-    sender = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
-    answers = forward_aliases(agents, channels, mailbox)
-    drain = ConversationProcessor(
-        mailbox,
-        sender,
-        channels,
-        answers,
-        voice,
-        media,
-        worker=lifeline.name,
-        notes=notebook,
-        **processor_options(settings),
-    )
+        reload_on_edit(tools, settings, agents)
+
+    texts_for_turn = _texts_for_turn(agents)
+    mailbox = RedisMailbox(scripts, texts_for_turn, redis.wake_up, limits=_inbox_limits(settings))
+    access_control = AccessControl(mailbox, texts_for_turn, access_config(settings, redis.client, redis_url))
+    worker_lock = WorkerLock(state / ALIVE)
+    sender = ReplySender(
+        RedisOutbox(scripts, redis.wake_up), channels, texts_for,
+        paces=rate_limits_of(settings, channels),
+        receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=alerts,
+    )  # fmt: skip
+    processor = ConversationProcessor(
+        mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, media,
+        worker=worker_lock.name, notes=cache, **processor_options(settings),
+    )  # fmt: skip
     return Services(
         settings=settings,
         public_url=public_url,
-        redis_url=redis_url,
-        redis=client,
+        redis_url=redis.url,
+        redis=redis.client,
         mailbox=mailbox,
-        gate=gate,
+        gate=access_control,
         channels=channels,
         media=media,
         clock=clock,
         texts=texts,
-        lifeline=lifeline,
-        drain=drain,
-        reaper=Reaper(client, scripts, wake_up, lifeline, queue=wake_up.queue, prefix=prefix),
-        auditor=AuditCollector(client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
-        deliveries=RedisDeliveries(scripts, wake_up),
+        lifeline=worker_lock,
+        drain=processor,
+        reaper=_reaper(settings, redis, worker_lock),
+        auditor=_audit_collector(settings, redis, state, keys),
+        deliveries=RedisDeliveries(scripts, redis.wake_up),
         alerts=alerts,
-        spool=Spool(SpoolFile(state / SPOOL), gate) if settings.spool else None,
-        tide=guard_against_loss(settings, redis_url, client, data),
-        tools=opened,
-        outfit=outfit,
+        spool=Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None,
+        tide=guard_against_loss(settings, redis.url, redis.client, data),
+        tools=tools,
+        outfit=deps,
         deployment=_deployment(settings, keys),
-        is_worker=patient,
+        is_worker=is_worker,
     )
 
 
-def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
-    """Return what tells this bot from another of its name; None for settings that were read from no file."""
-    if not settings.name:
-        return None
-    accounts = {name: f"{each.platform} {each.account_id}".strip() for name, each in settings.channels.items()}
-    return Deployment(settings.name, keys, accounts)
-
-
-def processor_options(settings: Settings) -> dict[str, Any]:
-    """How the workers of this configuration go about a turn, as `Drain` takes it."""
-    workers, streaming = settings.workers, (name for name, each in settings.channels.items() if each.streaming)
-    return {
-        "turn_timeout": workers.turn_timeout,
-        "joins": workers.join_bursts,
-        "notice_after": workers.still_after,
-        "streams": frozenset(streaming),
-    }
-
-
-def _open_tools(settings: Settings, *, patient: bool) -> OpenTools:
-    """Remote ones are for those that answer turns."""
-    opened = load_tools_of(settings, remote=patient)
-    for problem in opened.problems:
-        log.warning("tools.missing", extra={"problem": problem})
-    return opened
-
-
-def preload(settings: Settings) -> None:
-    """What a worker needs and every one has alike: the vendors' libraries, and what a yes is in its languages.
-
-    Raises ConfigError for a model that cannot be asked.
-    """
-    preload_models(settings)
-    load_sdks(channel.platform for channel in settings.channels.values())
-    for channel in settings.channels.values():
-        parser_of(channel)
-
-
 def find_public_url(settings: Settings, given: str = "") -> str:
-    """Where platforms reach the web: by the configuration, as given, by the environment, or on this machine."""
+    """Return where platforms reach the web: by the configuration, as given, by SAYSO_PUBLIC_URL, or on this machine."""
     return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
 
 
-def _limits(settings: Settings) -> InboxLimits:
-    given = settings.limits
-    return InboxLimits(given.waiting, given.per_minute, given.in_one_go, given.conversations)
-
-
 def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
-    """Refuse SQLite files of this machine on a disk that others share. Raises ConfigError."""
+    """Refuse SQLite files of this machine on a disk that other machines share. Raises ConfigError."""
     state = settings.state_folder(data)
     files = {"the audit ledger": state} if is_worker else {"the spool": state / SPOOL} if settings.spool else {}
     for name, folder in files.items():
@@ -264,49 +204,109 @@ def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
 
 
 def media_limits(settings: Settings) -> MediaLimits:
-    """Return how much room files may take."""
-    given = settings.media
-    return MediaLimits(given.per_person_bytes, given.total_bytes, given.reserve_bytes, given.reserve_percent)
+    """Return how much space files may take."""
+    media = settings.media
+    return MediaLimits(media.per_person_bytes, media.total_bytes, media.reserve_bytes, media.reserve_percent)
+
+
+def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
+    """Load the tools. Only workers connect to remote sources: they run the tools."""
+    opened = load_bot_tools(settings, remote=is_worker)
+    for problem in opened.problems:
+        log.warning("tools.missing", extra={"problem": problem})
+    return opened
+
+
+def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
+    """Return a function that returns the texts in the language of a turn, as its channel's agent knows it."""
+
+    def texts(turn: Turn) -> SpokenTexts:
+        agent = agents.get(turn.conversation.channel)
+        return agent.words(turn) if agent else texts_for(turn.language)
+
+    return texts
+
+
+def _inbox_limits(settings: Settings) -> InboxLimits:
+    limits = settings.limits
+    return InboxLimits(limits.waiting, limits.per_minute, limits.in_one_go, limits.conversations)
+
+
+def processor_options(settings: Settings) -> dict[str, Any]:
+    """Return the keyword arguments of ConversationProcessor that the configuration sets."""
+    workers = settings.workers
+    return {
+        "turn_timeout": workers.turn_timeout,
+        "joins": workers.join_bursts,
+        "notice_after": workers.still_after,
+        "streams": frozenset(name for name, channel in settings.channels.items() if channel.streaming),
+    }
+
+
+def _reaper(settings: Settings, redis: RedisParts, worker_lock: WorkerLock) -> Reaper:
+    wake_up, prefix = redis.wake_up, settings.key_prefix
+    return Reaper(redis.client, redis.scripts(LUA), wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
+
+
+def _audit_collector(settings: Settings, redis: RedisParts, state: Path, keys: list[str]) -> AuditCollector:
+    ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
+    return AuditCollector(redis.client, ledger, prefix=settings.key_prefix)
+
+
+def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
+    """Return what tells this bot from another with the same name; None for settings that come from no file."""
+    if not settings.name:
+        return None
+    accounts = {name: f"{each.platform} {each.account_id}".strip() for name, each in settings.channels.items()}
+    return Deployment(settings.name, keys, accounts)
+
+
+def preload(settings: Settings) -> None:
+    """Load what all workers need alike, before they are forked: the vendors' libraries and the phrases of a yes.
+
+    Raises ConfigError for a model that cannot be asked.
+    """
+    preload_models(settings)
+    load_sdks(channel.platform for channel in settings.channels.values())
+    for channel in settings.channels.values():
+        confirm_parser(channel)
 
 
 def open_deliveries(settings: Settings, data: Path) -> Deliveries:
-    """The deliveries alone, for the command line. Raises ConfigError."""
-    url = find_redis(settings, data)
-    client = connect_or_refuse(url, patient=False)
-    scripts = LuaScripts(client, LUA, prefix=settings.key_prefix)
-    return RedisDeliveries(scripts, WakeUps(client, settings.queue))
+    """Return the deliveries, for a command. Raises ConfigError."""
+    redis = RedisParts.connect(settings, find_redis(settings, data))
+    return RedisDeliveries(redis.scripts(LUA), redis.wake_up)
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
-    """Who is approved, blocked or waiting, and where they are told, for the command line. Raises ConfigError."""
-    url = find_redis(settings, data)
-    client = connect_or_refuse(url, patient=False)
-    scripts = LuaScripts(client, LUA, prefix=settings.key_prefix)
-    people = RedisPeople(client, prefix=settings.key_prefix)
-    return people, RedisOutbox(scripts, WakeUps(client, settings.queue))
+    """Return the people who are approved, blocked or waiting, and the outbox, for a command. Raises ConfigError."""
+    redis = RedisParts.connect(settings, find_redis(settings, data))
+    people = RedisPeople(redis.client, prefix=settings.key_prefix)
+    return people, RedisOutbox(redis.scripts(LUA), redis.wake_up)
 
 
-def open_door(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
-    """Where turns go in, and what adapters noted, for the command line. Raises ConfigError."""
+def open_ingress(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
+    """Return what takes turns in, and the cache that adapters share, for a command. Raises ConfigError."""
     url = find_redis(settings, data)
-    client = connect_or_refuse(url, patient=False)
-    scripts = LuaScripts(client, LUA, prefix=settings.key_prefix)
-    wake_up = WakeUps(client, settings.queue)
-    voice = _voice({})
-    mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    return AccessControl(mailbox, voice, guard_of(settings, client, url)), RedisSharedCache(
-        client, prefix=settings.key_prefix
-    )
+    redis = RedisParts.connect(settings, url)
+    texts = _texts_for_turn({})
+    mailbox = RedisMailbox(redis.scripts(LUA), texts, redis.wake_up, limits=_inbox_limits(settings))
+    access_control = AccessControl(mailbox, texts, access_config(settings, redis.client, url))
+    return access_control, RedisSharedCache(redis.client, prefix=settings.key_prefix)
 
 
 def open_alerts(settings: Settings, data: Path) -> Alerts:
-    """The alerts alone, for the command line. Raises ConfigError."""
-    return RedisAlerts(connect_or_refuse(find_redis(settings, data), patient=False), prefix=settings.key_prefix)
+    """Return the alerts of the channels, for a command. Raises ConfigError."""
+    redis = RedisParts.connect(settings, find_redis(settings, data))
+    return RedisAlerts(redis.client, prefix=settings.key_prefix)
 
 
 def check_redis(services: Services) -> None:
-    """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
-    services.clock()  # before there is a loop, which would not wait for it
+    """Refuse a Redis that would lose acknowledged writes or that anybody may use, and log what is risky.
+
+    Raises RedisUnfit and redis.RedisError.
+    """
+    services.clock()  # read before there is an event loop, which must not wait for it
     if not services.settings.allow_open_redis:
         check_guarded(services.redis)
     for warning in risks_of(services.redis):
@@ -320,27 +320,17 @@ def check_redis(services: Services) -> None:
 
 
 def _claim_name(services: Services, deployment: Deployment) -> None:
-    """Claim the deployment name. A worker is seen to be alive first, so that of two bots that start at once one stops.
+    """Claim the deployment name. A worker registers as alive first, so that of two bots that start together one stops.
 
-    Raises RedisUnfit while workers of another bot use the name, redis.RedisError.
+    Raises RedisUnfit while workers of another bot use the name, and redis.RedisError.
     """
-    prefix, presence = services.settings.key_prefix, services.reaper.heartbeat
+    prefix, heartbeat = services.settings.key_prefix, services.reaper.heartbeat
     if not services.is_worker:
         deployment.claim(services.redis, prefix=prefix)
         return
-    presence.beat()
+    heartbeat.beat()
     try:
         deployment.claim(services.redis, prefix=prefix, worker=services.lifeline.name)
     except RedisUnfit:
-        presence.leave()
+        heartbeat.leave()
         raise
-
-
-def _voice(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
-    """The words for whoever wrote a turn, as its channel's agent finds them."""
-
-    def words(turn: Turn) -> SpokenTexts:
-        agent = agents.get(turn.conversation.channel)
-        return agent.words(turn) if agent else texts_for(turn.language)
-
-    return words

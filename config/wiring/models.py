@@ -1,10 +1,10 @@
-"""Models: the providers of the models that a configuration names, each made once for all who ask it."""
+"""The providers of the configured models. Each is created once and shared by all channels that use it."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import Provider, ProviderConfigurationError
@@ -34,114 +34,128 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
     "ollama": OllamaProvider,
 }
 
-#: The way to one model: its vendor, its name, a key and an address, whether the vendor is to keep what is sent, and its
-#: settings as JSON.
-_Way = tuple[str, str, str, str, bool, str]
-_Given = ModelSettings | SideSettings | AgentSettings
+#: The sections of the YAML that name a model.
+_ModelSection = ModelSettings | SideSettings | AgentSettings
+
+
+class _Connection(NamedTuple):
+    """What tells one provider from another: a model, and how it is reached."""
+
+    vendor: str
+    model: str
+    api_key: str
+    base_url: str
+    #: Whether the vendor is asked to cache the prompt.
+    cache_prompt: bool
+    #: The vendor's own settings, as JSON.
+    settings: str
 
 
 class Models:
-    """Lives as long as its process, and so do connections to vendors. Nobody is asked before the first question.
+    """The providers of one process. Connections to vendors are opened with the first question and live as long.
 
-    `load_media` gives a model the bytes of files that people sent.
+    `load_media` returns the bytes of files that users sent.
     """
 
     def __init__(self, settings: Settings, load_media: LoadMedia | None = None) -> None:
         self._settings = settings
         self._load_media = load_media
-        self._made: dict[_Way, VendorProvider] = {}
-        self._answering: dict[str, Provider] = {}
+        self._providers: dict[_Connection, VendorProvider] = {}
+        self._by_channel: dict[str, Provider] = {}
 
     def of(self, channel: str) -> Provider:
-        """Who answers on a channel: its model, and those that are asked in its place. Raises ConfigError."""
-        if channel not in self._answering:
-            self._answering[channel] = self._answers(channel)
-        return self._answering[channel]
+        """Return the provider of a channel's model, with its fallbacks. Raises ConfigError."""
+        if channel not in self._by_channel:
+            self._by_channel[channel] = self._build(channel)
+        return self._by_channel[channel]
 
     def beside(self, side: SideSettings, channel: str, *path: str) -> tuple[Provider | None, str | None]:
-        """The provider and model for a task beside the conversation; None for the conversation's own.
+        """Return provider and model for a task beside the conversation; None for the conversation's own.
 
-        Raises ConfigError, also where that is no language model. `path` leads to the task from `agent`.
+        `path` leads to the task's section below `agent`. Raises ConfigError, also where the model would be the offline
+        one, which is no language model.
         """
-        agent, place = self._settings.agent_of(channel), ("agent", *path)
+        agent, section_path = self._settings.agent_of(channel), ("agent", *path)
         if side.model is not None:
-            return self._asked(side, agent, place), name_of(side.model)
+            return self._provider(side, agent, section_path), name_of(side.model)
         if agent.model == OFFLINE:
-            raise self._refused(place, f"{OFFLINE!r} is no language model: give this one, as model: openai:gpt-5-nano")
+            cure = "give this one, as model: openai:gpt-5-nano"
+            raise self._refused(section_path, f"{OFFLINE!r} is no language model: {cure}")
         return None, None
 
     def preload(self) -> None:
-        """Import the libraries of all made so far, and of prices, which takes a second or two. Raises ConfigError."""
+        """Import the libraries of all providers so far, and the price list, in a second or two. Raises ConfigError."""
         try:
-            for provider in self._made.values():
+            for provider in self._providers.values():
                 provider.preload()
         except ProviderConfigurationError as exc:
             raise ConfigError([str(exc)]) from exc
-        if self._made:
-            cost_usd("gpt-5-mini", UsageStats(1, 1, 2))  # any that is listed: the list is read when it is first asked
+        if self._providers:
+            cost_usd("gpt-5-mini", UsageStats(1, 1, 2))  # any listed model: the list is read on first use
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        for provider in self._made.values():
+        for provider in self._providers.values():
             await provider.aclose()
 
-    def _answers(self, channel: str) -> Provider:
+    def _build(self, channel: str) -> Provider:
         agent = self._settings.agent_of(channel)
         if agent.model == OFFLINE:
             return OfflineProvider()
-        first = self._asked(agent, agent, self._path(channel))
-        others = [self._asked(each, agent, ("agent", "fallback", at)) for at, each in enumerate(agent.fallback)]
+        has_own_model = self._settings.channels[channel].agent.model is not None
+        path = ("channels", channel, "agent", "model") if has_own_model else ("agent", "model")
+        first = self._provider(agent, agent, path)
+        others = [
+            self._provider(each, agent, ("agent", "fallback", index)) for index, each in enumerate(agent.fallback)
+        ]
         provider: Provider = FallbackProvider([first, *others]) if others else first
         return provider if agent.native_tools else TextToolProvider(provider)
 
-    def _path(self, channel: str) -> Path_:
-        """Where a channel's model is written."""
-        own = self._settings.channels[channel].agent.model is not None
-        return ("channels", channel, "agent", "model") if own else ("agent", "model")
+    def _provider(self, section: _ModelSection, agent: AgentSettings, path: Path_) -> Provider:
+        """Return the provider of a section that names a model, created on first use."""
+        vendor, model = vendor_of(section.model or ""), name_of(section.model or "")
+        access = self._access(section, agent)
+        key = access.api_key.get_secret_value() if access.api_key else self._usual_key(vendor, access.base_url, path)
+        settings = json.dumps(section.model_settings, default=str)
+        connection = _Connection(vendor, model, key, access.base_url or "", agent.cache_prompt, settings)
+        if connection not in self._providers:
+            self._providers[connection] = self._create(connection, path)
+        return self._providers[connection]
 
-    def _asked(self, given: _Given, agent: AgentSettings, at: Path_) -> Provider:
-        vendor, model = vendor_of(given.model or ""), name_of(given.model or "")
-        reached = self._reached(given, agent)
-        key, base_url = reached.api_key, reached.base_url
-        secret = key.get_secret_value() if key else self._usual_key(vendor, base_url, at)
-        settings = json.dumps(given.model_settings, default=str)
-        way = (vendor, model, secret, base_url or "", agent.cache_prompt, settings)
-        if way not in self._made:
-            self._made[way] = self._provider(way, at)
-        return self._made[way]
+    def _access(self, section: _ModelSection, agent: AgentSettings) -> _ModelSection:
+        """Return the section with key and address: itself, or `agent` where that has the same vendor."""
+        if section is agent or section.api_key or section.base_url:
+            return section
+        vendor = vendor_of(section.model or "")
+        return next((each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor), section)
 
-    def _reached(self, given: _Given, agent: AgentSettings) -> _Given:
-        """Who says how a model is reached: itself, or another one of the same vendor."""
-        if given is agent or given.api_key or given.base_url:
-            return given
-        vendor = vendor_of(given.model or "")
-        return next((each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor), given)
-
-    def _usual_key(self, vendor: str, base_url: str | None, at: Path_) -> str:
-        """What the vendor's own variable holds. It goes to the vendor, and to no address that stands in a file."""
+    def _usual_key(self, vendor: str, base_url: str | None, path: Path_) -> str:
+        """Return the key in the vendor's own variable. It is sent to the vendor, never to an address in a file."""
         variable = VENDORS[vendor]
-        if not variable or (base_url and vendor.startswith("openai")):  # a server of one's own may need none
+        if not variable or (base_url and vendor.startswith("openai")):  # a server of one's own may need no key
             return ""
         if base_url:
-            raise self._refused(at, f"{variable} is sent to {vendor} only: write api_key: ${{{variable}}} as well")
+            raise self._refused(path, f"{variable} is sent to {vendor} only: write api_key: ${{{variable}}} as well")
         key = os.environ.get(variable, "")
         if not key:
-            raise self._refused(at, f"{vendor} needs a key: export {variable}=..., or write api_key: ${{NAME}}")
+            raise self._refused(path, f"{vendor} needs a key: export {variable}=..., or write api_key: ${{NAME}}")
         return key
 
-    def _provider(self, way: _Way, at: Path_) -> VendorProvider:
-        vendor, model, key, base_url, cache_prompt, settings = way
-        options: dict[str, Any] = {"api_key": key or None, "default_model": model, "load_media": self._load_media}
-        options["model_settings"] = json.loads(settings)
-        if base_url:
-            options["base_url"] = base_url
-        if vendor == "anthropic":
-            options["cache_prompt"] = cache_prompt
+    def _create(self, connection: _Connection, path: Path_) -> VendorProvider:
+        options: dict[str, Any] = {
+            "api_key": connection.api_key or None,
+            "default_model": connection.model,
+            "load_media": self._load_media,
+            "model_settings": json.loads(connection.settings),
+        }
+        if connection.base_url:
+            options["base_url"] = connection.base_url
+        if connection.vendor == "anthropic":
+            options["cache_prompt"] = connection.cache_prompt
         try:
-            return _PROVIDERS[vendor](**options)
+            return _PROVIDERS[connection.vendor](**options)
         except (ProviderConfigurationError, ValueError) as exc:
-            raise self._refused(at, str(exc)) from exc
+            raise self._refused(path, str(exc)) from exc
 
-    def _refused(self, at: Path_, why: str) -> ConfigError:
-        dotted = ".".join(map(str, at))
-        return ConfigError([f"{self._settings.origin.at(*at)}{dotted}: {why}"])
+    def _refused(self, path: Path_, reason: str) -> ConfigError:
+        return ConfigError([f"{self._settings.origin.at(*path)}{'.'.join(map(str, path))}: {reason}"])

@@ -1,4 +1,4 @@
-"""Logs, OpenTelemetry."""
+"""Set up logs and OpenTelemetry for a process, with secrets removed from what is printed."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 
 
 #: Libraries whose INFO lines hold URLs with tokens in them.
-_TALKATIVE = ("httpx", "httpcore", "telegram", "urllib3", "slack_sdk", "twilio", "rq.worker", "rq", "matplotlib")
+_VERBOSE = ("httpx", "httpcore", "telegram", "urllib3", "slack_sdk", "twilio", "rq.worker", "rq", "matplotlib")
 
 
 class EventFormatter(logging.Formatter):
     """`2026-11-20T21:50:00Z INFO reply.sent delivery=web:12ab#3`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line, with its traceback below if it has one."""
-        at = _second(int(record.created))
+        """Return a record as one line, with its traceback below if it has one."""
+        at = _timestamp(int(record.created))
         extras = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
         line = f"{at} {record.levelname} {record.getMessage()} {extras}".rstrip()
         return redact(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
 @lru_cache(maxsize=1)
-def _second(unix: int) -> str:
-    """Spelled once for all lines of it."""
+def _timestamp(unix: int) -> str:
+    """Return a time as text, cached: many lines have the same second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
 def set_up_logs(level: int = logging.INFO) -> None:
-    """Log to stderr; libraries only when something is wrong."""
+    """Log to stderr: our own events from `level` on, and warnings of libraries."""
     handler = logging.StreamHandler()
     handler.setFormatter(EventFormatter())
-    _leave_out_what_no_line_shows()
+    _skip_unused_record_fields()
     redact_uncaught()
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in _TALKATIVE:
+    for name in _VERBOSE:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -86,29 +86,30 @@ def _print_redacted(kind: type[BaseException], exc: BaseException, at: Traceback
     sys.stderr.write(redact("".join(traceback.format_exception(kind, exc, at))))
 
 
-def _leave_out_what_no_line_shows() -> None:
-    """Caller, thread and process of each record, as logging's manual says how: a third of what a line costs."""
+def _skip_unused_record_fields() -> None:
+    """Do not look up caller, thread and process of each record, as logging's manual describes: a third of the cost."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  # its documented switch
 
 
-#: Exporters are found by these, as the library's own start-up finds them.
+#: The entry-point groups of exporters, which the library's own start-up uses too.
 _GROUP, _METRICS_GROUP = "opentelemetry_traces_exporter", "opentelemetry_metrics_exporter"
 
 
-#: What `otlp` may mean, the one that needs less installed first.
+#: The exporters that `otlp` may stand for. The first one needs fewer packages.
 _OTLP = ("otlp_proto_http", "otlp_proto_grpc")
 
 
 class TracingError(Exception):
-    """Raised when spans could go nowhere. The message names the cure."""
+    """Raised when there is no exporter for spans. The message names the cure."""
 
 
 def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
-    """Send this process's spans and metrics where OTEL_* says, unless somebody has seen to that. Raises TracingError.
+    """Export this process's spans and metrics as the OTEL_ variables say, unless a tracer provider is already set.
 
-    By default that is a collector on this machine. Metrics go there too, unless OTEL_METRICS_EXPORTER says otherwise;
-    where spans go elsewhere, there are none. Call it in the process that works: its thread survives no fork.
+    By default they go to an OTLP collector on this machine. Where OTEL_TRACES_EXPORTER names other exporters only,
+    metrics are not exported unless OTEL_METRICS_EXPORTER says so. Call it after a fork: its threads survive none.
+    Raises TracingError.
     """
     environ = os.environ if environ is None else environ
     try:
@@ -122,7 +123,7 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         return
     traces = environ.get("OTEL_TRACES_EXPORTER", "otlp")
     exporters = [_exporter(name.strip(), environ) for name in traces.split(",")]
-    readers = _readers(environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none"), environ)
+    readers = _metric_readers(environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none"), environ)
     is_named = "OTEL_SERVICE_NAME" in environ or "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if is_named else {SERVICE_NAME: "sayso"})
     provider = TracerProvider(resource=resource)
@@ -136,29 +137,29 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         metrics.set_meter_provider(MeterProvider(readers, resource=resource))
 
 
-def _readers(names: str, environ: Mapping[str, str]) -> list[Any]:
-    """Return what reads the metrics from time to time and exports them."""
+def _metric_readers(names: str, environ: Mapping[str, str]) -> list[Any]:
+    """Return the readers that export the metrics periodically."""
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    made = [_exporter(name.strip(), environ, _METRICS_GROUP) for name in names.split(",")]
-    return [PeriodicExportingMetricReader(exporter) for exporter in made if exporter is not None]
+    exporters = [_exporter(name.strip(), environ, _METRICS_GROUP) for name in names.split(",")]
+    return [PeriodicExportingMetricReader(exporter) for exporter in exporters if exporter is not None]
 
 
 def _exporter(name: str, environ: Mapping[str, str], group: str = _GROUP) -> Any:
-    """The exporter of that name, made with what else the variables say; None for none."""
+    """Return the exporter of a name, which reads the OTEL_ variables itself; None for the name `none`."""
     from importlib.metadata import entry_points
 
     if name == "none":
         return None
     points = {point.name: point for point in entry_points(group=group)}
-    found = [points[each] for each in _meant(name, environ) if each in points]
-    if not found:
+    installed = [points[each] for each in _entry_point_names(name, environ) if each in points]
+    if not installed:
         cure = "pip install opentelemetry-exporter-otlp-proto-http, or say otherwise in OTEL_TRACES_EXPORTER"
         raise TracingError(f"the exporter {name!r} of spans is not installed: {cure} (console, none)")
-    return found[0].load()()
+    return installed[0].load()()
 
 
-def _meant(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _entry_point_names(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     if name != "otlp":
         return (name,)
     protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")

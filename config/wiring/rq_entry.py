@@ -14,7 +14,7 @@ from sayso.workers.rq.worker import Capacity, WorkerServices
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a process that runs jobs has: its services and its event loop."""
+    """What a process needs to run jobs: its services and its event loop. Lives as long as the process."""
 
     services: Services
     loop: LoopThread
@@ -24,7 +24,7 @@ _processes: dict[int, Process] = {}
 
 
 def install(services: Services) -> Process:
-    """Make this process ready to run jobs. Keyed by process id: nothing of it survives a fork."""
+    """Make this process ready to run jobs. It is stored by process id: a forked process needs its own."""
     process = _processes[os.getpid()] = Process(services, LoopThread())
     return process
 
@@ -40,7 +40,7 @@ def drain(conversation: str) -> None:
 
 def _from_environment() -> Services:
     settings = load_settings(default_config())
-    return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), patient=True)
+    return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), is_worker=True)
 
 
 def worker_services(services: Services) -> WorkerServices:

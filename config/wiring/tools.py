@@ -1,9 +1,8 @@
-"""Tools, remote sources, selectors."""
+"""Open what `tools:` names, and build the selectors that choose what a model is shown."""
 
 from __future__ import annotations
 
 import atexit
-import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,6 @@ from sayso.config.settings.tools import (
     McpSource,
     ModuleSource,
     OpenApiSource,
-    RolesSettings,
     SelectorSettings,
     SourceSettings,
     ToolboxSource,
@@ -46,30 +44,239 @@ from sayso.pending.concurrency import run_sync
 from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access.rules import role_names
 
+#: How long a process waits at its start for remote sources, in seconds. Later answers are used when they come.
+OPEN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTools:
+    """All tools of a configuration. Lives as long as the process.
+
+    `problems` are files that could not be loaded and sources that did not answer. `watched` are the modules, files and
+    folders that can be loaded again and given to `replace`. Open remote sources put their tools into the `registry`
+    whenever they list them.
+    """
+
+    registry: ToolRegistry = field(default_factory=ToolRegistry)
+    executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
+    watched: dict[str, WatchedSource] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    live: ToolsetRefresher | None = None
+    #: The tools that each source put into the registry. A tool that several sources import belongs to the first.
+    _owned: dict[str, list[Tool]] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools that exist now."""
+        return self.registry.all()
+
+    def select(self, patterns: Sequence[str] | None) -> SelectedTools:
+        """Return the tools of a channel: those that a pattern matches, all where there are no patterns."""
+        return SelectedTools(self.registry, patterns)
+
+    def replace(self, source: str, loaded: LoadedTools) -> None:
+        """Replace the tools of a source. Raises ToolValidationError, and then has changed nothing."""
+        own = self._owned.get(source, [])
+        others = [tool for tool in self.registry.all() if not _is_among(tool, own)]
+        new = [tool for tool in dict.fromkeys(loaded.tools) if not _is_among(tool, others)]
+        self.registry.replace_source(source, new)
+        self._owned[source] = new
+
+    def close(self) -> None:
+        """Disconnect from all remote sources. Idempotent."""
+        if self.live is not None:
+            atexit.unregister(self.live.close)
+            self.live.close()
+
+
+def _is_among(tool: Tool, tools: Sequence[Tool]) -> bool:
+    return any(tool is each for each in tools)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedTools:
+    """The tools of a registry whose names match, looked up again at each call of `all`."""
+
+    registry: ToolRegistry
+    patterns: Sequence[str] | None
+
+    def all(self) -> list[Tool]:
+        """Return the matching tools in the order loaded."""
+        tools = self.registry.all()
+        if self.patterns is None:
+            return tools
+        return [tool for tool in tools if any(fnmatchcase(tool.name, each) for each in self.patterns)]
+
+
+def open_tools(
+    settings: Settings, *, remote: bool = False, strict: bool = False, seconds: float = OPEN_SECONDS
+) -> OpenTools:
+    """Load the tools that the configuration names, with `remote` also those of remote sources.
+
+    Relative paths start beside the configuration. A source that cannot be loaded is one of the `problems`, and so is a
+    remote one that does not answer, which is tried again until it does. With `strict`, raises ConfigError for all
+    problems but those of remote sources.
+    """
+    opened = OpenTools()
+    local = [(index, source) for index, source in enumerate(settings.tools) if not is_remote(source)]
+    problems = [problem for index, source in local for problem in _open_local(opened, settings, index, source)]
+    if problems and strict:
+        raise ConfigError(problems)
+    live = _refresher(settings, opened.registry) if remote else None
+    if live:
+        atexit.register(live.close)  # also for a process whose start fails later
+    silent = _silent_sources(settings, live, seconds) if live else []
+    return replace(opened, problems=(*problems, *silent), live=live)
+
 
 def is_remote(source: AnySource) -> bool:
-    """Whether somebody else has to be asked for its tools."""
+    """Return whether a server has to be asked for the tools of a source."""
     if isinstance(source, OpenApiSource):
         return source.openapi.startswith(("http://", "https://"))
     return isinstance(source, McpSource)
 
 
-def provider_of(source: McpSource | OpenApiSource, folder: Path) -> McpToolProvider | OpenApiToolProvider:
-    """Who lists and runs the tools of a section; relative paths start at the folder."""
-    return mcp_provider(source, folder) if isinstance(source, McpSource) else _openapi(source, folder)
+def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySource) -> list[str]:
+    """Load a source of this machine into `opened`. Return its problems."""
+    loaded, folder = LoadedTools(), settings.origin.folder
+    try:
+        loaded = _load(source, folder)
+        opened.replace(_id(index), loaded)
+        for kind, factory in loaded.executor_factories.items():
+            claim(opened.executor_factories, kind, factory, _name(source))
+        problems = _nothing_taken(settings, index, source, loaded)
+    except (ToolError, SystemExit) as exc:
+        problems = [_problem(settings, index, source, exc)]
+    if isinstance(source, str | ModuleSource):
+        opened.watched[_id(index)] = WatchedSource(
+            _name(source), loaded.files, partial(_load, source, folder, again=True)
+        )
+    return [*problems, *loaded.problems]
 
 
-def mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
-    """Who asks this MCP server; it is not asked yet."""
+def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
+    match source:
+        case str():
+            return load_tools(source, folder, again=again)
+        case ModuleSource():
+            loaded = load_tools(source.module, folder, again=again)
+            return replace(loaded, tools=_taken(source, loaded.tools))
+        case ToolboxSource():
+            own = folder / source.folder if source.folder else None
+            return LoadedTools(_taken(source, open_toolbox(source.toolbox, folder=own, hosts=source.hosts)))
+        case _:
+            provider = tool_provider(source, folder)
+            tools = run_sync(provider.list_tools())
+            return LoadedTools(tuple(provided(provider, tools, source.namespace or "", source.confirm)))
+
+
+def _taken(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    """Return the tools that `include` and `exclude` leave, as their section wants them. Patterns are over own names."""
+    choice = ToolFilter(source.include, source.exclude)
+    return tuple(_adapted(source, tool) for tool in tools if choice.accepts(tool.name))
+
+
+def _adapted(source: SourceSettings, tool: Tool) -> Tool:
+    """Return a tool with the namespace, the confirmation and the timeout of its section."""
+    space = source.namespace
+    named = renamed(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
+    adapted = requires_confirmation(named, tool.name, source.confirm)
+    if source.timeout is None:
+        return adapted
+    return replace(adapted, metadata=replace(adapted.metadata, timeout=source.timeout))
+
+
+def _nothing_taken(settings: Settings, index: int, source: AnySource, loaded: LoadedTools) -> list[str]:
+    """Return the problem of a source that brings nothing, although the configuration names it."""
+    if loaded.tools or loaded.executor_factories or loaded.problems:
+        return []
+    cure = "decorate its functions with @tool(), or take its line out"
+    if isinstance(source, ModuleSource | ToolboxSource) and (source.include or source.exclude):
+        cure = "see whether `include` and `exclude` name what you want"
+    return [f"{settings.origin.at('tools', index)}tools: nothing is taken from {_name(source)!r}: {cure}"]
+
+
+def _problem(settings: Settings, index: int, source: AnySource, exc: BaseException) -> str:
+    where = f"{settings.origin.at('tools', index)}tools: "
+    if isinstance(exc, SystemExit):
+        return f"{where}{_name(source)!r} ends the program when imported"
+    if isinstance(exc, ToolLoadError | SourceError):
+        return f"{where}{exc}"
+    return f"{where}cannot load tools from {_name(source)!r}: {exc}"
+
+
+def _name(source: AnySource) -> str:
+    """Return how a source is called in messages. It never holds a secret."""
+    match source:
+        case str():
+            return source
+        case ModuleSource():
+            return source.module
+        case ToolboxSource():
+            return ", ".join(source.toolbox)
+        case _:
+            return source.namespace or tool_provider(source, Path()).name
+
+
+def _refresher(settings: Settings, registry: ToolRegistry) -> ToolsetRefresher | None:
+    """Return what keeps the tools of all remote sources up to date, None where there are none."""
+    sources = [
+        LiveSource(
+            _id(index),
+            _name(source),
+            tool_provider(source, settings.origin.folder),
+            source.namespace or "",
+            source.confirm,
+        )
+        for index, source in enumerate(settings.tools)
+        if isinstance(source, McpSource | OpenApiSource) and is_remote(source)
+    ]
+    return ToolsetRefresher(sources, registry.replace_source) if sources else None
+
+
+def _silent_sources(settings: Settings, live: ToolsetRefresher, seconds: float) -> list[str]:
+    """Connect to the remote sources. Return a problem for each that does not answer in time."""
+    reasons = live.open(seconds)
+    return [
+        f"{settings.origin.at('tools', index)}tools: {_name(source)!r} does not answer yet: {reasons[_id(index)]}; "
+        "the bot runs without its tools, and tries again until it answers"
+        for index, source in enumerate(settings.tools)
+        if _id(index) in reasons
+    ]
+
+
+def _id(index: int) -> str:
+    """Return the id of a source in the registry. Two lines of the YAML may name the same module."""
+    return f"tools.{index}"
+
+
+def own_names(source: McpSource | OpenApiSource | ToolboxSource | ModuleSource, folder: Path) -> list[str]:
+    """Return what a source itself calls all its tools, without `include`, `exclude` and `namespace`.
+
+    Raises ToolError when the source does not answer.
+    """
+    whole = source.model_copy(update={"include": None, "exclude": [], "namespace": None})
+    if not isinstance(whole, McpSource):
+        return [tool.name for tool in _load(whole, folder).tools]
+    with closing(_mcp_provider(whole, folder)) as provider:
+        return [tool.name for tool in run_sync(provider.list_tools())]
+
+
+def tool_provider(source: McpSource | OpenApiSource, folder: Path) -> McpToolProvider | OpenApiToolProvider:
+    """Return what lists and runs the tools of a section, not connected yet. Relative paths start at the folder."""
+    return _mcp_provider(source, folder) if isinstance(source, McpSource) else _openapi_provider(source, folder)
+
+
+def _mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
     server = source.mcp
     command, *args = server.command or [""]
     return McpToolProvider(
         command,
         args,
-        env=_plain(server.env),
+        env=_secret_values(server.env),
         cwd=folder / (server.cwd or "") if server.command else None,
         url=server.url or "",
-        headers=_plain(server.headers),
+        headers=_secret_values(server.headers),
         name=source.namespace or "",
         include=source.include,
         exclude=source.exclude,
@@ -77,7 +284,11 @@ def mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
     )
 
 
-def _openapi(source: OpenApiSource, folder: Path) -> OpenApiToolProvider:
+def _secret_values(secrets: Mapping[str, Secret]) -> dict[str, str]:
+    return {name: secret.get_secret_value() for name, secret in secrets.items()}
+
+
+def _openapi_provider(source: OpenApiSource, folder: Path) -> OpenApiToolProvider:
     document = source.openapi if is_remote(source) else folder / Path(source.openapi).expanduser()
     return OpenApiToolProvider(
         document,
@@ -98,32 +309,26 @@ def _auth(settings: AuthSettings | None) -> Auth | None:
         return Auth.bearer(settings.bearer.get_secret_value())
     if settings.basic is not None:
         return Auth.basic(settings.basic.user, settings.basic.password.get_secret_value())
-    value = settings.value.get_secret_value() if settings.value else ""
+    key = settings.value.get_secret_value() if settings.value else ""
     if settings.header is not None:
-        return Auth("header", settings.header, value)
-    return (
-        Auth("query", settings.query, value)
-        if settings.query is not None
-        else Auth("cookie", settings.cookie or "", value)
-    )
-
-
-def _plain(secrets: Mapping[str, Secret]) -> dict[str, str]:
-    return {name: secret.get_secret_value() for name, secret in secrets.items()}
+        return Auth("header", settings.header, key)
+    if settings.query is not None:
+        return Auth("query", settings.query, key)
+    return Auth("cookie", settings.cookie or "", key)
 
 
 def build_selector(settings: Settings, channel: str) -> ToolSelector | None:
-    """The selector of a channel, None where all its tools are shown. Raises ConfigError.
+    """Return the selector of a channel, None where all its tools are shown. Raises ConfigError.
 
-    What the roles of its `access` may use comes first: the selector chooses from that.
+    The roles of `access` come first: `selector` chooses from what they leave.
     """
-    build = _Builder(settings).build
-    made = [build(given, path) for given, path in _configured(settings, channel)]
-    return AllOf(*made) if len(made) > 1 else made[0] if made else None
+    build = _SelectorBuilder(settings).build
+    selectors = [build(selector, path) for selector, path in _configured_selectors(settings, channel)]
+    return AllOf(*selectors) if len(selectors) > 1 else selectors[0] if selectors else None
 
 
-def _configured(settings: Settings, channel: str) -> Iterator[tuple[SelectorSettings, Path_]]:
-    """The selectors of a channel with their places; roles spelled as its people are."""
+def _configured_selectors(settings: Settings, channel: str) -> Iterator[tuple[SelectorSettings, Path_]]:
+    """Yield the selectors of a channel with their places. Users in roles are spelled as the channel's people are."""
     chosen = settings.channels[channel]
     if chosen.access and chosen.access.roles:
         phones = chosen.has_phone_numbers
@@ -134,111 +339,109 @@ def _configured(settings: Settings, channel: str) -> Iterator[tuple[SelectorSett
         yield chosen.selector, ("channels", channel, "selector")
 
 
-class _Builder:
-    """Makes selectors out of settings, and says of one that cannot be made where it stands."""
+class _SelectorBuilder:
+    """Builds selectors from settings. Raises ConfigError with the line of one that cannot be built."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def build(self, given: SelectorSettings, path: Path_) -> ToolSelector:
-        made = self._of_kind(given, path)
-        return Always(made, given.always) if given.always else made
+    def build(self, selector: SelectorSettings, path: Path_) -> ToolSelector:
+        built = self._of_kind(selector, path)
+        return Always(built, selector.always) if selector.always else built
 
-    def _of_kind(self, given: SelectorSettings, path: Path_) -> ToolSelector:
-        if given.keyword is not None:
-            return KeywordSelector(given.keyword, whole_words=given.whole_words)
-        if given.roles is not None:
-            return _roles(given.roles)
-        if given.embedding is not None:
-            return _embedding(given.embedding)
-        if given.plugin is not None:
-            return self._plugin(given, given.plugin, path)
-        parts = [self.build(part, at) for part, at in _parts(self._settings, given, path)]
-        return AnyOf(*parts) if given.any_of is not None else AllOf(*parts)
+    def _of_kind(self, selector: SelectorSettings, path: Path_) -> ToolSelector:
+        if selector.keyword is not None:
+            return KeywordSelector(selector.keyword, whole_words=selector.whole_words)
+        if selector.roles is not None:
+            roles = selector.roles
+            return RoleBasedSelector(UserRoles(roles.users, roles.default), allowed=roles.allowed)
+        if selector.embedding is not None:
+            return _embedding(selector.embedding)
+        if selector.plugin is not None:
+            return self._plugin(selector, selector.plugin, path)
+        parts = [self.build(part, part_path) for part, part_path in _parts(self._settings, selector, path)]
+        return AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
 
-    def _plugin(self, given: SelectorSettings, name: str, path: Path_) -> ToolSelector:
+    def _plugin(self, selector: SelectorSettings, name: str, path: Path_) -> ToolSelector:
         try:
-            found = find_selector(name)
+            plugin = find_selector(name)
         except SelectorLoadError as exc:
             raise ConfigError([f"{self._settings.origin.at(*path, 'plugin')}{_dotted(path)}.plugin: {exc}"]) from exc
         try:
-            made: ToolSelector = found(**given.options)
+            built: ToolSelector = plugin(**selector.options)
         except Exception as exc:
-            where, said = self._settings.origin.at(*path, "options"), f"{type(exc).__name__}: {exc}"
-            raise ConfigError([f"{where}{_dotted(path)}.options: {name!r} does not take them: {said}"]) from exc
-        return FailOpen(made) if given.on_error == "all" else made
+            where, reason = self._settings.origin.at(*path, "options"), f"{type(exc).__name__}: {exc}"
+            raise ConfigError([f"{where}{_dotted(path)}.options: {name!r} does not take them: {reason}"]) from exc
+        return FailOpen(built) if selector.on_error == "all" else built
 
 
-def _roles(given: RolesSettings) -> RoleBasedSelector:
-    return RoleBasedSelector(UserRoles(given.users, given.default), allowed=given.allowed)
-
-
-def _embedding(given: EmbeddingSettings) -> EmbeddingSelector:
+def _embedding(settings: EmbeddingSettings) -> EmbeddingSelector:
     embedder: Embedder | None = None
-    if given.base_url:
-        embedder = HttpEmbedder(
-            given.model, base_url=given.base_url, api_key=given.api_key.get_secret_value() if given.api_key else ""
-        )
-    return EmbeddingSelector(given.model, given.top_k, embedder)
+    if settings.base_url:
+        key = settings.api_key.get_secret_value() if settings.api_key else ""
+        embedder = HttpEmbedder(settings.model, base_url=settings.base_url, api_key=key)
+    return EmbeddingSelector(settings.model, settings.top_k, embedder)
 
 
-def _parts(settings: Settings, given: SelectorSettings, path: Path_) -> Iterator[tuple[SelectorSettings, Path_]]:
-    """The selectors inside one, each with its place: a list may stand there itself, or under `all`."""
-    for key, parts in (("any", given.any_of), ("all", given.all_of)):
+def _parts(settings: Settings, selector: SelectorSettings, path: Path_) -> Iterator[tuple[SelectorSettings, Path_]]:
+    """Yield the selectors inside a selector with their places: a list may stand there itself, or under `all`."""
+    for key, parts in (("any", selector.any_of), ("all", selector.all_of)):
         below = (*path, key) if (*path, key) in settings.origin.places else path
         yield from ((part, (*below, index)) for index, part in enumerate(parts or ()))
 
 
-def misnamed(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
-    """What in a channel's selector names none of its tools, and in its `deny_when` none of their arguments."""
+def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
+    """Return a problem for each name in a channel's selector that is none of its tools, and for each argument in its
+    `deny_when` that none of them has.
+    """
     chosen = settings.channels[channel]
     problems = []
-    for given, path in _configured(settings, channel):
-        problems += _lost(settings, given, path, [tool.name for tool in tools])
+    for selector, path in _configured_selectors(settings, channel):
+        problems += _unknown_tools(settings, selector, path, [tool.name for tool in tools])
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
-        problems += _unknown_argument(settings, rule, ("channels", channel, "policy", "deny_when", index, "arg"), tools)
+        path = ("channels", channel, "policy", "deny_when", index, "arg")
+        problems += _unknown_argument(settings, rule, path, tools)
     return problems
 
 
-def _lost(settings: Settings, given: SelectorSettings, path: Path_, names: Sequence[str]) -> list[str]:
+def _unknown_tools(settings: Settings, selector: SelectorSettings, path: Path_, names: Sequence[str]) -> list[str]:
     problems = [
-        f"{settings.origin.at(*at)}{_dotted(path)}: {pattern!r} names no tool of this channel{_hint(pattern, names)}"
-        for pattern, at in _names_in(given, path)
-        if not _matches(pattern, names, exact=at[len(path)] == "keyword")
+        f"{settings.origin.at(*place)}{_dotted(path)}: {pattern!r} names no tool of this channel{_hint(pattern, names)}"
+        for pattern, place in _patterns_in(selector, path)
+        if not _matches(pattern, names, exact=place[len(path)] == "keyword")
     ]
-    for part, at in _parts(settings, given, path):
-        problems += _lost(settings, part, at, names)
+    for part, part_path in _parts(settings, selector, path):
+        problems += _unknown_tools(settings, part, part_path, names)
     return problems
 
 
-def _names_in(given: SelectorSettings, path: Path_) -> Iterator[tuple[str, Path_]]:
-    """Every name or pattern of tools in a selector, with its place."""
-    yield from ((name, (*path, "keyword", name)) for name in given.keyword or ())
-    yield from ((name, (*path, "always", index)) for index, name in enumerate(given.always))
-    allowed: Mapping[str, list[str]] = given.roles.allowed if given.roles else {}
+def _patterns_in(selector: SelectorSettings, path: Path_) -> Iterator[tuple[str, Path_]]:
+    """Yield every name or pattern of tools in a selector, with its place."""
+    yield from ((name, (*path, "keyword", name)) for name in selector.keyword or ())
+    yield from ((name, (*path, "always", index)) for index, name in enumerate(selector.always))
+    allowed: Mapping[str, list[str]] = selector.roles.allowed if selector.roles else {}
     for role, patterns in allowed.items():
         yield from ((name, (*path, "roles", "allowed", role, index)) for index, name in enumerate(patterns))
 
 
 def _matches(pattern: str, names: Sequence[str], *, exact: bool) -> bool:
-    if exact:  # a keyword's tool is a name, in any case
+    if exact:  # the keys of `keyword` are names, in any case
         return pattern.lower() in [name.lower() for name in names]
     return any(fnmatchcase(name, pattern) for name in names)
 
 
 def _unknown_argument(settings: Settings, rule: DenyWhenSettings, path: Path_, tools: Sequence[Tool]) -> list[str]:
-    """The problem of a rule over an argument that none of its tools has: it would silently deny nothing."""
-    meant = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
-    known = sorted({parameter.name for tool in meant for parameter in tool.parameters})
-    if not meant or rule.arg in known or any(map(_takes_any, meant)):
+    """Return the problem of a rule over an argument that none of its tools has: it would deny nothing, silently."""
+    matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
+    known = sorted({parameter.name for tool in matching for parameter in tool.parameters})
+    if not matching or rule.arg in known or any(map(_takes_any_argument, matching)):
         return []
-    tool_names = ", ".join(tool.name for tool in meant)
+    tool_names = ", ".join(tool.name for tool in matching)
     where, dotted = settings.origin.at(*path), _dotted(path[:-1])
     return [f"{where}{dotted}: {rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"]
 
 
-def _takes_any(tool: Tool) -> bool:
-    """Whether a tool takes arguments that its schema does not name."""
+def _takes_any_argument(tool: Tool) -> bool:
     return tool.input_schema is not None and tool.input_schema.get("additionalProperties", True) is not False
 
 
@@ -248,207 +451,3 @@ def _hint(name: str, known: Sequence[str]) -> str:
 
 def _dotted(path: Path_) -> str:
     return ".".join(str(part) for part in path)
-
-
-#: Seconds that a process waits at its start for remote sources; those that answer later are there from then on.
-OPEN_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTools:
-    """All tools of a configuration. `problems` are files that could not be loaded and sources that did not answer;
-    `watched` are the modules, files and folders, which may be loaded anew and handed to `replace`.
-
-    Remote sources that are open put their tools into the `registry` as they list them.
-    """
-
-    registry: ToolRegistry = field(default_factory=ToolRegistry)
-    executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
-    watched: dict[str, WatchedSource] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-    live: ToolsetRefresher | None = None
-    #: What each source has in the registry: of tools that several of them import, the first has it.
-    _brought: dict[str, list[Tool]] = field(default_factory=dict)
-
-    @property
-    def tools(self) -> list[Tool]:
-        """Those there are now."""
-        return self.registry.all()
-
-    def select(self, patterns: Sequence[str] | None) -> Selected:
-        """A channel's part of it; all without patterns."""
-        return Selected(self.registry, patterns)
-
-    def replace(self, source: str, loaded: LoadedTools) -> None:
-        """From now on this source holds these tools. Raises ToolValidationError, and then has changed nothing."""
-        own = self._brought.get(source, [])
-        others = [tool for tool in self.registry.all() if not _is_among(tool, own)]
-        brought = [tool for tool in dict.fromkeys(loaded.tools) if not _is_among(tool, others)]
-        self.registry.replace_source(source, brought)
-        self._brought[source] = brought
-
-    def close(self) -> None:
-        """Leave all remote sources. Idempotent."""
-        if self.live is not None:
-            atexit.unregister(self.live.close)
-            self.live.close()
-
-
-def _is_among(tool: Tool, tools: Sequence[Tool]) -> bool:
-    return any(tool is each for each in tools)
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """The tools of a registry whose names match, whenever it is asked."""
-
-    registry: ToolRegistry
-    patterns: Sequence[str] | None
-
-    def all(self) -> list[Tool]:
-        """In the order loaded."""
-        tools = self.registry.all()
-        if self.patterns is None:
-            return tools
-        return [tool for tool in tools if any(fnmatch.fnmatchcase(tool.name, each) for each in self.patterns)]
-
-
-def open_tools(
-    settings: Settings, *, remote: bool = False, strict: bool = False, seconds: float = OPEN_SECONDS
-) -> OpenTools:
-    """Load what the configuration names; relative paths start beside it. With `remote` also what others serve.
-
-    A source that cannot be loaded is one of the `problems`, and the rest is loaded; a remote one that does not answer,
-    too, and it is tried again until it does. With `strict`, raises ConfigError for all but those that do not answer.
-    """
-    opened = OpenTools()
-    here = [(index, source) for index, source in enumerate(settings.tools) if not is_remote(source)]
-    wrong = [problem for index, source in here for problem in _open(opened, settings, index, source)]
-    if wrong and strict:
-        raise ConfigError(wrong)
-    live = _live(settings, opened.registry) if remote else None
-    if live:
-        atexit.register(live.close)  # whoever is refused later leaves them too
-    unreached = _unreached(settings, live, seconds) if live else []
-    return replace(opened, problems=(*wrong, *unreached), live=live)
-
-
-def own_names(source: McpSource | OpenApiSource | ToolboxSource | ModuleSource, folder: Path) -> list[str]:
-    """What a source calls all its tools, also those that are left out. Raises ToolError, when it cannot be asked."""
-    whole = source.model_copy(update={"include": None, "exclude": [], "namespace": None})
-    if not isinstance(whole, McpSource):
-        return [tool.name for tool in _loaded(whole, folder).tools]
-    with closing(mcp_provider(whole, folder)) as provider:
-        return [tool.name for tool in run_sync(provider.list_tools())]
-
-
-def _open(opened: OpenTools, settings: Settings, index: int, source: AnySource) -> list[str]:
-    """Load a source of this machine; what is wrong with it."""
-    held, folder = LoadedTools(), settings.origin.folder
-    try:
-        held = _loaded(source, folder)
-        opened.replace(_id(index), held)
-        for kind, factory in held.executor_factories.items():
-            claim(opened.executor_factories, kind, factory, _name(source))
-        wrong = _empty(settings, index, source, held)
-    except (ToolError, SystemExit) as exc:
-        wrong = [_problem(settings, index, source, exc)]
-    if isinstance(source, str | ModuleSource):
-        opened.watched[_id(index)] = WatchedSource(
-            _name(source), held.files, partial(_loaded, source, folder, again=True)
-        )
-    return [*wrong, *held.problems]
-
-
-def _loaded(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
-    match source:
-        case str():
-            return load_tools(source, folder, again=again)
-        case ModuleSource():
-            loaded = load_tools(source.module, folder, again=again)
-            return replace(loaded, tools=_chosen(source, loaded.tools))
-        case ToolboxSource():
-            own = folder / source.folder if source.folder else None
-            return LoadedTools(_chosen(source, open_toolbox(source.toolbox, folder=own, hosts=source.hosts)))
-        case _:
-            provider = provider_of(source, folder)
-            tools = run_sync(provider.list_tools())
-            return LoadedTools(tuple(provided(provider, tools, source.namespace or "", source.confirm)))
-
-
-def _chosen(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Those that are taken. Patterns are over their own names."""
-    choice = ToolFilter(source.include, source.exclude)
-    return tuple(_as_its_section_says(source, tool) for tool in tools if choice.accepts(tool.name))
-
-
-def _as_its_section_says(source: SourceSettings, tool: Tool) -> Tool:
-    """Called as it is here, told whether it asks, and for how long it may go on."""
-    space = source.namespace
-    here = renamed(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
-    made = requires_confirmation(here, tool.name, source.confirm)
-    if source.timeout is None:
-        return made
-    return replace(made, metadata=replace(made.metadata, timeout=source.timeout))
-
-
-def _empty(settings: Settings, index: int, source: AnySource, held: LoadedTools) -> list[str]:
-    """Whoever names a source means to have something of it."""
-    if held.tools or held.executor_factories or held.problems:
-        return []
-    cure = "decorate its functions with @tool(), or take its line out"
-    if isinstance(source, ModuleSource | ToolboxSource) and (source.include or source.exclude):
-        cure = "see whether `include` and `exclude` name what you want"
-    return [f"{settings.origin.at('tools', index)}tools: nothing is taken from {_name(source)!r}: {cure}"]
-
-
-def _problem(settings: Settings, index: int, source: AnySource, exc: BaseException) -> str:
-    where = f"{settings.origin.at('tools', index)}tools: "
-    if isinstance(exc, SystemExit):
-        return f"{where}{_name(source)!r} ends the program when imported"
-    if isinstance(exc, ToolLoadError | SourceError):
-        return f"{where}{exc}"
-    return f"{where}cannot load tools from {_name(source)!r}: {exc}"
-
-
-def _name(source: AnySource) -> str:
-    """How a source is spoken of: never by what may hold a secret."""
-    match source:
-        case str():
-            return source
-        case ModuleSource():
-            return source.module
-        case ToolboxSource():
-            return ", ".join(source.toolbox)
-        case _:
-            return source.namespace or provider_of(source, Path()).name
-
-
-def _live(settings: Settings, registry: ToolRegistry) -> ToolsetRefresher | None:
-    sources = [
-        LiveSource(
-            _id(index),
-            _name(source),
-            provider_of(source, settings.origin.folder),
-            source.namespace or "",
-            source.confirm,
-        )
-        for index, source in enumerate(settings.tools)
-        if isinstance(source, McpSource | OpenApiSource) and is_remote(source)
-    ]
-    return ToolsetRefresher(sources, registry.replace_source) if sources else None
-
-
-def _unreached(settings: Settings, live: ToolsetRefresher, seconds: float) -> list[str]:
-    why = live.open(seconds)
-    return [
-        f"{settings.origin.at('tools', index)}tools: {_name(source)!r} is not there yet: {why[_id(index)]}; "
-        "the bot runs without its tools, and tries again until it answers"
-        for index, source in enumerate(settings.tools)
-        if _id(index) in why
-    ]
-
-
-def _id(index: int) -> str:
-    """How the tools of a source are replaced together: two lines of the YAML may name the same module."""
-    return f"tools.{index}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sayso.config.cli.options import Options, SaysoCommand, pass_options
 from sayso.config.cli.output import clear_errors, fail
 
 if TYPE_CHECKING:  # commands load only what they need
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # commands load only what they need
     from sayso.testing.simulation.report import SimulationReport
 
 
-@click.command()
+@click.command(cls=SaysoCommand, examples=["sayso simulate --turns 200 --kill worker", "sayso simulate --matrix"])
 @click.option("--turns", default=1000, show_default=True, type=click.IntRange(1), help="Things that people do, in all.")
 @click.option("--conversations", default=50, show_default=True, type=click.IntRange(1, 20_000))
 @click.option("--workers", default=3, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
@@ -102,20 +103,20 @@ if TYPE_CHECKING:  # commands load only what they need
 @click.option("--row", multiple=True, help="Only this row of the matrix; may be given again.")
 @click.option("--full-size", is_flag=True, help="Rows of the matrix as large as is promised: hours in all.")
 @click.option("--stories", type=click.Path(path_type=Path), help="A YAML file of your own stories.")
-@click.option("--config", type=click.Path(path_type=Path), help="Your own YAML file: its platforms are replaced.")
-@click.option("--data", type=click.Path(path_type=Path), help="An empty folder to keep.  [default: one that goes]")
 @click.option("--markdown", is_flag=True, help="Print the table as docs/explanation/failures.md has it.")
+@pass_options
 def simulate(
-    data: Path | None, markdown: bool, matrix: bool, full_size: bool, row: tuple[str, ...], **options: Any
+    common: Options, /, markdown: bool, matrix: bool, full_size: bool, row: tuple[str, ...], **options: Any
 ) -> None:
     """Break a real Sayso on purpose: people on fake platforms, judged by what they did, heard, and what took effect.
 
-    Exits with 1 when a promise was broken, and keeps the data folder; also when faults cost more than they may.
+    With --config it runs your bot, with its platforms replaced. --data names a folder to keep; without it the folder is
+    temporary. Exits with 1 when a promise was broken, and keeps the folder; also when faults cost more than they may.
     """
     from sayso.testing.simulation.report import table
 
-    plan = _plan(options)
-    reports = [_run(each, data) for each in _plans(plan, row, matrix=matrix, full_size=full_size)]
+    plan = _plan({**options, "config": common.config})
+    reports = [_run(each, common.data_option) for each in _plans(plan, row, matrix=matrix, full_size=full_size)]
     click.echo(f"\n{table(reports, markdown=markdown)}\n")
     for line in (line for report in reports for line in report.details()):
         click.echo(line)

@@ -23,9 +23,9 @@ import yaml
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
+from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.server.up import Child, python_path
-from sayso.config.settings.secrets import VARIABLE, secret_keys
+from sayso.config.settings.data_folder import KEYS_VARIABLE, secret_keys, socket_path
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.plan import Plan
@@ -430,7 +430,7 @@ class Machine:
         return {
             **os.environ,
             **CREDENTIALS,
-            VARIABLE: ",".join(secret_keys(self._data)),
+            KEYS_VARIABLE: ",".join(secret_keys(self._data)),
             MODEL_MS: f"{low:g}-{high:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
             "REDIS_URL": f"unix://{self._proxy_socket}" if self._plan.through_proxy else self.redis.url,

@@ -13,7 +13,7 @@ from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, Triple
 from sayso.channels.types import Conversation, Scope
 from sayso.config.cli.main import main
-from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_in
+from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entry import Body
 from sayso.pending.audit.ledger import FILE, AuditLedger
@@ -170,14 +170,14 @@ def test_erase_removes_long_texts_of_a_person_and_no_others(data):
 
 def test_erase_removes_what_agents_know_of_a_person_and_of_no_other(data):
     """Facts and relationships, of all conversations."""
-    knowledge, store = knowledge_in(data), SQLiteTripleStore(data / RELATIONSHIPS)
+    knowledge, store = knowledge_memory(data), SQLiteTripleStore(data / RELATIONSHIPS)
     for user in ("ana", "bea"):
         for chat in ("1", "2"):
             conversation = Conversation("chat", chat)
             scope = f"{conversation.id}:{Scope(user, conversation).id}"
             knowledge.bound_to(scope).remember("x", persistent=True)
             store.add_many(scope, [Triple(user, "likes", "tea")], most=9)
-    assert "4 files and relationships of what agents know" in run("erase", "--data", data, "--user", "ana")[1]
+    assert "4 files and relationships of the agents' memories" in run("erase", "--data", data, "--user", "ana")[1]
     assert len(list((data / "knowledge").rglob("MEMORY.md"))) == 2
     assert b"ana" not in (data / RELATIONSHIPS).read_bytes()
 
@@ -187,7 +187,7 @@ def test_erase_removes_a_person_and_the_chain_holds(data):
     code, output = run("erase", "--data", data, "--user", "ana")
     assert code == 0
     assert "12 bodies of 'ana' erased; the chain still verifies." in output
-    assert "Redis keeps records for up to 48 hours" in output
+    assert "Redis holds records for up to 48 hours" in output
     assert "0 bodies" in run("erase", "--data", data, "--user", "ana")[1]
     assert run("verify", "--data", data)[0] == 0
     assert "(erased)" in run("show", "--data", data)[1]
@@ -199,7 +199,7 @@ def test_missing_ledger_is_named(tmp_path, monkeypatch, command):
     """One line, and nothing is made in its place."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     code, output = run(*command, "--data", tmp_path / "none")
-    assert code == 1
+    assert code == 3
     assert output == f"Error: no ledger in {tmp_path}/none: a worker writes it; name its folder with --data\n"
     assert not (tmp_path / "none").exists()
 
@@ -209,7 +209,7 @@ def test_missing_key_is_named_and_none_is_made(data, monkeypatch, command):
     """With a fresh key every entry would look forged."""
     monkeypatch.delenv("SAYSO_SECRET_KEYS")
     code, output = run(*command, "--data", data)
-    assert (code, output.startswith("Error: no secret key: set SAYSO_SECRET_KEYS")) == (1, True)
+    assert (code, output.startswith("Error: no secret key: set SAYSO_SECRET_KEYS")) == (3, True)
     assert not (data / "secret_keys").exists()
 
 
@@ -218,7 +218,7 @@ def test_files_that_are_no_log_are_named(data, tmp_path):
     (tmp_path / "notes.txt").write_text("hello\n")
     for file, words in ((tmp_path / "none", "No such file"), (tmp_path / "notes.txt", "notes.txt:1: not a line")):
         code, output = run("verify", file, "--data", data, "--offline")
-        assert (code, output.count("\n")) == (1, 1)
+        assert (code, output.count("\n")) == (3, 1)
         assert words in output
     code, output = run("export", "--data", data, "--out", tmp_path / "none" / "log.jsonl")
-    assert (code, output) == (1, f"Error: {tmp_path}/none/log.jsonl cannot be written: No such file or directory\n")
+    assert (code, output) == (3, f"Error: {tmp_path}/none/log.jsonl cannot be written: No such file or directory\n")

@@ -42,7 +42,7 @@ def desk(tmp_path: Path) -> Path:
 def test_the_bot_answers_with_the_rest_and_every_problem_is_told(desk: Path):
     """Line of the YAML, line of the file, and what to do: import error, wrong path, a name twice, no document."""
     told: list[str] = []
-    with terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, tell=told.append) as agent:
+    with terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, report_problem=told.append) as agent:
         assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
     broken, path, twice, document = told
     assert broken.startswith(f"{desk}:3:5: tools: cannot load tools from './broken.py'")

@@ -1,4 +1,4 @@
-"""The `sayso` command: exit code 1 and one clear message for what an operator can cure, never a traceback."""
+"""The `sayso` command: exit code 3 and one clear message for what an operator can cure, never a traceback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server() -> Iterator[EmbeddedRedis]:
 def refusal(*args: str | Path, **environ: str) -> str:
     """The message of a command that gives up as it should."""
     code, _, errors = sayso(*args, **environ)
-    assert code == 1
+    assert code == 3
     assert "Traceback" not in errors
     assert "Error: " in errors
     return errors
@@ -40,8 +40,8 @@ def refusal(*args: str | Path, **environ: str) -> str:
 def test_missing_configuration_is_named(tmp_path: Path):
     """A wrong path tells what to do."""
     file = tmp_path / "nope.yaml"
-    assert refusal("check", file) == (
-        f"Error: {file}: no such file: give a YAML file with --config or SAYSO_CONFIG, or copy config/demo.yaml\n"
+    assert refusal("check", "-c", file) == (
+        f"Error: {file}: no such file: give a YAML file with --config or SAYSO_CONFIG, or write one with `sayso init`\n"
     )
 
 
@@ -197,7 +197,7 @@ def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
 
 def test_check_says_what_each_channel_may_do():
     """The demo is a configuration that passes its own check."""
-    code, output, _ = sayso("check", "config/demo.yaml")
+    code, output, _ = sayso("check", "-c", "config/demo.yaml")
     assert code == 0
     assert "delete_invoice: asks first" in output
     assert "find_invoice: runs at once" in output
@@ -205,13 +205,13 @@ def test_check_says_what_each_channel_may_do():
 
 def test_check_says_which_tool_asks_by_itself(tmp_path: Path):
     """A tool that the policy lets run may propose by itself: its line says so, and says where review is of no use."""
-    assert "refund_invoice: asks by itself\n" in sayso("check", "config/demo.yaml")[1]
+    assert "refund_invoice: asks by itself\n" in sayso("check", "-c", "config/demo.yaml")[1]
     file = tmp_path / "sayso.yaml"
     file.write_text(
         "tools: [sayso.examples.invoices]\nchannels:\n"
         "  a: {platform: console, tools: [refund_*], policy: {review: ['*']}}\n"
     )
-    assert "refund_invoice: asks by itself, and should be under allow" in sayso("check", file)[1]
+    assert "refund_invoice: asks by itself, and should be under allow" in sayso("check", "-c", file)[1]
 
 
 @pytest.mark.parametrize("module", ["sayso.channels.web.app", "sayso", "sayso.workers.rq.worker"])

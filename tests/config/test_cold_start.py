@@ -30,7 +30,7 @@ def send(_, __):
     print(json.dumps([sorted(ready), sorted(set(sys.modules) - ready)]))
 
 worker.run_worker = send
-cli.worker.callback(Path(sys.argv[1]), Path(sys.argv[2]))
+cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_mode=False)
 """
 WEB = """
 import json, sys

@@ -42,9 +42,9 @@ def test_dead_reply_is_retried_once(rig):
 
 
 def test_what_cannot_be_retried_is_said(rig):
-    """With the reason, and exit code 1."""
+    """With the reason, and exit code 3."""
     code, words = run("retry", DEAD)
-    assert (code, "is not among the dead" in words) == (1, True)
+    assert (code, "is not among the dead" in words) == (3, True)
     assert "write it as listed" in run("retry", "nonsense")[1]
 
 
@@ -60,8 +60,8 @@ def test_list_shows_what_was_put_aside(rig):
     assert (code, len(words.splitlines())) == (0, 2)
     assert "Refused: blocked  “hi”" in words
     assert "error 63016" in run("list", "--state", "failed")[1]
-    assert "63016" not in run("list", "--state", "dead", "--channel", "chat")[1]
-    assert run("list", "--channel", "other") == (0, "nothing was put aside\n")
+    assert "63016" not in run("list", "chat", "--state", "dead")[1]
+    assert run("list", "other") == (0, "nothing was put aside\n")
 
 
 def test_list_begins_with_what_is_wrong_with_a_channel(rig):
@@ -81,7 +81,7 @@ def test_list_shows_what_waits_for_its_person(rig):
 def test_show_tells_that_an_address_is_closed(rig):
     """Until its person writes again."""
     bury(rig, end="closed")
-    assert "takes nothing until its person writes again: Refused: blocked" in run("show", CHAT.id)[1]
+    assert "accepts nothing until its user writes again: Refused: blocked" in run("show", CHAT.id)[1]
 
 
 def test_words_command_no_terminal(rig):
@@ -94,16 +94,16 @@ def test_words_command_no_terminal(rig):
 
 
 def test_unknown_delivery_is_said(rig):
-    """Exit code 1."""
+    """Exit code 3."""
     code, words = run("show", DEAD)
-    assert (code, "nothing is kept of" in words) == (1, True)
+    assert (code, "nothing is stored about" in words) == (3, True)
 
 
 def test_redis_that_is_away_is_said(rig, monkeypatch):
     """One line, no traceback."""
     monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
     code, words = run("list")
-    assert (code, "Redis does not answer" in words, len(words.splitlines())) == (1, True, 1)
+    assert (code, "Redis does not answer" in words, len(words.splitlines())) == (3, True, 1)
 
 
 def test_show_tells_why_a_reply_was_no_answer(rig):

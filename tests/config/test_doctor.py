@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from redis import Redis
 
 from sayso.channels.setup import FORGED, CheckResult
-from sayso.config.checks.doctor import Doctor, model_findings
+from sayso.config.checks.doctor import Doctor
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
@@ -63,19 +63,19 @@ class Clinic:
         for name in ("wa", "tg"):
             asyncio.run(open_setup(settings, name, PUBLIC_URL).set_webhook())
 
-    def findings(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
+    def results(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
         """All that the doctor finds."""
 
         async def found() -> list[CheckResult]:
             async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
                 doctor = Doctor(load_settings(self.config), self.folder, web=web, own=own)
-                return [finding async for finding in doctor.findings()]
+                return [finding async for finding in doctor.results()]
 
         return asyncio.run(found())
 
     def wrong(self, **given: Any) -> dict[str, str]:
         """What is not fine, by channel and check; each has its cure."""
-        findings = [finding for finding in self.findings(**given) if finding.state != "ok"]
+        findings = [finding for finding in self.results(**given) if finding.state != "ok"]
         assert all(finding.cure for finding in findings)
         return {f"{finding.channel} {finding.check}".strip(): str(finding) for finding in findings}
 
@@ -110,23 +110,23 @@ def test_a_stranger_at_our_address_is_shown_no_secret(clinic: Clinic):
 def test_nothing_comes_of_a_checkup(clinic: Clinic):
     """No turn, no message, no change of a webhook."""
     before = dict(clinic.platforms.ledger.state)
-    clinic.findings()
+    clinic.results()
     assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == ([], [], before)
 
 
 def test_no_secret_is_ever_told(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
     """Neither where all is fine nor where nothing is."""
-    fine = " ".join(map(str, clinic.findings()))
+    fine = " ".join(map(str, clinic.results()))
     clinic.web = our_web(clinic.mailbox, auth_token="other", secret_token="other", signing_secret="other")
     monkeypatch.setenv("REDIS_URL", f"redis://:s3cr3t@127.0.0.1:{free_port()}")
-    words = fine + " ".join(map(str, clinic.findings()))
+    words = fine + " ".join(map(str, clinic.results()))
     assert not [secret for secret in (*ENVIRON.values(), "s3cr3t") if secret in words]
 
 
 def test_bot_that_is_all_right_has_no_findings(clinic: Clinic):
     """Every check is there, and says ok."""
     assert clinic.wrong() == {}
-    checks = {f"{finding.channel} {finding.check}".strip() for finding in clinic.findings()}
+    checks = {f"{finding.channel} {finding.check}".strip() for finding in clinic.results()}
     assert {"config", "redis", "clock", "workers", "healthz"} <= checks
     assert {"wa account", "wa sender", "wa webhook", "wa messages", "wa signature"} <= checks
     assert {"tg token", "tg privacy mode", "tg webhook", "tg last error", "tg signature"} <= checks
@@ -139,7 +139,7 @@ def test_messages_that_never_reached_us_are_found(clinic: Clinic):
     for _ in range(2):
         wrong = clinic.wrong()["wa messages"]
         assert "1 of the 1 newest messages of the last hour never reached us" in wrong
-        assert "sayso webhook recover wa" in wrong
+        assert "sayso channel recover wa" in wrong
 
 
 def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
@@ -219,7 +219,7 @@ def test_public_url_that_is_this_machine_is_found(clinic: Clinic):
     clinic.config = written(clinic.folder, clinic.platforms, public_url=url)
     assert clinic.wrong().keys() == {"wa webhook", "tg webhook"}
     clinic.config.write_text(clinic.config.read_text().replace(f", api_url: {clinic.platforms.slack_url}", ""))
-    assert "sl would never hear of it" in clinic.wrong()["public_url"]
+    assert "sl would never reach it" in clinic.wrong()["public_url"]
 
 
 def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, redis_client: Redis):
@@ -229,7 +229,7 @@ def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, r
     asyncio.run(open_setup(load_settings(clinic.config), "tg", PUBLIC_URL).delete_webhook())
     LeaderLock(redis_client, poll_lock(load_settings(clinic.config).channels["tg"]), prefix=PREFIX).take()
     assert clinic.wrong() == {}
-    assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.findings()}
+    assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.results()}
 
 
 def test_bot_without_a_worker_is_found(clinic: Clinic, redis_client: Redis):
@@ -333,7 +333,7 @@ def test_model_is_asked_only_when_told(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_text("agent: {model: 'openai:gpt-5-mini'}\nchannels: {web: {platform: console}}")
 
     async def found() -> list[CheckResult]:
-        return [finding async for finding in model_findings(load_settings(file))]
+        return [finding async for finding in check_models(load_settings(file))]
 
     (only,) = asyncio.run(found())
     assert (only.state, "OPENAI_API_KEY" in only.says) == ("fail", True)

@@ -12,14 +12,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.server.embedded_redis import (
-    MAX_SOCKET_PATH,
-    EmbeddedRedis,
-    EmbeddedRedisError,
-    running_url,
-    server_binary,
-    socket_path,
-)
+from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, server_binary
+from sayso.config.settings.data_folder import MAX_SOCKET_PATH, running_url, socket_path
+from sayso.config.settings.loader import ConfigError
 from tests.config.processes import PATIENCE, is_running, short_folder, until
 
 #: A process that starts a server on a folder, prints its pid and sleeps.
@@ -141,7 +136,7 @@ def test_socket_folder_of_somebody_else_is_refused(folder: Path):
     deep = folder / ("d" * 100)
     private = socket_path(deep).parent
     private.chmod(0o777)
-    with pytest.raises(EmbeddedRedisError, match="belongs to somebody else"):
+    with pytest.raises(ConfigError, match="belongs to somebody else"):
         EmbeddedRedis(deep).start()
     private.rmdir()
 

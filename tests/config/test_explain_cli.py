@@ -114,8 +114,8 @@ def ask(folder: Path):
     """Runs the command; whatever is asked, no tool runs."""
 
     def asked(*args: str, channel: str = "desk", user: str = "U1") -> Result:
-        options = ["--config", str(folder / "sayso.yaml"), "--channel", channel, "--user", user]
-        result = CliRunner().invoke(main, ["explain", *options, *args])
+        options = ["--config", str(folder / "sayso.yaml"), "--user", user]
+        result = CliRunner().invoke(main, ["explain", *options, channel, *args])
         assert not (folder / "ran").exists()
         return result
 
@@ -148,11 +148,11 @@ def test_question_is_told_as_its_user_would_read_it(ask, folder):
 
 def test_tool_that_asks_by_itself_is_said_to_ask():
     """The policy lets it run, and its own code asks: the answer is not that it runs at once."""
-    asked = ["explain", "--config", str(ROOT / "config" / "demo.yaml"), "refund_invoice"]
+    asked = ["explain", "--config", str(ROOT / "config" / "demo.yaml"), "web", "refund_invoice"]
     result = CliRunner().invoke(main, [*asked, "invoice_id=INV-42", "amount=2"])
     *_, question, verdict = result.output.splitlines()
     assert (result.exit_code, verdict) == (0, "It asks first.")
-    assert question == "  question: the tool's own: its words are known when it runs"
+    assert question == "  question: asked by the tool's own code; its text is known when the tool runs"
     told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
     assert (told["verdict"], told["asks_by_itself"]) == ("asks", True)
 
@@ -170,8 +170,8 @@ def test_tool_that_asks_by_itself_is_said_to_ask():
         (["archive", "name=x"], "open", "", 0, "runs at once: the channel has no policy (sayso.yaml:21:3)"),
         (["archive", "name=x"], "strict", "", 0, "asks first: no rule names it, so it is asked for (sayso.yaml:22:31)"),
         (["archive", "name=x"], "strict", "", 0, "preview: archive: name = x"),
-        (["archive", "name=x"], "strict", "", 0, "confirm: only whoever asks, where it was asked, within 60 s of its"),
-        (["archive", "name=x"], "chosen", "", 0, "shown: depends on what is said (sayso.yaml:25:5)"),
+        (["archive", "name=x"], "strict", "", 0, "confirm: only the user who asks, where it was asked, within"),
+        (["archive", "name=x"], "chosen", "", 0, "shown: depends on the message (sayso.yaml:25:5)"),
         (["archive", "name=x"], "chosen", "", 0, "It runs at once, where its selector shows it"),
         (
             ["send_letter", '{"to": "eve@EXTERNAL.com", "pages": []}'], "desk", "U1", 1,
@@ -179,7 +179,7 @@ def test_tool_that_asks_by_itself_is_said_to_ask():
         ),
         (["send_letter", "to=a@b", "pages=[1, 2]", "urgent=yes"], "desk", "U1", 0, "pages = \\[1, 2\\], urgent = True"),
         (["send_letter"], "desk", "U1", 0, "arguments: none given; decided by its name alone"),
-        (["send_letter"], "desk", "U1", 0, "may be denied by what it is called with: deny_when: {tool: send_*"),
+        (["send_letter"], "desk", "U1", 0, "may be denied by its arguments: deny_when: {tool: send_*"),
         (["send_letter", "too=x", "pages=[]"], "desk", "U1", 1, "'too' -> Did you mean 'to'?"),
         (["find_letter", "number=many"], "desk", "U1", 1, "Issue: 'number' is"),
         (["close_account", "name=nobody"], "desk", "U1", 1, 'there is nothing to ask: {"kind": "not_found"'),
@@ -246,7 +246,7 @@ def test_configuration_that_cannot_be_used_is_no_answer(ask, folder):
     """As `sayso check` tells it."""
     (folder / "sayso.yaml").write_text("channels: {}\n")
     result = ask("find_letter")
-    assert (result.exit_code, "channels: is empty: add one" in result.output) == (2, True)
+    assert (result.exit_code, "channels: is empty: add one" in result.output) == (3, True)
 
 
 def test_answer_is_there_for_machines_too(ask, folder):

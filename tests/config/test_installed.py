@@ -149,11 +149,11 @@ def test_installed_commands_run_beside_modules_of_the_same_names(built: Mapping[
     )
     assert Path(module_path).is_relative_to(installed.environment)
     (installed.home / "bot.yaml").write_text(BOT.format(url="http://127.0.0.1:9"))
-    assert "count_apples" in installed.sayso("check", "bot.yaml")
+    assert "count_apples" in installed.sayso("check", "-c", "bot.yaml")
     said = installed.sayso("chat", "--config", "bot.yaml", said="count the apples\n")
     assert "There are 3 apples." in said
     as_module = subprocess.run(
-        [installed.python, "-m", "sayso", "check", "bot.yaml"], cwd=installed.home, env=installed.environ(),
+        [installed.python, "-m", "sayso", "check", "-c", "bot.yaml"], cwd=installed.home, env=installed.environ(),
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert as_module.returncode == 0, as_module.stderr

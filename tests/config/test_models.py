@@ -105,7 +105,7 @@ def test_what_needs_a_language_model_is_not_done_by_the_matcher(tmp_path: Path, 
     assert "'offline' is no language model" in refusal(tmp_path, f"{{{part}}}")
     own = "model: 'ollama:m'" if "results" in part else "{model: 'ollama:m'}"
     named = part.replace("compress: true", f"compress: true, {own}") if "results" in part else part.replace("true", own)
-    assert "web (console)" in describe(configured(tmp_path, f"{{{named}}}"))
+    assert "web (console)" in str(describe(configured(tmp_path, f"{{{named}}}")))
 
 
 def test_the_words_for_a_model_become_its_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

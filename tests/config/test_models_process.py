@@ -37,7 +37,7 @@ def ask(parts, _):
     print(json.dumps([said, added, open_before, len(agent.provider._clients)]))
 
 worker.run_worker = ask
-cli.worker.callback(Path(sys.argv[1]), Path(sys.argv[2]))
+cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_mode=False)
 """
 
 

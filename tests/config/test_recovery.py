@@ -1,4 +1,4 @@
-"""`sayso webhook recover`: what no webhook told is taken once, and what was turned away rightly stays away."""
+"""`sayso channel recover`: what no webhook told is taken once, and what was turned away rightly stays away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.channels.whatsapp import message_log as twilio_list
 from sayso.channels.whatsapp.adapter import WhatsAppChannel
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
-from sayso.config.wiring.bootstrap import open_door
+from sayso.config.wiring.bootstrap import open_ingress
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
@@ -40,11 +40,11 @@ class Bench:
     def configure(self, more: str = "") -> None:
         """Write the configuration anew."""
         self.config = written(self.folder, self.platforms, whatsapp=more)
-        self.gate, self.notes = open_door(load_settings(self.config), self.folder)
+        self.gate, self.notes = open_ingress(load_settings(self.config), self.folder)
 
     def run(self, *args: object) -> tuple[int, str]:
         """Exit code and all output of `recover`. No secret and no traceback is ever in it."""
-        given = ["webhook", "recover", *map(str, args or ("wa",)), "--config", str(self.config)]
+        given = ["channel", "recover", *map(str, args or ("wa",)), "--config", str(self.config)]
         result = CliRunner().invoke(main, given)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -205,7 +205,7 @@ def test_place_is_told_and_left(bench: Bench):
 def test_no_further_than_ids_are_remembered(bench: Bench):
     """Beyond that nobody knows what was taken: it might run twice."""
     code, words = bench.run("wa", "--since", "72h")
-    assert (code, "remembered for 72 h" in words, "71 h at most" in words) == (1, True, True)
+    assert (code, "remembered for 72 h" in words, "71 h at most" in words) == (3, True, True)
     assert bench.run("wa", "--since", "71h")[0] == 0
     code, words = bench.run("wa", "--since", "soon")
     assert (code, "'soon' is no span of time: write a number and s, m, h or d" in words) == (2, True)
@@ -217,7 +217,7 @@ def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypa
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
     monkeypatch.setattr(bench.twilio.inbound, "_files", lambda *_: FakeResponse(500, b"{}"))
     code, words = bench.run()
-    assert (code, words.count("  taken\n"), "error 500" in words) == (1, 1, True)
+    assert (code, words.count("  taken\n"), "error 500" in words) == (3, 1, True)
 
 
 def test_full_mailbox_is_told_and_tried_again(bench: Bench):
@@ -251,7 +251,7 @@ def test_more_than_can_be_looked_at_is_told(bench: Bench, monkeypatch: pytest.Mo
 def test_platform_without_a_list_says_what_it_does_itself(bench: Bench, channel: str, why: str):
     """Telegram and Slack try again by themselves."""
     code, words = bench.run(channel)
-    assert (code, why in words) == (1, True)
+    assert (code, why in words) == (3, True)
 
 
 def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -267,14 +267,14 @@ def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch
     assert ("1 taken now" in bench.run()[1], paused) == (True, [7.0, 7.0])
     bench.twilio.inbound.busy = 9
     code, words = bench.run()
-    assert (code, "asked too often" in words) == (1, True)
+    assert (code, "asked too often" in words) == (3, True)
 
 
 def test_wrong_token_and_nobody_there_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 1.4: 20003 is credentials; a list that is refused tells its status in the answer only."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run()
-    assert (code, "does not take account_sid and auth_token" in words) == (1, True)
+    assert (code, "does not take account_sid and auth_token" in words) == (3, True)
 
 
 def test_redis_that_is_away_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.channels.redaction import REDACTED, Redactor, remember, secrets_of
 from sayso.channels.setup import CheckResult
-from sayso.config.cli.output import plain
+from sayso.config.cli.output import one_line
 from sayso.config.wiring.observability import EventFormatter
 from tests.config.processes import sayso
 
@@ -117,7 +117,7 @@ def test_findings_and_rows_of_commands_hold_no_secret():
     """A platform's own words, which `sayso doctor` and `sayso deliveries` print, may repeat what it was sent."""
     remember([KEY])
     finding = CheckResult("token", "fail", f"Slack says: refused Bearer {KEY}", "copy it again")
-    assert KEY not in f"{finding} {asdict(finding)} {plain(f'refused {KEY}', 500)}"
+    assert KEY not in f"{finding} {asdict(finding)} {one_line(f'refused {KEY}', 500)}"
 
 
 def test_only_names_of_secrets_make_a_value_one():

@@ -104,7 +104,7 @@ def test_rule_that_would_deny_nothing_is_told(tmp_path, rule, words):
 def test_rule_over_a_tool_that_is_not_there_yet_is_fine(tmp_path):
     """A rule may be older than its tool."""
     rest = "    policy: {deny_when: [{tool: drop_*, arg: table, pattern: '*'}]}\n"
-    assert "asks first" in describe(load(tmp_path, "{embedding: {}}", rest))
+    assert "asks first" in str(describe(load(tmp_path, "{embedding: {}}", rest)))
 
 
 def test_channel_without_a_selector_shows_all(tmp_path):
@@ -112,7 +112,7 @@ def test_channel_without_a_selector_shows_all(tmp_path):
     (tmp_path / "sayso.yaml").write_text(HEAD)
     settings = load_settings(tmp_path / "sayso.yaml", {})
     assert build_selector(settings, "web") is None
-    assert "of these" not in describe(settings)
+    assert "of these" not in str(describe(settings))
 
 
 def test_roles_of_the_yaml_decide(tmp_path):
@@ -123,7 +123,7 @@ def test_roles_of_the_yaml_decide(tmp_path):
     settings = load(tmp_path, roles)
     assert shown(settings, "U1") == ["find_invoice", "delete_invoice", "sales_chart", "sales_report"]
     assert shown(settings, "U2") == ["find_invoice"]
-    assert describe(settings).splitlines()[-1] == "  (of these its selector shows some)"
+    assert str(describe(settings)).splitlines()[-1] == "  (of these its selector shows some)"
 
 
 def shown(settings, user: str, text: str = "delete the invoice") -> list[str]:

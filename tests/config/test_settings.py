@@ -11,14 +11,14 @@ from sayso.channels.console.settings import RESERVED_NAMES
 from sayso.channels.types import Conversation
 from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
-from sayso.config.wiring.agents import load_tools_of
+from sayso.config.wiring.agents import load_bot_tools
 from sayso.config.wiring.bootstrap import bootstrap
 
 SECRET = "s3cr3t-value"
 
 #: The YAML, and what the error must say after `sayso.yaml`.
 MISTAKES = {
-    "empty": ("", ":1:1: the file is empty: copy config/demo.yaml"),
+    "empty": ("", ":1:1: the file is empty: `sayso init` writes one"),
     "list at top": ("- a\n", ":1:1: must be a section: indented `key: value` lines (it is a list)"),
     "tab": ("channels:\n\tweb: 1\n", ":2:1: not YAML: found character '\\t' that cannot start any token: indent with"),
     "two documents": ("a: 1\n---\nb: 1\n", ":2:1: but found another document: keep one"),
@@ -249,7 +249,7 @@ def test_configuration_is_the_one_of_the_environment_or_of_this_folder(tmp_path:
     """One answer for all entry points; an empty variable is as good as none, and nothing else is run instead."""
     monkeypatch.chdir(tmp_path)
     assert default_config({"SAYSO_CONFIG": "my.yaml"}) == Path("my.yaml")
-    with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* `sayso demo` runs the demo"):
+    with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* write one with `sayso init`"):
         default_config({"SAYSO_CONFIG": ""})
     Path("sayso.yaml").touch()
     assert default_config({}) == Path("sayso.yaml")
@@ -367,7 +367,7 @@ def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypat
     """Where the command was started does not matter."""
     monkeypatch.chdir("/")
     file.write_text("tools: [./good.py]\nchannels: {a: {platform: console}}\n")
-    assert [tool.name for tool in load_tools_of(load_settings(file)).tools] == ["good"]
+    assert [tool.name for tool in load_bot_tools(load_settings(file)).tools] == ["good"]
 
 
 def test_every_problem_is_told_at_once(file: Path):

@@ -1,4 +1,4 @@
-"""`sayso slack manifest --validate|--create|--update`: no secret is told, and each refusal of Slack has its cure."""
+"""`sayso channel manifest --validate|--create|--update`: no secret is told, and each refusal of Slack has its cure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shop:
 
     def run(self, *args: str) -> tuple[int, str]:
         """Exit code and all output. No secret is ever in it."""
-        result = CliRunner().invoke(main, ["slack", "manifest", *args, "--config", str(self.config)])
+        result = CliRunner().invoke(main, ["channel", "manifest", *args, "--config", str(self.config)])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         secrets = (*ENVIRON.values(), fakes.SLACK_CONFIG_TOKEN, *CREDENTIALS.values())
@@ -58,7 +58,7 @@ def test_token_that_slack_does_not_take_is_told_with_its_cure(shop: Shop, args: 
     """platforms.md 3.5: it is good for 12 hours; nothing is made or changed."""
     shop.apps.error = error
     code, words = shop.run(*args)
-    assert (code, TOKEN in words, "12 hours" in words, "xoxe.xoxp-" in words) == (1, True, True, True)
+    assert (code, TOKEN in words, "12 hours" in words, "xoxe.xoxp-" in words) == (3, True, True, True)
     assert ("has expired" in words) is (error == "token_expired")
     assert shop.apps.apps == {}
 
@@ -68,7 +68,7 @@ def test_token_that_is_none_is_not_sent(shop: Shop, monkeypatch: pytest.MonkeyPa
     """Nor shown."""
     monkeypatch.setenv(TOKEN, token)
     code, words = shop.run("--create")
-    assert (code, TOKEN in words, "generate one" in words) == (1, True, True)
+    assert (code, TOKEN in words, "generate one" in words) == (3, True, True)
     assert shop.platforms.calls == []
 
 
@@ -76,7 +76,7 @@ def test_token_of_a_bot_makes_no_apps(shop: Shop, monkeypatch: pytest.MonkeyPatc
     """platforms.md 3.5: an app configuration token is a kind of its own, and calls nothing else."""
     monkeypatch.setenv(TOKEN, fakes.SLACK_BOT_TOKEN)
     code, words = shop.run("--create")
-    assert (code, "not_allowed_token_type" in words, shop.apps.apps) == (1, True, {})
+    assert (code, "not_allowed_token_type" in words, shop.apps.apps) == (3, True, {})
 
 
 def test_manifest_that_slack_takes_is_told_and_changes_nothing(shop: Shop):
@@ -89,7 +89,7 @@ def test_fault_is_told_with_its_place_and_cure(shop: Shop, monkeypatch: pytest.M
     """platforms.md 3.5: invalid_manifest names each fault by a pointer."""
     monkeypatch.setattr("sayso.channels.slack.app_manifest._DESCRIPTION", "x" * 301)
     code, words = shop.run("--validate", "--view", "agent")
-    assert code == 1
+    assert code == 3
     assert "\n  /display_information/description  Must be 140 characters or less\n" in words
     assert "\n  /features/agent_view/agent_description  Must be 300" in words
     assert "leave out --view agent" in words
@@ -102,7 +102,7 @@ def test_app_is_made_and_what_is_left_to_do_is_told(shop: Shop):
     assert (code, made["display_information"]["name"]) == (0, "Desk")
     for page in ("install-on-team", "oauth", "general", "event-subscriptions"):
         assert f"https://api.slack.com/apps/A0FAKE00/{page}" in words
-    assert "sayso slack manifest sl --update A0FAKE00" in words
+    assert "sayso channel manifest sl --update A0FAKE00" in words
 
 
 def test_app_is_changed_and_a_new_install_is_asked_for_where_scopes_changed(shop: Shop):
@@ -120,7 +120,7 @@ def test_app_is_changed_and_a_new_install_is_asked_for_where_scopes_changed(shop
 def test_app_that_is_not_ours_is_not_changed(shop: Shop, app_id: str):
     """platforms.md 3.5: with the cure; what is no id at all is not sent."""
     code, words = shop.run("--update", app_id)
-    assert (code, repr(app_id) in words, "App ID" in words, shop.apps.apps) == (1, True, True, {})
+    assert (code, repr(app_id) in words, "App ID" in words, shop.apps.apps) == (3, True, True, {})
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_app_that_is_not_ours_is_not_changed(shop: Shop, app_id: str):
 def test_two_wishes_at_once_are_refused(shop: Shop, args: tuple[str, ...]):
     """Nothing is guessed."""
     code, words = shop.run(*args)
-    assert (code, "one of them" in words, shop.apps.apps) == (1, True, {})
+    assert (code, "one of them" in words, shop.apps.apps) == (2, True, {})
 
 
 def test_limit_of_slack_is_told(shop: Shop):
     """platforms.md 3.4: create and update may be called about once a minute."""
     shop.apps.error = "ratelimited"
     code, words = shop.run("--create")
-    assert (code, "wait a minute" in words) == (1, True)
+    assert (code, "wait a minute" in words) == (3, True)
 
 
 def test_app_that_may_have_been_made_is_looked_for_first(shop: Shop):
@@ -151,7 +151,7 @@ def test_address_that_slack_cannot_reach_is_refused_before_it_is_asked(shop: Sho
     """platforms.md 3.5: with the real Slack only; nothing is made that could not work."""
     shop.config = written(shop.folder, None, public_url="https://10.0.0.7")
     code, words = shop.run("--create")
-    assert (code, "no platform can reach" in words, PUBLIC_URL in words) == (1, True, False)
+    assert (code, "no platform can reach" in words, PUBLIC_URL in words) == (3, True, False)
 
 
 @pytest.mark.parametrize("errors", [7, True, {"a": 1}, [None, 7, {"pointer": None, "message": ["x"]}]])
@@ -161,4 +161,4 @@ def test_faults_of_no_known_form_are_a_refusal_all_the_same(shop: Shop, errors: 
         {"ok": False, "error": "invalid_manifest", "errors": errors}
     )
     code, words = shop.run("--validate")
-    assert (code, "Slack takes no such manifest" in words, "cure" in words) == (1, True, True)
+    assert (code, "Slack takes no such manifest" in words, "cure" in words) == (3, True, True)

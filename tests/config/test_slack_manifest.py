@@ -1,4 +1,4 @@
-"""`sayso slack manifest`: Slack takes it, every event and method has its scope, and nothing is asked for besides."""
+"""`sayso channel manifest`: Slack takes it, every event and method has its scope, and nothing is asked for besides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(config: Path, *args: str) -> tuple[int, str]:
     """Exit code and all output."""
-    result = CliRunner().invoke(main, ["slack", "manifest", *args, "--config", str(config)])
+    result = CliRunner().invoke(main, ["channel", "manifest", *args, "--config", str(config)])
     return result.exit_code, result.output
 
 
@@ -54,13 +54,13 @@ def made(config: Path, *args: str) -> dict[str, Any]:
 def test_what_slack_would_refuse_is_refused_here(config: Path, args: tuple[str, ...], why: str):
     """With the cure, exit code 1 and no manifest."""
     code, words = run(config, *args)
-    assert (code, why in words, "settings" in words) == (1, True, False)
+    assert (code, why in words, "settings" in words) == (3, True, False)
 
 
 def test_address_without_https_is_refused(tmp_path: Path, config: Path):
     """Slack saves no request URL that is not https."""
     code, words = run(written(tmp_path, None, public_url="http://bots.example.com"))
-    assert (code, "Slack takes https only" in words) == (1, True)
+    assert (code, "Slack takes https only" in words) == (3, True)
 
 
 @pytest.mark.parametrize("view", ["assistant", "agent"])

@@ -12,7 +12,7 @@ from sayso.agent.tools import ToolExecutionError, ToolTag
 from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.agents import load_tools_of, terminal_agent
+from sayso.config.wiring.agents import load_bot_tools, terminal_agent
 from sayso.config.wiring.tools import open_tools
 from tests.config.processes import sayso
 
@@ -282,17 +282,19 @@ def test_server_that_is_not_there_stops_nobody(file: Path):
     """The rest loads, and one line says what is missing and what to do."""
     text = "tools:\n  - good.py\n  - mcp: {command: [no-such-command]}\n    namespace: box\n"
     told: list[str] = []
-    with terminal_agent(settings(file, text), data=file.parent / "data", channel=None, tell=told.append) as agent:
+    with terminal_agent(
+        settings(file, text), data=file.parent / "data", channel=None, report_problem=told.append
+    ) as agent:
         assert [tool.name for tool in agent.agent.tools] == ["good"]
     assert len(told) == 1
-    assert told[0].startswith(f"{file}:3:5: tools: 'box' is not there yet: the MCP server 'box' cannot be reached: ")
+    assert told[0].startswith(f"{file}:3:5: tools: 'box' does not answer yet: the MCP server 'box' cannot be reached: ")
     assert "tries again until it answers" in told[0]
 
 
 def test_check_names_the_tools_of_a_server_and_leaves_it(file: Path):
     """`sayso check` opens it, lists, and ends it."""
     text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    include: [echo, wipe]"
-    assert "box-echo: " in describe(settings(file, text), seconds=120)
+    assert "box-echo: " in str(describe(settings(file, text), seconds=120))
 
 
 RULES = """\
@@ -326,14 +328,14 @@ def test_check_warns_of_each_pattern_that_names_no_tool(file: Path):
     """One that is misspelt restricts nothing; one that is for later is no mistake."""
     (file.parent / "other.py").write_text(TOOL.replace("good", "other"))
     file.write_text(RULES)
-    told = [line for line in describe(load_settings(file)).splitlines() if "warning" in line]
+    told = [line for line in str(describe(load_settings(file))).splitlines() if "warning" in line]
     assert told == [f"{file}:{line}" for line in STRAY]
 
 
 def test_check_warns_of_what_a_server_does_not_have(file: Path):
     """Also of what would leave out, or ask about, what is not there."""
     text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    exclude: [wip, echo]\n    confirm: [box-wipe, 'di?']"
-    told = [line for line in describe(settings(file, text), seconds=120).splitlines() if "warning" in line]
+    told = [line for line in str(describe(settings(file, text), seconds=120)).splitlines() if "warning" in line]
     assert told == [f"{file}:4:15: warning: tools.0.exclude.0: 'wip' names no tool, did you mean 'wipe'?"]
 
 
@@ -341,7 +343,7 @@ def test_rules_over_a_server_that_is_not_there_are_not_judged(file: Path):
     """Nobody knows what it has."""
     text = "tools:\n  - mcp: {command: [no-such-command]}\n    exclude: [wip]\n"
     file.write_text(f"{text}channels: {{a: {{platform: console, policy: {{deny: [a]}}}}}}\n")
-    assert "warning" not in describe(load_settings(file))
+    assert "warning" not in str(describe(load_settings(file)))
 
 
 def test_chat_leaves_its_servers(file: Path):
@@ -353,7 +355,7 @@ def test_chat_leaves_its_servers(file: Path):
 
 def test_web_opens_no_server(file: Path):
     """It answers no turn, so it needs no tool."""
-    opened = load_tools_of(settings(file, "tools: [{mcp: {command: [no-such-command]}}]"))
+    opened = load_bot_tools(settings(file, "tools: [{mcp: {command: [no-such-command]}}]"))
     assert (opened.tools, opened.problems, opened.live) == ([], (), None)
 
 
@@ -361,4 +363,4 @@ def test_pattern_may_name_a_tool_that_a_server_will_list(file: Path):
     """What it lists is known when it answers."""
     text = "tools:\n  - mcp: {command: [no-such-command]}\nchannels: {a: {platform: console, tools: [box-*]}}"
     file.write_text(text)
-    assert load_tools_of(load_settings(file)).tools == []
+    assert load_bot_tools(load_settings(file)).tools == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sayso.config.server.embedded_redis import EmbeddedRedisError
-from sayso.config.server.up import MAX_PAUSE_SECONDS, KeptProcess
+from sayso.config.server.up import MAX_PAUSE_SECONDS, SupervisedPart
 from sayso.examples import invoices
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.telegram import WAITING
@@ -185,7 +185,7 @@ def test_port_in_use_is_refused_before_anything_starts(data: Path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         code, _, errors = sayso("up", "--data", data, "--port", port)
-    assert code == 1
+    assert code == 3
     assert errors.startswith(f"Error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it")
     assert not (data / "redis").exists()
 
@@ -202,16 +202,16 @@ class Part:
         """Note when."""
         self.starts.append(self.now)
 
-    def kept(self) -> KeptProcess:
+    def kept(self) -> SupervisedPart:
         """The part, kept alive."""
-        return KeptProcess("part", lambda: self.alive, self.start, started=0.0)
+        return SupervisedPart("part", lambda: self.alive, self.start, started=0.0)
 
 
-def tend(part: Part, kept: KeptProcess, seconds: int) -> None:
+def tend(part: Part, kept: SupervisedPart, seconds: int) -> None:
     """Look after a part every half second."""
     for tick in range(seconds * 2):
         part.now = tick / 2
-        kept.tend(part.now)
+        kept.check(part.now)
 
 
 def test_part_that_keeps_failing_is_started_again_for_as_long_as_it_takes():
@@ -229,7 +229,7 @@ def test_part_that_failed_after_a_long_life_is_started_at_once():
     kept = part.kept()
     for day in range(1, 20):
         part.now = day * 86_400.0
-        kept.tend(part.now)
+        kept.check(part.now)
     assert part.starts == [day * 86_400.0 for day in range(1, 20)]
 
 
@@ -241,5 +241,5 @@ def test_redis_that_does_not_start_is_tried_again():
         part.start()
         raise EmbeddedRedisError("no") if len(part.starts) % 2 else OSError("No space left on device")
 
-    tend(part, KeptProcess("redis", lambda: False, fail, started=0.0), 3600)
+    tend(part, SupervisedPart("redis", lambda: False, fail, started=0.0), 3600)
     assert len(part.starts) > 3600 / (MAX_PAUSE_SECONDS + 1)

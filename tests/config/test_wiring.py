@@ -72,23 +72,25 @@ def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
     assert (channel._template, channel._confirm_template) == (template, asking)
 
 
-@pytest.mark.parametrize("patient", [False, True])
-def test_only_workers_open_servers_of_tools_and_none_stops_them(tmp_path: Path, redis_url: str, caplog, patient: bool):
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_only_workers_open_servers_of_tools_and_none_stops_them(
+    tmp_path: Path, redis_url: str, caplog, is_worker: bool
+):
     """A worker says what is missing and goes on; the web has no use for tools."""
     file = tmp_path / "sayso.yaml"
     file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
-    bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, patient=patient)
+    bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
     said = [record.problem for record in caplog.records if record.message == "tools.missing"]
-    assert [f"{file}:1:9: tools: 'no-such-command' is not there yet" in each for each in said] == (
-        [True] if patient else []
+    assert [f"{file}:1:9: tools: 'no-such-command' does not answer yet" in each for each in said] == (
+        [True] if is_worker else []
     )
 
 
-@pytest.mark.parametrize(("patient", "opens"), [(True, True), (False, False)])
-def test_who_runs_tools_holds_their_servers_until_its_end(tmp_path: Path, redis_url: str, patient: bool, opens: bool):
+@pytest.mark.parametrize(("is_worker", "opens"), [(True, True), (False, False)])
+def test_who_runs_tools_holds_their_servers_until_its_end(tmp_path: Path, redis_url: str, is_worker: bool, opens: bool):
     """A worker opens them, and can leave them; the web runs no tool."""
     file = tmp_path / "sayso.yaml"
     file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
-    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, patient=patient)
+    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
     assert (services.tools.live is not None) is opens
     services.tools.close()

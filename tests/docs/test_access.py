@@ -32,10 +32,10 @@ def turn(channel: str, user: str, chat: str) -> Turn:
 
 def test_the_configuration_of_the_page_is_valid(tmp_path: Path) -> None:
     """As `sayso check` checks it."""
-    said = describe(settings(tmp_path))
-    assert "talks to: 2 named and whom an operator approves; only in 3 chats" in said
+    said = str(describe(settings(tmp_path)))
+    assert "talks to: 2 named and those an operator approves; only in 3 chats" in said
     assert (
-        "talks to: 1 named and whom an operator approves, by code; never to 1; 20 turns a minute each; as customer"
+        "talks to: 1 named and those an operator approves, by code; never to 1; 20 turns a minute each; as customer"
         in said
     )
 

@@ -32,7 +32,7 @@ def test_the_yaml_of_the_page_is_valid(tmp_path: Path) -> None:
     """As `sayso check` checks it."""
     for block in blocks("yaml"):
         (tmp_path / "sayso.yaml").write_text(block)
-        assert "its selector shows" in describe(load_settings(tmp_path / "sayso.yaml", {"OPENAI_API_KEY": "k"}))
+        assert "its selector shows" in str(describe(load_settings(tmp_path / "sayso.yaml", {"OPENAI_API_KEY": "k"})))
 
 
 def test_the_entry_point_of_the_page_is_of_our_group() -> None:

@@ -52,10 +52,10 @@ def test_what_slack_needs_stands_where_an_app_is_made_by_hand() -> None:
 def test_every_option_of_the_page_is_one() -> None:
     """And each has a line."""
     for command, options in {
-        "webhook set": ("--drop-pending", "--max-connections"),
-        "webhook recover": ("--since", "--dry-run", "--data"),
-        "webhook forget-media": ("--older", "--back", "--dry-run"),
-        "slack manifest": ("--format", "--name", "--command", "--view", "--validate", "--create", "--update"),
+        "channel connect": ("--drop-pending", "--max-connections"),
+        "channel recover": ("--since", "--dry-run", "--data"),
+        "channel purge-media": ("--older", "--back", "--dry-run"),
+        "channel manifest": ("--format", "--name", "--command", "--view", "--validate", "--create", "--update"),
         "doctor": ("--data", "--json", "--model"),
     }.items():
         told = CliRunner().invoke(main, [*command.split(), "--help"]).output

@@ -82,6 +82,6 @@ def test_two_bots_on_one_redis_answer_their_own_people(server: EmbeddedRedis):
                 command = ("--config", other, "--data", third / "data")
                 for process in ("web", "worker"):
                     code, _, errors = sayso(process, *command, **environ)
-                    assert (code, "Traceback" in errors) == (1, False)
+                    assert (code, "Traceback" in errors) == (3, False)
                     assert "another bot uses the name 'shop' on this Redis, with the channels shop-tg" in errors
                     assert "give this configuration a `name:` of its own" in errors

@@ -1,4 +1,4 @@
-"""`sayso doctor` and `sayso webhook` as commands, beside a bot that runs: Redis, web and workers as processes."""
+"""`sayso doctor` and `sayso channel` as commands, beside a bot that runs: Redis, web and workers as processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(system: System, *args: str, **environ: str) -> tuple[int, str, str]:
 def test_doctor_finds_what_is_wrong_and_nothing_else(system: System) -> None:
     """A secret that is not the running web's, for one channel only: the round trip goes through the real web."""
     for channel in ("ops-tg", "quick-tg"):
-        assert run(system, "webhook", "set", channel)[0] == 0
+        assert run(system, "channel", "connect", channel)[0] == 0
     code, words, errors = run(system, "doctor", "--json", SLACK_SIGNING_SECRET="another")
     wrong = {(each["channel"], each["check"]): each for each in json.loads(words) if each["state"] != "ok"}
     # One bot has one webhook: the channel that set it last has it. The Sandbox's number is no sender of its account.

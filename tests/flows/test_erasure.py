@@ -76,4 +76,4 @@ def test_after_an_erasure_no_byte_of_the_person_is_on_the_disk(system: System) -
 def test_an_unknown_channel_is_told_which_there_are(system: System) -> None:
     """Before anything is touched."""
     done = erase(system, "nope", "1")
-    assert (done.returncode, "no channel 'nope'; known: shop-wa" in done.stderr) == (1, True)
+    assert (done.returncode, "no channel 'nope'; known: shop-wa" in done.stderr) == (2, True)

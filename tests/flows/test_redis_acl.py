@@ -148,7 +148,7 @@ def test_a_remote_redis_without_a_login_is_refused_unless_it_is_allowed(tmp_path
         file = tmp_path / "bot.yaml"
         file.write_text("channels: {web: {platform: console}}\n")
         code, _, errors = sayso("worker", "--config", file, "--data", tmp_path / "data", REDIS_URL=url)
-        assert (code, "needs no password" in errors, "allow_open_redis: true" in errors) == (1, True, True), errors
+        assert (code, "needs no password" in errors, "allow_open_redis: true" in errors) == (3, True, True), errors
         file.write_text(
             f"agent: {{cache: {{store: redis, redis_url: {url}}}}}\nchannels: {{web: {{platform: console}}}}\n"
         )

@@ -228,7 +228,7 @@ def test_updates_are_those_that_a_webhook_would_bring(platforms: FakePlatforms):
 def test_who_has_the_updates_is_told_apart(platforms: FakePlatforms):
     """platforms.md 2.4: a webhook that is set, and another poller; each has its cure."""
     platforms.ledger.state["telegram webhook"] = {"url": "https://bots.example.com", "pending_update_count": 0}
-    with pytest.raises(WebhookConflict, match="run `sayso webhook delete tg`"):
+    with pytest.raises(WebhookConflict, match="run `sayso channel disconnect tg`"):
         asked(platforms)
     with pytest.raises(ChannelDown):
         asked(platforms, token=f"{TELEGRAM_TOKEN}x")

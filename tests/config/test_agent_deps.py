@@ -27,7 +27,7 @@ from sayso.config.checks.describe import describe
 from sayso.config.checks.explain import explain
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.agents import load_tools_of, lone_outfit, terminal_agent, worker_outfit
+from sayso.config.wiring.agents import AgentDeps, load_bot_tools, terminal_agent
 from sayso.config.wiring.bootstrap import bootstrap
 
 PLUGINS = """
@@ -55,13 +55,13 @@ def configured(folder: Path, agent: str, rest: str = "") -> Settings:
 
 def config(folder: Path, agent: str) -> AgentConfig:
     """How the console's agent runs, alone."""
-    return lone_outfit(configured(folder, agent), folder).config_of("web")
+    return AgentDeps.for_terminal(configured(folder, agent), folder).config_of("web")
 
 
 def worker_config(folder: Path, agent: str, client: Redis, url: str) -> AgentConfig:
     """How it runs in a worker."""
     media = LocalMediaStore(folder / "media", keys=["k"], public_url="http://x")
-    outfit = worker_outfit(configured(folder, agent), folder, media=media, redis=client, redis_url=url)
+    outfit = AgentDeps.for_worker(configured(folder, agent), folder, media=media, redis=client, redis_url=url)
     return outfit.config_of("web")
 
 
@@ -93,11 +93,11 @@ def test_what_cannot_be_made_is_told_before_a_start(tmp_path: Path, agent: str, 
 def test_a_budget_in_dollars_that_cannot_count_is_warned_of(tmp_path: Path):
     """Of each model whose price nobody knows; a price of one's own is one."""
     agent = "{model: 'ollama:mine', budget: {day_usd: 5}"
-    assert "nobody knows what 'ollama:mine' costs, so no limit in USD holds" in describe(
-        configured(tmp_path, f"{agent}}}")
+    assert "the price of 'ollama:mine' is unknown, so no limit in USD holds" in str(
+        describe(configured(tmp_path, f"{agent}}}"))
     )
-    assert "warning" not in describe(configured(tmp_path, f"{agent}, prices: {{mine: [0.1, 0.2]}}}}"))
-    assert "warning" not in describe(configured(tmp_path, "{model: 'ollama:mine', budget: {day_tokens: 5}}"))
+    assert "warning" not in str(describe(configured(tmp_path, f"{agent}, prices: {{mine: [0.1, 0.2]}}}}")))
+    assert "warning" not in str(describe(configured(tmp_path, "{model: 'ollama:mine', budget: {day_tokens: 5}}")))
 
 
 def test_workers_share_a_budget_and_a_terminal_has_its_own(tmp_path: Path, redis_client: Redis, redis_url: str):
@@ -157,8 +157,8 @@ def test_a_channel_may_name_the_memorys_own_tool(tmp_path: Path):
     roles = "{roles: {allowed: {a: [remember]}}}"
     web = f"{{platform: console, tools: [remember], policy: {{allow: [find_*]}}, selector: {roles}}}"
     settings = configured(tmp_path, "{memory: {knowledge: true}}", f"  own: {web}\n")
-    assert describe(settings).count("remember: runs at once") == 2
-    told = explain(settings, load_tools_of(settings), "own", "ana", "remember", {"content": "x"})
+    assert str(describe(settings)).count("remember: runs at once") == 2
+    told = explain(settings, load_bot_tools(settings), "own", "ana", "remember", {"content": "x"})
     assert told.decided_by
     assert told.decided_by.where == f"{tmp_path}/sayso.yaml:1:18"
 
@@ -182,20 +182,20 @@ def test_a_worker_that_ends_lets_its_observers_finish(tmp_path: Path):
     async def work() -> None:
         agent = Agent(provider=ScriptedProvider(["done"]), config=AgentConfig(observers=[Slow()]))
         await agent.arun("go")
-        await lone_outfit(configured(tmp_path, "{model: offline}"), tmp_path).aclose()
+        await AgentDeps.for_terminal(configured(tmp_path, "{model: offline}"), tmp_path).aclose()
 
     asyncio.run(work())
     assert heard == ["done"]
 
 
-@pytest.mark.parametrize("patient", [True, False])
-def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, patient: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, is_worker: bool, monkeypatch: pytest.MonkeyPatch):
     """The web answers no turn: it has neither key nor library."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     settings = configured(tmp_path, "{model: openai:gpt-5-mini}")
-    if patient:
+    if is_worker:
         with pytest.raises(ConfigError, match="openai needs a key"):
-            bootstrap(settings, data=tmp_path, redis_url=redis_url, patient=True)
+            bootstrap(settings, data=tmp_path, redis_url=redis_url, is_worker=True)
     else:
         assert bootstrap(settings, data=tmp_path, redis_url=redis_url).drain.agents
 
@@ -205,9 +205,9 @@ def test_files_that_people_send_reach_the_model(tmp_path: Path, redis_client: Re
     media = LocalMediaStore(tmp_path / "media", keys=["k"], public_url="http://x")
     file = media.put(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
     settings = configured(tmp_path, "{model: 'ollama:m'}")
-    made: Any = worker_outfit(settings, tmp_path, media=media, redis=redis_client, redis_url=redis_url).provider_of(
-        "web"
-    )
+    made: Any = AgentDeps.for_worker(
+        settings, tmp_path, media=media, redis=redis_client, redis_url=redis_url
+    ).provider_of("web")
     assert made._load_media(file) == media.read(file.ref)
 
 

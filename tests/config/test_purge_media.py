@@ -1,4 +1,4 @@
-"""`sayso webhook forget-media`: what people sent is deleted at Twilio, once no turn needs it there."""
+"""`sayso channel purge-media`: what people sent is deleted at Twilio, once no turn needs it there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis import Redis
 from sayso.channels.types import Conversation, Turn
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
-from sayso.config.wiring.bootstrap import open_door
+from sayso.config.wiring.bootstrap import open_ingress
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -30,8 +30,8 @@ class Bench:
         self.platforms = platforms
         self.twilio: Any = platforms.fakes["twilio"]
         self.config = written(folder, platforms)
-        self.gate, _ = open_door(load_settings(self.config), folder)
-        self.mailbox: Any = self.gate._inbox
+        self.gate, _ = open_ingress(load_settings(self.config), folder)
+        self.mailbox: Any = self.gate._porch
 
     def send(self, hours: float, files: int = 1) -> str:
         """Somebody sent files so long ago."""
@@ -49,7 +49,7 @@ class Bench:
 
     def run(self, *args: object) -> tuple[int, str]:
         """Exit code and all output."""
-        given = ["webhook", "forget-media", "wa", *map(str, args), "--config", str(self.config)]
+        given = ["channel", "purge-media", "wa", *map(str, args), "--config", str(self.config)]
         result = CliRunner().invoke(main, given)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -104,7 +104,7 @@ def test_file_of_a_message_that_was_missed_is_kept(bench: Bench):
     """As long as it may still be taken; then nobody needs it."""
     bench.send(30)
     bench.send(80)
-    assert "1 kept that `sayso webhook recover` may take" in bench.run()[1]
+    assert "1 kept that `sayso channel recover` may take" in bench.run()[1]
     assert bench.left == [1, 0]
 
 
@@ -112,7 +112,7 @@ def test_young_files_stay_whatever_is_asked(bench: Bench):
     """Their turns may have just begun."""
     bench.take(bench.send(0.5))
     code, words = bench.run("--older", "30m")
-    assert (code, "write --older 1h or more" in words, bench.left) == (1, True, [1])
+    assert (code, "write --older 1h or more" in words, bench.left) == (3, True, [1])
 
 
 def test_older_ones_are_reached_by_looking_back(bench: Bench):
@@ -142,11 +142,11 @@ def test_wrong_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 1.4: before anything is deleted."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run()
-    assert (code, "does not take account_sid and auth_token" in words) == (1, True)
+    assert (code, "does not take account_sid and auth_token" in words) == (3, True)
 
 
 @pytest.mark.parametrize("span", [("--back", "999999d"), ("--older", "999999d")])
 def test_span_before_twilio_was_there_is_told(bench: Bench, span: tuple[str, str]):
     """No day is that long ago: an error that names the cure, and no traceback."""
     code, words = bench.run(*span)
-    assert (code, "write --back 400d for all" in words) == (1, True)
+    assert (code, "write --back 400d for all" in words) == (3, True)

@@ -1,4 +1,4 @@
-"""The `sayso webhook` commands: what a platform would refuse is not asked of it, and what it says comes with a cure."""
+"""The `sayso channel` commands: what a platform would refuse is not asked of it, and what it says comes with a cure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Bench:
 
     def run(self, *args: object) -> tuple[int, str]:
         """Exit code and all output. No secret is ever in it."""
-        result = CliRunner().invoke(main, ["webhook", *map(str, args), "--config", str(self.config)])
+        result = CliRunner().invoke(main, ["channel", *map(str, args), "--config", str(self.config)])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert not [secret for secret in ENVIRON.values() if secret in result.output]
@@ -73,29 +73,29 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def test_address_that_telegram_refuses_is_refused_before_it_is_asked(bench: Bench, url: str, why: str):
     """platforms.md 2.1: only https on 443, 80, 88, 8443; reserved addresses are refused. The cure is named."""
     bench.configure(real=True, public_url=url)
-    code, words = bench.run("set", "tg")
-    assert (code, why in words, "public_url" in words) == (1, True, True)
+    code, words = bench.run("connect", "tg")
+    assert (code, why in words, "public_url" in words) == (3, True, True)
     assert bench.platforms.calls == []
 
 
 def test_server_of_ones_own_takes_any_address(bench: Bench):
     """With an `api_url` that is not Telegram's, http on any port is fine."""
     bench.configure(public_url="http://127.0.0.1:8000")
-    assert bench.run("set", "tg")[0] == 0
+    assert bench.run("connect", "tg")[0] == 0
     assert bench.platforms.ledger.state[WEBHOOK]["url"] == "http://127.0.0.1:8000/hooks/tg"
 
 
 def test_waiting_updates_are_dropped_only_when_told(bench: Bench):
     """platforms.md 2.5: what people wrote while the bot was away is not thrown away by a set."""
-    bench.run("set", "tg")
-    bench.run("set", "tg", "--drop-pending")
+    bench.run("connect", "tg")
+    bench.run("connect", "tg", "--drop-pending")
     assert [asked.get("drop_pending_updates") for asked in bench.asked("setWebhook")] == [None, "true"]
-    assert bench.run("set", "wa", "--drop-pending")[0] == 1
+    assert bench.run("connect", "wa", "--drop-pending")[0] == 3
 
 
 def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
     """platforms.md 2.1, 2.5: secret, kinds of update (left out, the old ones stay), connections; and the menu."""
-    code, words = bench.run("set", "tg", "--max-connections", 7)
+    code, words = bench.run("connect", "tg", "--max-connections", 7)
     asked = bench.asked("setWebhook")[0]
     assert (code, asked["url"], asked["secret_token"]) == (0, f"{PUBLIC_URL}/hooks/tg", fakes.TELEGRAM_SECRET)
     assert (asked["max_connections"], bench.platforms.ledger.state[WEBHOOK]["allowed_updates"]) == (
@@ -111,7 +111,7 @@ def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
 def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):
     """platforms.md 2.5: in each language that the channel speaks; for all others in its own."""
     bench.configure(telegram=", languages: [pt, de]")
-    bench.run("set", "tg")
+    bench.run("connect", "tg")
     menus = bench.platforms.ledger.state["telegram commands"]
     assert menus.keys() == {"", *SHIPPED_LANGUAGES}
     told = {language: menu[0]["description"] for language, menu in menus.items()}
@@ -121,25 +121,25 @@ def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):
 def test_commands_of_the_model_are_in_no_menu(bench: Bench):
     """With `commands: false` only /stop does what a menu would say of it."""
     bench.configure(telegram=", commands: false")
-    assert "commands listed: /stop\n" in bench.run("set", "tg")[1]
+    assert "commands listed: /stop\n" in bench.run("connect", "tg")[1]
     assert [each["command"] for each in bench.platforms.ledger.state["telegram commands"]["de"]] == ["stop"]
 
 
 def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
     """platforms.md 2.5: getWebhookInfo has the count and the last error; a 403 is another secret."""
-    bench.run("set", "tg")
+    bench.run("connect", "tg")
     assert bench.run("status", "tg")[0] == 0
     info = bench.platforms.ledger.state[WEBHOOK]
     info |= {"pending_update_count": 99, "last_error_date": int(time.time()) - 60}
     info["last_error_message"] = "Wrong response from the webhook: 403 Forbidden\x1b[31m"
     code, words = bench.run("status", "tg")
     assert (code, "99 updates waiting" in words, "403 Forbidden" in words, "\x1b" in words) == (1, True, True, False)
-    assert "the secret_token differs: run `sayso webhook set tg`" in words
+    assert "the secret_token differs: run `sayso channel connect tg`" in words
 
 
 def test_warning_alone_is_no_failure(bench: Bench):
     """A build that runs it goes on."""
-    bench.run("set", "tg")
+    bench.run("connect", "tg")
     bench.platforms.ledger.state[WEBHOOK] |= {"pending_update_count": 99}
     code, words = bench.run("status", "tg")
     assert (code, "warn  tg pending              99 updates waiting" in words) == (0, True)
@@ -147,7 +147,7 @@ def test_warning_alone_is_no_failure(bench: Bench):
 
 def test_old_error_of_telegram_is_no_news(bench: Bench):
     """Telegram remembers the last one for ever."""
-    bench.run("set", "tg")
+    bench.run("connect", "tg")
     bench.platforms.ledger.state[WEBHOOK] |= {"last_error_date": 1795204800, "last_error_message": "Connection refused"}
     code, words = bench.run("status", "tg")
     assert (code, "Connection refused (2026-11-20 20:00:00 UTC), over an hour ago" in words) == (0, True)
@@ -165,17 +165,17 @@ def test_webhook_of_somebody_else_is_told(bench: Bench):
 
 def test_delete_says_what_it_did(bench: Bench):
     """platforms.md 2.5: and that there was nothing, the second time."""
-    bench.run("set", "tg")
-    assert "webhook deleted: it was https://bots.example.com/hooks/tg" in bench.run("delete", "tg")[1]
-    assert bench.run("delete", "tg") == (0, "no webhook was set: nothing to delete\n")
+    bench.run("connect", "tg")
+    assert "webhook deleted: it was https://bots.example.com/hooks/tg" in bench.run("disconnect", "tg")[1]
+    assert bench.run("disconnect", "tg") == (0, "no webhook was set: nothing to delete\n")
     assert "no webhook is set" in bench.run("status", "tg")[1]
 
 
 def test_wrong_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 2.4: 401 is a token that is wrong or revoked. It is not repeated."""
     monkeypatch.setenv("TELEGRAM_TOKEN", "7000000001:AAwrong")
-    code, words = bench.run("set", "tg")
-    assert (code, "Telegram does not know this token" in words, "AAwrong" in words) == (1, True, False)
+    code, words = bench.run("connect", "tg")
+    assert (code, "Telegram does not know this token" in words, "AAwrong" in words) == (3, True, False)
 
 
 @pytest.mark.parametrize("channel", ["wa", "tg", "sl"])
@@ -189,7 +189,7 @@ def test_platform_out_of_reach_is_told(bench: Bench, channel: str):
 
 def test_sender_of_twilio_is_pointed_here(bench: Bench):
     """platforms.md 1.5: found by its number, set by its XE id; 1.1: retries by a fragment, and a fallback."""
-    code, words = bench.run("set", "wa")
+    code, words = bench.run("connect", "wa")
     url = f"{PUBLIC_URL}/hooks/wa"
     assert (code, bench.twilio.sender["webhook"]) == (
         0,
@@ -206,30 +206,30 @@ def test_messaging_service_is_set_where_there_is_one(bench: Bench):
     """platforms.md 1.5: services(MG).update; a service that leaves webhooks to its numbers would never send here."""
     bench.configure(whatsapp=f", messaging_service_sid: {SERVICE_SID}")
     assert "leaves webhooks to its numbers" in bench.run("status", "wa")[1]
-    assert bench.run("set", "wa")[0] == 0
+    assert bench.run("connect", "wa")[0] == 0
     kept = bench.twilio.service
     assert (kept["inbound_request_url"], kept["use_inbound_webhook_on_number"]) == (
         f"{PUBLIC_URL}/hooks/wa{RETRIES}",
         False,
     )
     assert kept["status_callback"] == f"{PUBLIC_URL}/hooks/wa/status"
-    bench.run("delete", "wa")
+    bench.run("disconnect", "wa")
     assert kept["inbound_request_url"] is None
 
 
 def test_webhook_that_comes_by_get_is_told(bench: Bench):
     """platforms.md 1.1: GET is possible where somebody chose it; every message would be refused."""
-    bench.run("set", "wa")
+    bench.run("connect", "wa")
     bench.twilio.sender["webhook"]["callback_method"] = "GET"
     code, words = bench.run("status", "wa")
-    assert (code, "by GET" in words, "run `sayso webhook set wa`" in words) == (1, True, True)
-    assert bench.run("set", "wa")[0] == 0
+    assert (code, "by GET" in words, "run `sayso channel connect wa`" in words) == (1, True, True)
+    assert bench.run("connect", "wa")[0] == 0
 
 
 def test_sandbox_is_clicked(bench: Bench):
     """platforms.md 1.5: its addresses have no API."""
     bench.configure(sender=SANDBOX)
-    code, words = bench.run("set", "wa")
+    code, words = bench.run("connect", "wa")
     assert (code, "In the Twilio Console" in words, f"{PUBLIC_URL}/hooks/wa/status" in words) == (0, True, True)
     assert bench.twilio.sender["webhook"] == {}
 
@@ -237,13 +237,13 @@ def test_sandbox_is_clicked(bench: Bench):
 def test_unknown_sender_is_told_with_those_there_are(bench: Bench):
     """platforms.md 1.5: a typing error in the number is the usual reason."""
     bench.configure(sender="whatsapp:+4930999999")
-    code, words = bench.run("set", "wa")
-    assert (code, "no sender whatsapp:+4930999999" in words, SENDER in words) == (1, True, True)
+    code, words = bench.run("connect", "wa")
+    assert (code, "no sender whatsapp:+4930999999" in words, SENDER in words) == (3, True, True)
 
 
 def test_sender_that_is_offline_is_told_with_its_reasons(bench: Bench):
     """platforms.md 1.5: ONLINE, or OFFLINE with reasons."""
-    bench.run("set", "wa")
+    bench.run("connect", "wa")
     bench.twilio.sender |= {"status": "OFFLINE", "offline_reasons": [{"code": "63020", "message": "Not verified"}]}
     code, words = bench.run("status", "wa")
     assert (code, "is OFFLINE: Not verified" in words) == (1, True)
@@ -252,7 +252,7 @@ def test_sender_that_is_offline_is_told_with_its_reasons(bench: Bench):
 @pytest.mark.parametrize(("status", "fine"), [("approved", True), ("pending", False), ("", False)])
 def test_template_that_is_not_approved_is_told(bench: Bench, status: str, *, fine: bool):
     """platforms.md 1.3: outside the 24 hours only approved templates go out."""
-    bench.run("set", "wa")
+    bench.run("connect", "wa")
     sid = f"HX{7:032x}"
     bench.twilio.templates[sid] = ("reminder", status)
     bench.configure(whatsapp=f", template: {sid}")
@@ -269,19 +269,19 @@ def test_template_that_twilio_does_not_know_is_named(bench: Bench):
 def test_wrong_twilio_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 1.4, 1.5: 20003 / 401 is credentials."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
-    code, words = bench.run("set", "wa")
-    assert (code, "does not take account_sid and auth_token" in words, "primary Auth Token" in words) == (1, True, True)
+    code, words = bench.run("connect", "wa")
+    assert (code, "does not take account_sid and auth_token" in words, "primary Auth Token" in words) == (3, True, True)
 
 
 def test_slack_prints_what_to_click(bench: Bench):
     """platforms.md 3.5: a bot's token sets nothing; the manifest says all of it."""
-    code, words = bench.run("set", "sl")
-    assert (code, f"Request URL {PUBLIC_URL}/hooks/sl" in words, "`sayso slack manifest sl`" in words) == (
+    code, words = bench.run("connect", "sl")
+    assert (code, f"Request URL {PUBLIC_URL}/hooks/sl" in words, "`sayso channel manifest sl`" in words) == (
         0,
         True,
         True,
     )
-    assert "Event Subscriptions   off" in bench.run("delete", "sl")[1]
+    assert "Event Subscriptions   off" in bench.run("disconnect", "sl")[1]
 
 
 def test_missing_scope_of_slack_is_told_with_what_it_is_for(bench: Bench):
@@ -300,29 +300,31 @@ def test_revoked_slack_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert "does not take the bot_token (invalid_auth)" in bench.run("status", "sl")[1]
 
 
-@pytest.mark.parametrize(("channel", "why"), [("web", "no webhook"), ("nowhere", "name one of wa, tg, sl, web")])
-def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, why: str):
-    """With exit code 1, for each of the three."""
-    for command in ("set", "status", "delete"):
+@pytest.mark.parametrize(
+    ("channel", "exit_code", "why"), [("web", 3, "no webhook"), ("nowhere", 2, "known: wa, tg, sl, web")]
+)
+def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, exit_code: int, why: str):
+    """By each of the three commands; an unknown name is wrong usage."""
+    for command in ("connect", "status", "disconnect"):
         code, words = bench.run(command, channel)
-        assert (code, why in words) == (1, True)
+        assert (code, why in words) == (exit_code, True)
 
 
 def test_polling_bot_gets_no_webhook(bench: Bench):
     """platforms.md 2.5: one that is set would end the polling; the cure is named, and Telegram is not asked."""
     bench.configure(telegram=", polling: true")
-    code, words = bench.run("set", "tg")
-    assert (code, "tg polls" in words, "run `sayso poll`" in words, bench.platforms.calls) == (1, True, True, [])
+    code, words = bench.run("connect", "tg")
+    assert (code, "tg polls" in words, "run `sayso poll`" in words, bench.platforms.calls) == (3, True, True, [])
 
 
 def test_status_of_a_polling_bot_names_the_webhook_in_its_way(bench: Bench):
     """platforms.md 2.5: deleteWebhook before getUpdates. What waits is kept, for who asks."""
-    bench.run("set", "tg")
+    bench.run("connect", "tg")
     bench.configure(telegram=", polling: true")
     code, words = bench.run("status", "tg")
     assert (code, "Telegram sends to https://bots.example.com/hooks/tg" in words) == (1, True)
-    assert "run `sayso webhook delete tg`" in words
-    assert "or for `sayso poll`" in bench.run("delete", "tg")[1]
+    assert "run `sayso channel disconnect tg`" in words
+    assert "or for `sayso poll`" in bench.run("disconnect", "tg")[1]
     code, words = bench.run("status", "tg")
     assert (code, "no webhook is set" in words) == (0, True)
 
@@ -331,7 +333,7 @@ def test_updates_are_dropped_where_no_webhook_was(bench: Bench):
     """platforms.md 2.5: what waits for who polls goes too, and that is said."""
     bench.platforms.update({"update_id": 1, "message": {}})
     bench.configure(telegram=", polling: true")
-    assert "1 waiting updates dropped" in bench.run("delete", "tg", "--drop-pending")[1]
+    assert "1 waiting updates dropped" in bench.run("disconnect", "tg", "--drop-pending")[1]
     assert bench.platforms.telegram.updates.ask({}) == []
 
 

@@ -1,0 +1,328 @@
+"""The `sayso channel` commands: connect, status, disconnect, recover, purge-media, manifest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
+
+import click
+
+from sayso.config.cli.options import FINDING, Options, SaysoGroup, pass_options
+from sayso.config.cli.output import check_channel, clear_errors, fail, load, print_checks, print_result
+
+if TYPE_CHECKING:
+    from sayso.channels.base import SharedCache
+    from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup
+    from sayso.channels.slack.settings import SlackSettings
+    from sayso.channels.whatsapp.message_log import FoundMessage, MediaDeletion, MessageState, MissedMessages
+    from sayso.config.settings.schema import Settings
+    from sayso.workers.access.gate import AccessControl
+
+T = TypeVar("T")
+
+
+class TimeSpan(click.ParamType[float]):
+    """A time span such as `90m` or `2h`, converted to seconds."""
+
+    name = "time span"
+    _UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds of a number and its unit. Raises click.BadParameter."""
+        match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", str(value))
+        if not match:
+            self.fail(f"{value!r} is no time span: write a number and s, m, h or d, such as 90m or 2h", param, ctx)
+        return float(match[1]) * self._UNITS[match[2]]
+
+
+TIME_SPAN = TimeSpan()
+#: How the states of missed messages are counted in the summary.
+_STATE_LABELS: Mapping[MessageState, str] = {
+    "before": "taken before", "missed": "missed", "taken": "taken now", "left": "left", "refused": "refused"
+}  # fmt: skip
+_MOVED = {
+    "set": "sayso channel connect CHANNEL",
+    "delete": "sayso channel disconnect CHANNEL",
+    "forget-media": "sayso channel purge-media CHANNEL",
+}
+
+_channel = click.argument("channel")
+_drop_pending = click.option("--drop-pending", is_flag=True, help="Make Telegram delete the updates that wait.")
+
+
+@click.group(cls=SaysoGroup, moved=_MOVED, examples=["sayso channel connect shop-wa", "sayso channel status ops-tg"])
+def channel() -> None:
+    """Connect a channel to its platform, and see what the platform knows about it."""
+
+
+@channel.command(examples=["sayso channel connect ops-tg", "sayso channel connect ops-tg --drop-pending"])
+@_channel
+@_drop_pending
+@click.option(
+    "--max-connections", type=click.IntRange(1, 100), default=40, show_default=True,
+    help="Number of updates that Telegram may send at the same time.",
+)  # fmt: skip
+@pass_options
+def connect(options: Options, channel: str, max_connections: int, *, drop_pending: bool) -> None:
+    """Make the platform of CHANNEL send its webhooks to public_url, and check the result. For Slack, prints the steps
+    to click.
+    """
+    setup = _platform_setup(options, channel, drop_pending=drop_pending, max_connections=max_connections)
+
+    async def connect_and_check() -> tuple[list[str], list[CheckResult]]:
+        return await setup.set_webhook(), await setup.check()
+
+    steps, results = _run(connect_and_check())
+    if options.as_json:
+        print_result(options, {"steps": steps, "checks": [asdict(result) for result in results]}, ())
+    else:
+        print_result(options, None, [*steps, *map(str, results)])
+    if any(result.state == "fail" for result in results):
+        sys.exit(FINDING)
+
+
+@channel.command(examples=["sayso channel status shop-wa", "sayso channel status shop-wa --json"])
+@_channel
+@pass_options
+def status(options: Options, channel: str) -> None:
+    """Print what the platform of CHANNEL knows about it. Exits with 1 where a check fails; warnings do not count."""
+    setup = _platform_setup(options, channel)
+    print_checks(options, _run(setup.check()))
+
+
+@channel.command(examples=["sayso channel disconnect ops-tg"])
+@_channel
+@_drop_pending
+@pass_options
+def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
+    """Make the platform of CHANNEL stop sending webhooks. For Slack, prints the steps to click."""
+    setup = _platform_setup(options, channel, drop_pending=drop_pending)
+    steps = _run(setup.delete_webhook())
+    print_result(options, {"steps": steps}, steps)
+
+
+def _platform_setup(
+    options: Options, channel: str, *, drop_pending: bool = False, max_connections: int = 40
+) -> PlatformSetup:
+    from sayso.channels.setup import SetupError, SetupOptions
+    from sayso.config.wiring.bootstrap import find_public_url
+    from sayso.config.wiring.platforms import open_setup
+
+    settings = load(options.config)
+    check_channel(settings, channel)
+    try:
+        url = find_public_url(settings)
+        return open_setup(settings, channel, url, SetupOptions(max_connections, drop_pending))
+    except SetupError as exc:
+        fail(str(exc))
+
+
+def _run(call: Coroutine[Any, Any, T]) -> T:
+    """Return what a call to the platform returns. Exits where the platform refuses."""
+    from sayso.channels.setup import SetupError
+
+    try:
+        return asyncio.run(call)
+    except SetupError as exc:
+        fail(str(exc))
+
+
+@channel.command(examples=["sayso channel recover shop-wa --since 3h", "sayso channel recover shop-wa --dry-run"])
+@_channel
+@click.option("--since", type=TIME_SPAN, default="2h", show_default=True, help="How far back: 90m, 2h, 3d.")
+@click.option("--dry-run", is_flag=True, help="Print the missed messages, and take none.")
+@pass_options
+def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> None:
+    """Take the messages to CHANNEL that no webhook delivered, from Twilio's message log, oldest first.
+
+    A message that was taken before is not taken again. Exits with 1 where a message was refused: run it again later.
+    """
+    with _message_log(options, channel) as (settings, message_log, access, cache):
+        from sayso.channels.whatsapp.message_log import MissedMessages
+        from sayso.config.wiring.access import rules_of
+        from sayso.config.wiring.ingress import Recovery
+
+        per_minute = rules_of(settings.channels[channel]).per_minute or 0
+        missed = MissedMessages(channel, message_log, Recovery(access), cache, per_minute=per_minute)
+        states = asyncio.run(_recover(options, missed, since, dry_run=dry_run))
+    if states["refused"]:
+        sys.exit(FINDING)
+
+
+async def _recover(
+    options: Options, missed: MissedMessages, since: float, *, dry_run: bool
+) -> Counter[MessageState]:  # fmt: skip
+    """Print each message as it is handled, so that a later error does not hide it. Return the number of messages in
+    each state.
+    """
+    states: Counter[MessageState] = Counter()
+    messages = []
+    async for message in missed.run(since, take=not dry_run):
+        states[message.state] += 1
+        if options.as_json:
+            messages.append(asdict(message))
+        elif message.state != "before":
+            click.echo(_message_line(message))
+    counts = ", ".join(f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state])
+    summary = f"{states.total()} messages{f': {counts}' if counts else ''}"
+    print_result(options, {"messages": messages, "counts": dict(states)}, [summary])
+    return states
+
+
+def _message_line(message: FoundMessage) -> str:
+    at = f"{datetime.fromtimestamp(message.sent_at, UTC):%Y-%m-%d %H:%M:%S}"
+    reason = f": {message.why}" if message.why else ""
+    return f"{at}  {message.sid}  {message.conversation}  {message.state}{reason}"
+
+
+@channel.command("purge-media", examples=["sayso channel purge-media shop-wa --older 24h"])
+@_channel
+@click.option(
+    "--older", type=TIME_SPAN, default="24h", show_default=True, help="Delete only files older than this: 1h or more."
+)
+@click.option("--back", type=TIME_SPAN, default="7d", show_default=True, help="How far back from there: 400d for all.")
+@click.option("--dry-run", is_flag=True, help="Count the files, and delete none.")
+@pass_options
+def purge_media(options: Options, channel: str, older: float, back: float, *, dry_run: bool) -> None:
+    """Delete the files that people sent to CHANNEL from Twilio, day by day. Files that a turn still needs stay.
+
+    It may run again at any time, for example from cron. Our own copies are not deleted.
+    """
+    with _message_log(options, channel) as (_, message_log, access, _):
+        from sayso.channels.whatsapp.message_log import MediaDeletion
+        from sayso.config.wiring.ingress import Recovery
+
+        deletion = MediaDeletion(channel, message_log, Recovery(access))
+        asyncio.run(_purge(options, deletion, older, back, dry_run=dry_run))
+
+
+async def _purge(options: Options, deletion: MediaDeletion, older: float, back: float, *, dry_run: bool) -> None:
+    days = []
+    async for day in deletion.run(older, back, delete=not dry_run):
+        days.append(day)
+        remaining = [f"{day.waiting} kept for turns that wait"] if day.waiting else []
+        remaining += [f"{day.missed} kept that `sayso channel recover` may take"] if day.missed else []
+        if (day.deleted or remaining) and not options.as_json:
+            deleted = f"{day.deleted} {'to delete' if dry_run else 'deleted'}"
+            click.echo(f"from {day.day}: {', '.join([deleted, *remaining])}")
+    total = sum(day.deleted for day in days)
+    summary = f"{total} files {'would be deleted' if dry_run else 'deleted'} at Twilio"
+    per_day = [{**asdict(day), "day": str(day.day)} for day in days]
+    print_result(options, {"deleted": total, "dry_run": dry_run, "days": per_day}, [summary])
+
+
+@contextmanager
+def _message_log(
+    options: Options, channel: str
+) -> Iterator[tuple[Settings, MessageLog, AccessControl, SharedCache]]:  # fmt: skip
+    """Yield the settings, the platform's message log, and what takes turns in. Exits for errors with a cure."""
+    from sayso.channels.setup import SetupError
+    from sayso.config.wiring.bootstrap import open_ingress
+    from sayso.config.wiring.platforms import open_message_log
+
+    settings = load(options.config, options.data)
+    check_channel(settings, channel)
+    try:
+        message_log = open_message_log(settings, channel)
+        with clear_errors():
+            yield settings, message_log, *open_ingress(settings, options.data)
+    except SetupError as exc:
+        fail(str(exc))
+
+
+@channel.command(examples=["sayso channel manifest desk", "sayso channel manifest desk --update A0123ABCD"])
+@click.argument("channel", required=False, default="")
+@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+@click.option("--name", default="Sayso", show_default=True, help="The app's name in Slack.")
+@click.option("--command", default="/sayso", show_default=True, help="The name of its slash command.")
+@click.option(
+    "--view", type=click.Choice(["assistant", "agent"]), default="assistant", show_default=True,
+    help="How Slack shows it beside other windows: agent is newer, and not in every workspace yet.",
+)  # fmt: skip
+@click.option("--validate", is_flag=True, help="Ask Slack whether the manifest is valid.")
+@click.option("--create", is_flag=True, help="Create a Slack app from the manifest.")
+@click.option("--update", "app_id", metavar="APP_ID", help="Replace all settings of this app.")
+@pass_options
+def manifest(
+    options: Options,
+    channel: str,
+    form: str,
+    name: str,
+    command: str,
+    view: Literal["assistant", "agent"],
+    app_id: str | None,
+    *,
+    validate: bool,
+    create: bool,
+) -> None:
+    """Print the manifest of CHANNEL's Slack app, by default the first Slack channel's. Paste it at api.slack.com/apps.
+
+    --validate, --create and --update send it to Slack instead, with the app configuration token in SLACK_CONFIG_TOKEN.
+    The bot's own token and secret may still be missing.
+    """
+    from sayso.channels.setup import SetupError
+    from sayso.channels.slack.app_manifest import manifest as build_manifest
+    from sayso.config.wiring.bootstrap import find_public_url
+
+    actions = {"validate": validate, "create": create, "update": app_id is not None}
+    chosen = [action for action, is_chosen in actions.items() if is_chosen]
+    if len(chosen) > 1:
+        raise click.UsageError("--validate, --create and --update are different things: give one of them")
+    settings = load(options.config, without_secrets=True)
+    channel = _slack_channel(settings, channel)
+    try:
+        content = build_manifest(channel, find_public_url(settings), name=name, command=command, view=view)
+        if chosen:
+            lines = asyncio.run(_send_manifest(content, settings, channel, chosen[0], app_id or ""))
+            print_result(options, {"steps": lines}, lines)
+            return
+    except SetupError as exc:
+        fail(str(exc))
+    as_json = options.as_json or form == "json"
+    click.echo(json.dumps(content, indent=2) if as_json else _to_yaml(content), nl=as_json)
+
+
+def _slack_channel(settings: Settings, name: str) -> str:
+    """Return a Slack channel's name, the first one's where none is given. Exits without any."""
+    names = [each for each, channel in settings.channels.items() if channel.platform == "slack"]
+    if not names:
+        fail("no Slack channel is configured: add one with platform: slack")
+    if name and name not in names:
+        raise click.UsageError(f"{name!r} is no Slack channel: name one of {', '.join(names)}")
+    return name or names[0]
+
+
+async def _send_manifest(
+    manifest: dict[str, Any], settings: Settings, channel: str, action: str, app_id: str
+) -> list[str]:  # fmt: skip
+    """Send a manifest to Slack and return its answer as lines. Raises SetupError."""
+    from sayso.channels.setup import check_outside
+    from sayso.channels.slack.app_manifest import VARIABLE, SlackApps
+    from sayso.config.wiring.bootstrap import find_public_url
+
+    slack = cast("SlackSettings", settings.channels[channel])  # `_slack_channel` chose it
+    if not slack.api_url:
+        check_outside(find_public_url(settings))
+    apps = SlackApps(os.environ.get(VARIABLE, ""), slack.api_url)
+    match action:
+        case "validate":
+            return await apps.validate(manifest)
+        case "create":
+            return await apps.create(manifest, channel)
+        case _:
+            return await apps.update(app_id, manifest)
+
+
+def _to_yaml(manifest: dict[str, object]) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=120))

@@ -1,0 +1,155 @@
+"""The command `sayso init`: write a new bot, ready to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sayso.config.cli.options import Options, SaysoCommand, pass_options
+from sayso.config.cli.output import fail, print_result
+
+_YAML = """\
+# The configuration of this bot. `sayso check` reads it and prints what each channel may do.
+# docs/configuration.md has every key.
+
+agent:
+  # `offline` matches messages to tools by their words. It needs no account and no key, and is good for trying tools.
+  model: offline
+  # A real model (pip install 'sayso[llm]'):
+  # model: openai:gpt-5-mini
+  # api_key: ${OPENAI_API_KEY}      # secrets come from the environment, never from this file
+  system_prompt: >-
+    You keep a list of tasks. Use the tools; never invent a task.
+
+tools:
+  - ./tools.py                      # all functions with @tool in this file
+
+channels:
+  # A chat page in the browser: `sayso up` prints its address.
+  web:
+    platform: console
+    title: Tasks
+    suggestions: [list tasks, delete task milk]
+    policy:
+      allow: [list_*]               # runs at once
+      review: [delete_*]            # the user must say yes first
+      deny: []                      # never runs
+    confirm_ttl: 60                 # seconds to answer the question
+
+  # Telegram: get a token from @BotFather, export TELEGRAM_TOKEN, remove the #, and run `sayso up`.
+  # telegram:
+  #   platform: telegram
+  #   token: ${TELEGRAM_TOKEN}
+  #   polling: true
+  #   policy: {allow: [list_*], review: [delete_*]}
+"""
+
+_TOOLS = '''\
+"""The tools of the bot: functions that the model may call. Docstrings and type hints tell the model how."""
+
+import json
+from pathlib import Path
+
+from sayso import NotFound, tool
+
+FILE = Path(__file__).with_name("tasks.json")
+
+
+@tool(read_only=True)
+def list_tasks() -> str:
+    """List all tasks."""
+    return "\\n".join(f"- {task}" for task in load_tasks()) or "There are no tasks."
+
+
+@tool(requires_approval=True, preview="Delete the task {name}")
+def delete_task(name: str) -> str | NotFound:
+    """Delete a task."""
+    tasks = load_tasks()
+    if name not in tasks:
+        return NotFound("task", name)
+    FILE.write_text(json.dumps([task for task in tasks if task != name]))
+    return f"The task {name} is deleted."
+
+
+def load_tasks() -> list[str]:
+    """Return the stored tasks; two examples while nothing is stored."""
+    return json.loads(FILE.read_text()) if FILE.exists() else ["milk", "taxes"]
+'''
+
+_TEST = '''\
+"""Tests of the bot. Run them with `pytest`; they need no key: the answers of the model are scripted."""
+
+import pytest
+import tools
+
+from sayso import Agent, ChannelAgent, ScriptedProvider
+from sayso.agent import ToolCall
+
+
+@pytest.fixture(autouse=True)
+def task_file(tmp_path, monkeypatch):
+    """Keep the tasks of each test in a folder of its own."""
+    monkeypatch.setattr(tools, "FILE", tmp_path / "tasks.json")
+
+
+def bot(*answers):
+    """Return a bot whose model gives these answers, one after the other."""
+    return ChannelAgent(Agent([tools.list_tasks, tools.delete_task], ScriptedProvider(answers)))
+
+
+def test_a_safe_tool_runs_at_once():
+    """The model calls `list_tasks`, sees its result, and answers."""
+    reply = bot(ToolCall("list_tasks"), "Milk and taxes.").ask_channel("ana", "what is left to do?")
+    assert reply.content == "Milk and taxes."
+
+
+def test_a_destructive_tool_waits_for_a_yes():
+    """Nothing is deleted before the user says so."""
+    chat = bot(ToolCall("delete_task", {"name": "milk"}))
+    question = chat.ask_channel("ana", "delete the milk task")
+    assert "Delete the task milk" in question.content
+    assert tools.load_tasks() == ["milk", "taxes"]
+    chat.ask_channel("ana", "yes")
+    assert tools.load_tasks() == ["taxes"]
+
+
+def test_a_no_keeps_the_task():
+    """A no cancels the question."""
+    chat = bot(ToolCall("delete_task", {"name": "milk"}))
+    chat.ask_channel("ana", "delete the milk task")
+    chat.ask_channel("ana", "no")
+    assert tools.load_tasks() == ["milk", "taxes"]
+'''
+
+#: The files of a new bot and their content.
+FILES = {"sayso.yaml": _YAML, "tools.py": _TOOLS, "test_tools.py": _TEST}
+
+
+@click.command(cls=SaysoCommand, examples=["sayso init", "sayso init mybot && cd mybot && sayso chat"])
+@click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
+@pass_options
+def init(options: Options, folder: Path) -> None:
+    """Write a new bot to FOLDER: a configuration with comments, a safe and a destructive tool, and their tests.
+
+    It runs without an account and without a key. Existing files are never changed.
+    """
+    existing = [name for name in FILES if (folder / name).exists()]
+    if existing:
+        fail(f"{', '.join(str(folder / name) for name in existing)} exists: name an empty folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in FILES.items():
+            (folder / name).write_text(content, encoding="utf-8")
+    except OSError as exc:
+        fail(f"{folder} cannot be written: {exc.strerror}: name another folder")
+    paths = [str(folder / name) for name in FILES]
+    enter = [] if folder.resolve() == Path.cwd() else [f"  cd {folder}"]
+    lines = [f"Written: {', '.join(paths)}", "Next:", *enter]
+    lines += [
+        "  sayso check       what each channel may do",
+        "  sayso chat        talk to the bot in this terminal: list tasks, delete task milk",
+        "  sayso up          run it with a chat page in your browser",
+        "  pytest            run its tests (pip install pytest)",
+    ]
+    print_result(options, {"files": paths}, lines)

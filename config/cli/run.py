@@ -1,0 +1,175 @@
+"""The commands that run a bot: `sayso up`, `demo`, `web`, `worker`, `poll`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from sayso.config.cli.options import Options, SaysoCommand, pass_options
+from sayso.config.cli.output import clear_errors, fail, load
+
+_host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+_port = click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on."
+)
+_workers = click.option(
+    "--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Number of worker processes."
+)
+_reload = click.option(
+    "--reload", is_flag=True, envvar="SAYSO_RELOAD", help="Load tools again when their files are saved."
+)
+_processes = click.option(
+    "--processes", type=click.IntRange(1, 64),
+    help="Fork this many processes, and replace each that dies.  [default: run as one process]",
+)  # fmt: skip
+
+
+@click.command(cls=SaysoCommand, examples=["sayso up", "sayso up -c bot.yaml --port 8080 --reload"])
+@_host
+@_port
+@_workers
+@_reload
+@pass_options
+def up(options: Options, host: str, port: int, workers: int, *, reload: bool) -> None:
+    """Run everything on this machine: web, workers, and Redis if none is given."""
+    _exit_on_signals()
+    from sayso.config.settings.loader import default_config
+
+    with clear_errors():
+        config = options.config or default_config()
+    _run_up(config, options.data, host, port, workers, reload=reload)
+
+
+@click.command(cls=SaysoCommand, examples=["sayso demo"])
+@_host
+@_port
+@_workers
+@pass_options
+def demo(options: Options, host: str, port: int, workers: int) -> None:
+    """Run the demo, an invoice bot in your browser. It needs no account and no key, and has its own configuration.
+
+    Each start restores all invoices.
+    """
+    _exit_on_signals()
+    from sayso.config.settings.loader import DEMO
+    from sayso.examples.invoices import FILE, reset_invoices
+
+    if options.config is not None:
+        raise click.UsageError("the demo has its own configuration: write `sayso up -c FILE` to run yours")
+    invoices = options.data / FILE
+    try:
+        reset_invoices(invoices)
+    except (OSError, sqlite3.Error) as exc:
+        fail(f"{str(invoices)!r} cannot be reset: {exc}: let this user write to it, or give another --data")
+    _run_up(DEMO, options.data, host, port, workers)
+
+
+def _run_up(config: Path, data: Path, host: str, port: int, workers: int, *, reload: bool = False) -> None:
+    from sayso.config.server.embedded_redis import EmbeddedRedisError
+    from sayso.config.server.processes import AddressUnusable
+    from sayso.config.server.up import Up, UpError
+    from sayso.config.settings.loader import ConfigError
+    from sayso.config.wiring.observability import set_up_logs
+
+    set_up_logs()
+    if reload:
+        os.environ["SAYSO_RELOAD"] = "true"
+    settings = load(config)
+    try:
+        Up(settings, config, data, host, port, workers, say=click.echo).run()
+    except (ConfigError, UpError, AddressUnusable, EmbeddedRedisError) as exc:
+        fail(str(exc))
+
+
+def _exit_on_signals() -> None:
+    """Exit at once on SIGINT and SIGTERM, until Up installs its own handlers: nothing runs yet that has to be stopped.
+
+    The handler raises no exception: a module that is being imported could catch or print it.
+    """
+
+    def leave(_: int, __: FrameType | None) -> NoReturn:
+        os._exit(0)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+
+
+@click.command(
+    cls=SaysoCommand, examples=["sayso web --host 0.0.0.0 --port 8000 --processes 2", "sayso web -c bot.yaml"]
+)
+@_host
+@_port
+@click.option(
+    "--threads", default=32, show_default=True, type=click.IntRange(4, 512), help="Requests answered at the same time."
+)
+@_processes
+@pass_options
+def web(options: Options, host: str, port: int, threads: int, processes: int | None) -> None:
+    """Run the web process: it accepts webhooks, serves media and the console."""
+    from sayso.config.server.http import serve
+    from sayso.config.server.processes import listen, local_url, prefork
+    from sayso.config.wiring.bootstrap import bootstrap, check_redis
+    from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
+    from sayso.config.wiring.observability import set_up_logs
+    from sayso.config.wiring.wsgi import build_app
+
+    set_up_logs()
+    settings = load(options.config)
+    url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
+    with clear_errors():
+        listening = listen(host, port)
+    if processes:
+        prefork(processes)
+    with clear_errors():
+        services = bootstrap(settings, data=options.data, public_url=url)
+        (check_redis_if_reachable if services.spool else check_redis)(services)
+    start_watching(services)
+    serve(build_app(services), listening, threads=threads)
+
+
+@click.command(cls=SaysoCommand, examples=["sayso worker --processes 4", "sayso worker -c bot.yaml --reload"])
+@_processes
+@_reload
+@pass_options
+def worker(options: Options, processes: int | None, *, reload: bool) -> None:
+    """Run a worker process: it answers turns and sends replies."""
+    from sayso.config.server.processes import prefork
+    from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
+    from sayso.config.wiring.observability import set_up_logs
+    from sayso.config.wiring.rq_entry import install, worker_services
+    from sayso.workers.rq.worker import run_worker
+
+    set_up_logs()
+    settings = load(options.config)
+    with clear_errors():
+        preload(settings)
+    if processes:
+        prefork(processes)
+    with clear_errors():
+        services = bootstrap(settings, data=options.data, is_worker=True, reload=reload)
+        check_redis(services)
+    run_worker(worker_services(services), install(services).loop)
+
+
+@click.command(cls=SaysoCommand, examples=["sayso poll"])
+@pass_options
+def poll(options: Options) -> None:
+    """Run the process that fetches messages from Telegram, for channels with `polling: true`."""
+    from sayso.config.wiring import ingress
+    from sayso.config.wiring.bootstrap import bootstrap, check_redis
+    from sayso.config.wiring.observability import set_up_logs
+
+    set_up_logs()
+    settings = load(options.config)
+    with clear_errors():
+        services = bootstrap(settings, data=options.data)
+        if not ingress.polled_channels(settings):
+            fail("no channel polls: write `polling: true` into a Telegram channel")
+        (ingress.check_redis_if_reachable if services.spool else check_redis)(services)
+    ingress.poll(services)

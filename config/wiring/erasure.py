@@ -1,0 +1,100 @@
+"""Erase a person from every store of a bot: Redis, the audit ledger, long texts, media, memories."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sayso.agent.channel.long_texts import FOLDER as TEXTS
+from sayso.agent.channel.long_texts import TextFiles
+from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.types import Conversation, Scope, owner_of
+from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
+from sayso.config.wiring.redis import find_redis
+from sayso.pending.audit.entry import EntrySigner
+from sayso.pending.audit.ledger import FILE as LEDGER
+from sayso.pending.audit.ledger import AuditLedger
+from sayso.pending.redis.client import connect
+from sayso.workers.alerts import RedisSharedCache
+from sayso.workers.erasure import ErasedPerson, Erasure
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureResult:
+    """The number of things erased of a person, and whether Redis rewrote its append-only file in time."""
+
+    redis_entries: int
+    audit_bodies: int
+    texts: int
+    memories: int
+    media: int
+    is_rewritten: bool
+
+
+def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, user: str) -> ErasureResult:
+    """Erase a person from all stores. Running it again is safe.
+
+    Raises ErasureBusy, LedgerUnusable, redis.RedisError, and ConfigError where a disk refuses.
+    """
+    url = find_redis(settings, data)
+    client = connect(url)
+    erasure = Erasure(client, settings.key_prefix)
+    ids = _ids_of(settings, channel, user, RedisSharedCache(client, prefix=settings.key_prefix))
+    conversations = frozenset(Conversation(channel, each).id for each in ids)
+    redis_entries = erasure.erase(ErasedPerson(channel, frozenset(map(_scope_id, ids)), conversations))
+    ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
+    now_ms = round(time.time() * 1000)
+    audit_bodies = sum(ledger.erase(each, at=now_ms) for each in ids) if ledger.path.exists() else 0
+    media = LocalMediaStore(data / "media", keys=keys, public_url="")
+    with _disk_errors(data):
+        files = sum(media.erase(owner_of(channel, each)) for each in ids)
+    texts, memories = erase_texts(data, ids), erase_memories(data, ids, channel)
+    return ErasureResult(redis_entries, audit_bodies, texts, memories, files, erasure.rewrite_file())
+
+
+def erase_texts(data: Path, users: Iterable[str]) -> int:
+    """Erase the long texts of a person with these ids. Return how many.
+
+    Raises ConfigError where the disk refuses.
+    """
+    with _disk_errors(data / TEXTS):
+        return sum(TextFiles(data / TEXTS).erase(_scope_id(user)) for user in users)
+
+
+def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
+    """Erase facts, notes and relationships of a person, on one channel where it is given. Return their number.
+
+    Raises ConfigError where the disk refuses.
+    """
+    endings = tuple(f":{_scope_id(user)}" for user in users)
+    beginning = f"{channel}:" if channel else ""
+
+    def is_theirs(scope: str) -> bool:
+        return scope.endswith(endings) and scope.startswith(beginning)
+
+    with _disk_errors(data):
+        return knowledge_memory(data).erase(is_theirs) + SQLiteTripleStore(data / RELATIONSHIPS).erase(is_theirs)
+
+
+def _ids_of(settings: Settings, channel: str, user: str, cache: RedisSharedCache) -> tuple[str, ...]:
+    """Return the ids under which turns of a person are stored, as the platform of the channel writes them."""
+    return settings.channels[channel].user_ids(channel, user, cache.get)
+
+
+def _scope_id(user: str) -> str:
+    return Scope(user, Conversation("", "")).id
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, TripleStoreError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        raise ConfigError([f"{folder}: {reason}: run it again as a user who may write there"]) from exc
