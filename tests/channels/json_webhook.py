@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 from sayso.channels.types import Conversation, WebhookRequest
 from sayso.examples.json_webhook.sayso_json_webhook import JsonWebhookChannel, sign
-from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_answer
+from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
 
 NAME = "json_webhook"
 SECRET = "json-webhook-test-secret"
@@ -28,22 +28,22 @@ class FakeJsonWebhook:
     def answer(self, call: RecordedRequest) -> FakeResponse:
         """Verify and show a message."""
         if call.headers.get("x-signature") != sign(SECRET, call.body):
-            return json_answer({}, 403)
+            return json_response({}, 403)
         message = json.loads(call.body)
         text, buttons = message["text"], message.get("buttons", [])
         if "edits" in message:
             number = int(message["edits"])
             if number > len(self._log.sent):
-                return json_answer({}, 404)
+                return json_response({}, 404)
             self._log.edit(number, text=text, buttons=buttons, raw=message)
         else:
             media = message.get("media") and self._downloaded(message["media"])
             number = self._log.record(NAME, message["chat"], text=text, buttons=buttons, media=media, raw=message)
-        return json_answer({"message_id": str(number)})
+        return json_response({"message_id": str(number)})
 
     def failure(self, error: str) -> FakeResponse:
         """Answer with this status."""
-        return json_answer({}, int(error), Retry_After="7")
+        return json_response({}, int(error), Retry_After="7")
 
     def host(self, data: bytes) -> str:
         """People send no files."""

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from redis import Redis
 
 from sayso.channels.setup import FORGED, CheckResult
-from sayso.config.checks.doctor import Doctor
+from sayso.config.checks.doctor import Doctor, check_models
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock

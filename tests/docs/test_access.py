@@ -12,7 +12,7 @@ from sayso.config.settings.channels import AccessSettings
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
-from sayso.workers.access.rules import Admitted, Ignored, Stranger
+from sayso.workers.access.rules import Admitted, Ignored, UnknownSender
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "access.md").read_text()
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")
@@ -44,7 +44,7 @@ def test_the_rules_of_the_page_hold(tmp_path: Path) -> None:
     """What it says of the people it names."""
     team, customers = (rules_of(channel) for channel in settings(tmp_path).channels.values())
     assert isinstance(team.judge(turn("team", "U0ADA", "C0OPS")), Admitted)
-    assert team.judge(turn("team", "U0EVE", "C0OPS")) == Stranger()
+    assert team.judge(turn("team", "U0EVE", "C0OPS")) == UnknownSender()
     assert team.judge(turn("team", "U0ADA", "C0FUN")) == Ignored("chat")
     boss, spam = "whatsapp:+4915100000042", "whatsapp:+4915100000666"
     assert isinstance(customers.judge(turn("customers", boss, boss)), Admitted)

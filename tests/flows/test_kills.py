@@ -22,7 +22,7 @@ from redis import Redis
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.simulation.outcomes import BillVerdict, Telling, judge, tellings
+from sayso.testing.simulation.outcomes import BillResult, BillStatement, judge_bill, statements_by_bill
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from tests.flows.killer import FREEZE, Killer
 from tests.flows.system import System, TelegramPerson, until
@@ -100,7 +100,7 @@ def test_the_judge_names_every_broken_promise(
     texts: list[str], entries: list[EffectEntry], acts: int, fault: str
 ) -> None:
     """A judge that finds nothing must be one that would have found it."""
-    assert fault in judge(tellings([QUESTION, *texts])["b1"], entries, acts).faults
+    assert fault in judge_bill(statements_by_bill([QUESTION, *texts])["b1"], entries, acts).faults
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_judge_has_nothing_against_the_truth(
     texts: list[str], entries: list[EffectEntry], acts: int, ending: str
 ) -> None:
     """What may be said, was."""
-    verdict = judge(tellings([QUESTION, *texts])["b1"], entries, acts)
+    verdict = judge_bill(statements_by_bill([QUESTION, *texts])["b1"], entries, acts)
     assert (verdict.ending, verdict.faults) == (ending, ())
 
 
@@ -186,10 +186,10 @@ class Arrivals:
         self._thread.join()
         self._take()
 
-    def about(self, chat: str, bill: str) -> list[tuple[Arrival, Telling]]:
+    def about(self, chat: str, bill: str) -> list[tuple[Arrival, BillStatement]]:
         """What a chat was told of one bill so far."""
         arrived = [arrival for arrival in self.chats[chat][:] if f"{bill} " in f"{_words(arrival.text)} "]
-        return [(arrival, tellings([arrival.text])[bill][0]) for arrival in arrived]
+        return [(arrival, statements_by_bill([arrival.text])[bill][0]) for arrival in arrived]
 
     def _follow(self) -> None:
         while not self._over.wait(0.005):
@@ -228,7 +228,7 @@ class Case:
     """A visit and the verdict on it."""
 
     visit: Visit
-    verdict: BillVerdict
+    verdict: BillResult
 
 
 def crowd(till: Till, arrivals: Arrivals, killer: Killer) -> list[Visit]:
@@ -322,8 +322,8 @@ def review(visits: Sequence[Visit], arrivals: Arrivals, ledger: Effects) -> list
     entries: dict[str, list[EffectEntry]] = defaultdict(list)
     for line in ledger.read():
         entries[line.bill].append(line)
-    told = {chat: tellings(arrival.text for arrival in arrived) for chat, arrived in arrivals.chats.items()}
-    return [Case(visit, judge(told[visit.chat][visit.bill], entries[visit.bill], visit.acts)) for visit in visits]
+    told = {chat: statements_by_bill(arrival.text for arrival in arrived) for chat, arrived in arrivals.chats.items()}
+    return [Case(visit, judge_bill(told[visit.chat][visit.bill], entries[visit.bill], visit.acts)) for visit in visits]
 
 
 def working_seconds(visit: Visit, killer: Killer) -> float:
