@@ -34,7 +34,9 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
 
 
 def _section(path: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=path, max_content_width=110, terminal_width=110)
+    context = click.Context(
+        command, info_name=path, max_content_width=110, terminal_width=110, help_option_names=["-h", "--help"]
+    )
     return f"\n## `{path}`\n\n```text\n{command.get_help(context)}\n```\n"
 
 

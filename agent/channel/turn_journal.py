@@ -60,7 +60,7 @@ class RedisJournals:
 
     def entries(self, lease: Lease) -> Sequence[str]:
         """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
-        answer = self._scripts.run("journalled", lease.conversation, lease.epoch, lease.token)
+        answer = self._scripts.run("read_journal", lease.conversation, lease.epoch, lease.token)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return tuple(answer)

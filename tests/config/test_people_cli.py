@@ -100,7 +100,7 @@ def test_list_shows_who_waits_and_who_was_decided_about(people):
 def test_forgotten_person_is_a_stranger_again(people):
     """Also one who only waits; once."""
     run("approve", "chat", "ana")
-    assert run("forget", "chat", "ana") == (0, "nothing is kept of ana on chat\n")
+    assert run("forget", "chat", "ana") == (0, "nothing is stored about ana on chat\n")
     assert people.decision("chat", ["ana"]) == ""
     assert run("forget", "chat", people.code("chat", ANA))[0] == 0
     assert people.waiting("chat") == []

@@ -31,7 +31,7 @@ class Bench:
         self.twilio: Any = platforms.fakes["twilio"]
         self.config = written(folder, platforms)
         self.gate, _ = open_ingress(load_settings(self.config), folder)
-        self.mailbox: Any = self.gate._porch
+        self.mailbox: Any = self.gate._inbox
 
     def send(self, hours: float, files: int = 1) -> str:
         """Somebody sent files so long ago."""

@@ -208,7 +208,7 @@ def test_no_further_than_ids_are_remembered(bench: Bench):
     assert (code, "remembered for 72 h" in words, "71 h at most" in words) == (3, True, True)
     assert bench.run("wa", "--since", "71h")[0] == 0
     code, words = bench.run("wa", "--since", "soon")
-    assert (code, "'soon' is no span of time: write a number and s, m, h or d" in words) == (2, True)
+    assert (code, "'soon' is no time span: write a number and s, m, h or d" in words) == (2, True)
 
 
 def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -236,7 +236,7 @@ def test_more_than_can_be_looked_at_is_told(bench: Bench, monkeypatch: pytest.Mo
     for n in range(3):
         bench.arrive(ANA, str(n), ago=600)
     code, words = bench.run()
-    assert (code, "more than 2 messages" in words, "shorter --since" in words) == (1, True, True)
+    assert (code, "more than 2 messages" in words, "shorter --since" in words) == (3, True, True)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,6 @@ def test_more_than_can_be_looked_at_is_told(bench: Bench, monkeypatch: pytest.Mo
         ("tg", "sends again for 24 hours"),
         ("sl", "sends again three times"),
         ("web", "a page"),
-        ("no", "name one of wa"),
     ],
 )
 def test_platform_without_a_list_says_what_it_does_itself(bench: Bench, channel: str, why: str):
@@ -282,7 +281,7 @@ def test_redis_that_is_away_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatc
     bench.arrive(ANA, "hello", ago=600)
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
     code, words = bench.run()
-    assert (code, "Redis does not answer" in words) == (1, True)
+    assert (code, "Redis does not answer" in words) == (3, True)
 
 
 def test_half_a_character_stops_nobody(bench: Bench):

@@ -63,7 +63,7 @@ def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dic
     """Every command that needs it says what is wrong, and no traceback."""
     clients["a"].set(HALTED, "{}")
     code, _, errors = sayso("deliveries", "list", "--config", _config(tmp_path), "--data", tmp_path, **environ(clients))
-    assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (1, True, False)
+    assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (3, True, False)
 
 
 def _config(folder: Path) -> Path:

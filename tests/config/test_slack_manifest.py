@@ -48,13 +48,18 @@ def made(config: Path, *args: str) -> dict[str, Any]:
         (("--command", "sayso"), "no slash command"),
         (("--command", "/" + "x" * 32), "no slash command"),
         (("--command", "/Say So"), "no slash command"),
-        (("tg",), "no Slack channel: name one of sl"),
     ],
 )
 def test_what_slack_would_refuse_is_refused_here(config: Path, args: tuple[str, ...], why: str):
-    """With the cure, exit code 1 and no manifest."""
+    """With the cure, exit code 3 and no manifest."""
     code, words = run(config, *args)
     assert (code, why in words, "settings" in words) == (3, True, False)
+
+
+def test_channel_of_another_platform_has_no_manifest(config: Path):
+    """A wrong name is wrong usage, and the error names the channels that have one."""
+    code, words = run(config, "tg")
+    assert (code, "is no Slack channel: name one of sl" in words) == (2, True)
 
 
 def test_address_without_https_is_refused(tmp_path: Path, config: Path):

@@ -176,7 +176,7 @@ def test_all_addresses_announce_one_that_can_be_opened(data: Path):
         assert "0.0.0.0" not in up.output()
         assert up.get("/console/web") == 200
         refused = sayso("up", "--data", data, "--port", free_port())
-        assert refused == (1, "", refused[2])
+        assert refused == (3, "", refused[2])
         assert f"Error: {data} is in use by another sayso: stop that one" in refused[2]
 
 

@@ -29,7 +29,7 @@ def test_only_the_web_is_in_a_hurry_with_redis(tmp_path: Path, redis_url: str, p
     """A worker has nobody who waits for its answer."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
-    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, patient=patient)
+    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient)
     assert services.redis.connection_pool.connection_kwargs["socket_timeout"] == seconds
     assert (Connections.of(services.redis).breather is None) == patient
 

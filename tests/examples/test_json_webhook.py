@@ -120,11 +120,11 @@ def test_check_names_the_platforms_that_are_installed(installed: Path, tmp_path:
     """An unknown platform is refused with the known ones, an unknown key with its place."""
     environ = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)]), "DESK_SECRET": SECRET}
     config = config_of(tmp_path, "https://chat.example.com/replies")
-    code, output, _ = sayso("check", config, **environ)
+    code, output, _ = sayso("check", "-c", config, **environ)
     assert (code, "desk (json_webhook)" in output) == (0, True)
     config.write_text(config.read_text().replace("json_webhook", "jsn_webhook"))
-    assert "one of whatsapp, telegram, slack, console, json_webhook" in sayso("check", config, **environ)[2]
-    assert "one of whatsapp, telegram, slack, console (it is 'jsn_webhook')" in sayso("check", config)[2]
+    assert "one of whatsapp, telegram, slack, console, json_webhook" in sayso("check", "-c", config, **environ)[2]
+    assert "one of whatsapp, telegram, slack, console (it is 'jsn_webhook')" in sayso("check", "-c", config)[2]
 
 
 def test_secrets_of_an_installed_platform_stay_out_of_the_file(installed: Path, tmp_path: Path):
@@ -132,6 +132,6 @@ def test_secrets_of_an_installed_platform_stay_out_of_the_file(installed: Path, 
     environ = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])}
     config = config_of(tmp_path, "https://chat.example.com/replies")
     config.write_text(config.read_text().replace('"${DESK_SECRET}"', "in-clear"))
-    code, _, errors = sayso("check", config, **environ)
+    code, _, errors = sayso("check", "-c", config, **environ)
     assert code != 0
     assert "secret: a secret in clear" in errors

@@ -97,7 +97,7 @@ class Messenger:
     def __init__(self, bot: Bot) -> None:
         self._bot = bot
 
-    def pieces(self, reply: Reply) -> list[Reply]:
+    def split(self, reply: Reply) -> list[Reply]:
         """Everything fits in one message, but the question about a letter: its buttons come with the second."""
         first, found, rest = reply.text.partition("\n")
         if not (found and reply.buttons and "letter <" in first):

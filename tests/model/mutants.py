@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sayso.agent.channel import channel_agent
+from sayso.agent.channel import confirmation
 from sayso.agent.channel.confirmation import Confirmation
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import signing as seal
@@ -168,7 +168,7 @@ _EFFECT = (
     _cut("an abandoned action stays open", commit="abandon_own(redis.call('GET', live(ARGV[5])), ARGV[6])"),
     _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
     _swap("a start asked twice is refused", start=("and attempt == ARGV[5] then return 'go'", "and false then")),
-    _code("twins hear something else", {(channel_agent, "_told"): lambda _: "That was settled before."}),
+    _code("twins hear something else", {(confirmation, "_stored_outcome"): lambda _: "That was settled before."}),
 )
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_step", _called_done)),
