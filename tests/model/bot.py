@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import re
@@ -145,6 +146,7 @@ class Bot:
         self.judge = Judge(self.world, self.peek)
         self.agent = ChannelAgent(Proposer(), self.store)
         postman = ReplySender(self.outbox, {"chat": Messenger(self)}, texts_for, chance=lambda: 0.5)
+        postman._start_in_turn = contextlib.nullcontext()  # here is no loop on which sends could start together
         self.drain = ModelDrain(
             self.mailbox, postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
         )

@@ -45,7 +45,7 @@ def test_only_rows_have_sizes_and_what_is_given_counts() -> None:
 def test_the_full_size_is_of_rows() -> None:
     """By itself it would silently be an ordinary run."""
     found = CliRunner().invoke(simulate, ["--full-size"])
-    assert found.exit_code == 1
+    assert found.exit_code == 3
     assert "--full-size is of rows of the matrix" in found.output
 
 

@@ -95,7 +95,7 @@ def test_redis_that_cannot_say_who_somebody_is_keeps_them_out():
     def away(*_):
         raise RedisConnectionError("away")
 
-    door.people.standing = away
+    door.people.decision = away
     assert door.post() == 503
     assert door.post(user_id="eve") == 200
 
@@ -103,14 +103,14 @@ def test_redis_that_cannot_say_who_somebody_is_keeps_them_out():
 def test_spool_keeps_them_until_redis_can_say(tmp_path: Path):
     """Then whoever is on no list is turned away."""
     door = Door(spool=tmp_path, allow=["ana"])
-    standing = door.people.standing
+    standing = door.people.decision
 
     def away(*_):
         raise RedisConnectionError("away")
 
-    door.people.standing = away
+    door.people.decision = away
     assert [door.post(), door.post(user_id="ana")] == [200, 200]
-    door.people.standing = standing
+    door.people.decision = standing
     assert (door.spool.drain(), door.spool.count()) == (2, 0)
     assert [each.user_id for each in _turns(door)] == ["ana"]
 

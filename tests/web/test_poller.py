@@ -182,7 +182,7 @@ def test_operator_hears_who_has_the_updates_and_that_a_token_is_wrong():
     assert [alert.text for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
     asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).run(), 60))
-    assert (alerts.of(["tg"])[0].words.startswith("the token is wrong"), bot.offsets) == (True, [None])
+    assert (alerts.of(["tg"])[0].text.startswith("the token is wrong"), bot.offsets) == (True, [None])
 
 
 def test_one_process_asks_at_a_time(redis_client: Redis):

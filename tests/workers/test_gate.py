@@ -233,7 +233,7 @@ def test_redis_that_is_away_lets_nobody_in(site: Site):
     def away(*_):
         raise RedisConnectionError("away")
 
-    site.people.standing = away
+    site.people.decision = away
     with pytest.raises(RedisConnectionError):
         site.hear()
 
@@ -241,12 +241,12 @@ def test_redis_that_is_away_lets_nobody_in(site: Site):
 def test_spool_keeps_what_is_judged_when_it_is_handed_over(site: Site, tmp_path):
     """Redis was away: whoever is a stranger by then is turned away, and the limit is not held against anybody."""
     site.open(allow=["ana"], per_minute=1)
-    standing, spool = site.people.standing, Spool(SpoolFile(tmp_path), site.gate)
+    standing, spool = site.people.decision, Spool(SpoolFile(tmp_path), site.gate)
     spool.watch = lambda: None  # type: ignore[method-assign]
-    site.people.standing = lambda *_: away()
+    site.people.decision = lambda *_: away()
     kept: list[Turn] = [turn("a"), turn("b"), replace(turn("c", user="eve"), conversation=Conversation("chat", "eve"))]
     assert [spool.accept(each).outcome for each in kept] == ["spooled"] * 3
-    site.people.standing = standing
+    site.people.decision = standing
     assert (spool.drain(), spool.count()) == (3, 0)
     assert len(site.rig.mailbox.lease(CHAT.id, "w")[1].following) == 1
     assert site.people.was_notified("chat", "eve")

@@ -141,7 +141,7 @@ def test_reminder_behind_a_yes_is_refused_in_words():
     """What runs after a yes may be told as done by another worker: it can set nothing that its turn must commit."""
     room = Room(policy=ToolPolicy(review=["remind_me"]))
     room.say("remind me in 10 minutes to call Bob")
-    assert "a tool that its policy allows without a yes" in room.say("yes")
+    assert "a tool that its policy allows without a confirmation" in room.say("yes")
     assert room.later(3600) == []
 
 
