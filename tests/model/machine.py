@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
             self.stage.at_work[slot].loses = when
 
     @rule(which=st.integers(0, 9))
-    def release_dead(self, which: int) -> None:
+    def bury(self, which: int) -> None:
         """A death is noticed late or once more, or it is one of those who held nothing."""
         dead = ["w0", *self.stage.dead]
         self.bot.release_dead(dead[which % len(dead)])
