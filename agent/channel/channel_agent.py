@@ -19,7 +19,7 @@ from sayso.agent.channel.commands import Commands
 from sayso.agent.channel.confirmation import (
     EXECUTED_STATES,
     WAITING_STATES,
-    Confirmation,
+    ConfirmationHandler,
     dropped_transition,
     memory_scope,
 )
@@ -122,7 +122,7 @@ class ChannelAgent:
         self._prompts = ConfirmPrompts(self.store, escalation, expiry_notice=expiry_notice)
         self._choices = Choices(self.store)
         self._confirm_ok = confirm_ok
-        self._confirmation = Confirmation(
+        self._confirmation = ConfirmationHandler(
             agent,
             self.store,
             self.parser,

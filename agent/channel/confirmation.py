@@ -1,4 +1,4 @@
-"""Confirmation: what a message or a tap does to the pending action of its sender."""
+"""ConfirmationHandler: what a message or a tap does to the pending action of its sender."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXECUTED_STATES = ("done", "failed", "unknown")
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
 
 
-class Confirmation:
+class ConfirmationHandler:
     """Decides about the pending actions of one channel. `run_agent` answers what is not about an action."""
 
     def __init__(

@@ -11,7 +11,7 @@ from sayso.config.cli.output import fail, print_result
 
 _YAML = """\
 # The configuration of this bot. `sayso check` reads it and prints what each channel may do.
-# docs/configuration.md has every key.
+# docs/reference/yaml.md has every key.
 
 agent:
   # `offline` matches messages to tools by their words. It needs no account and no key, and is good for trying tools.

@@ -1,4 +1,4 @@
-"""What a simulation does: its faults and its size, and the rows of the matrix in docs/failures.md."""
+"""What a simulation does: its faults and its size, and the rows of the matrix in docs/explanation/failures.md."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sayso.agent.channel import confirmation
-from sayso.agent.channel.confirmation import Confirmation
+from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import signing as seal
 from sayso.pending.repository import StoredAction
@@ -66,12 +66,12 @@ def _sealed_for_anybody(_: Any, stored: StoredAction, keys: seal.ActionSigner, s
     return keys.verify(stored.record, stored.mac)
 
 
-async def _stays_armed(whole: Any, agent: Confirmation, case: Any, live: StoredAction) -> Any:
+async def _stays_armed(whole: Any, agent: ConfirmationHandler, case: Any, live: StoredAction) -> Any:
     answer = await whole(agent, case, live)
     return replace(answer, change=replace(answer.change, move=None))
 
 
-async def _not_yet_undone(whole: Any, agent: Confirmation, case: Any) -> Any:
+async def _not_yet_undone(whole: Any, agent: ConfirmationHandler, case: Any) -> Any:
     tapped = case.tapped
     if tapped and tapped.state == "done" and "of" in tapped.action.args:
         case = replace(case, tapped=replace(tapped, state="shown"))
@@ -151,7 +151,7 @@ _CONSENT = (
         start=(_SAME_IN_START, "rec ~= ARGV[6]"),
     ),
     _swap("record not compared", claim=(_SAME_IN_CLAIM, "false"), start=(_SAME_IN_START, "false")),
-    _code("unrelated text does not disarm", _after(Confirmation, "drop_and_run", _stays_armed)),
+    _code("unrelated text does not disarm", _after(ConfirmationHandler, "drop_and_run", _stays_armed)),
 )
 _EFFECT = (
     Mutant(
@@ -177,7 +177,7 @@ _PLANS_AND_UNDO = (
     Mutant(
         "what was undone is undone again",
         {"claim": [("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")]},
-        _after(Confirmation, "handle_tap", _not_yet_undone),
+        _after(ConfirmationHandler, "handle_tap", _not_yet_undone),
     ),
 )
 _LOG = (
