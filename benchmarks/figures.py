@@ -21,10 +21,10 @@ from pathlib import Path
 from types import FrameType
 
 from sayso.channels.types import Conversation
-from sayso.channels.web.app import create_app
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.wiring.wsgi import build_app
 from sayso.pending.concurrency import LoopThread
 from sayso.testing.platforms import webhooks
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, TELEGRAM_TOKEN, FakePlatforms
@@ -171,7 +171,7 @@ def turn_figures() -> dict[str, str]:
             settings = load_settings(folder / "sayso.yaml", {"TOKEN": TELEGRAM_TOKEN, "SECRET": TELEGRAM_SECRET})
             web = bootstrap(settings, data=folder / "data", redis_url=redis.url)
             worker = bootstrap(settings, data=folder / "data", redis_url=redis.url, is_worker=True)
-            client, loop = create_app(web).test_client(), LoopThread()
+            client, loop = build_app(web).test_client(), LoopThread()
 
             def take_turn(update_id: int) -> None:
                 update = webhooks.telegram_text(update_id, "hello", user=USER)

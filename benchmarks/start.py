@@ -48,8 +48,8 @@ _WORKER = {
     "then": "load_sdks(channel.platform for channel in settings.channels.values())",
 }
 _WEB = {
-    "imports": "import sayso.config.server.http\nfrom sayso.channels.web.app import create_app",
-    "then": "create_app(services)",
+    "imports": "import sayso.config.server.http\nfrom sayso.config.wiring.wsgi import build_app",
+    "then": "build_app(services)",
 }
 _CHANNELS = {
     "console": "{platform: console}",
