@@ -29,8 +29,10 @@ def cli_page() -> str:
 def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from _commands(f"{path} {name}", command.commands[name])
+        context = click.Context(command)
+        for name in sorted(command.list_commands(context)):
+            if subcommand := command.get_command(context, name):
+                yield from _commands(f"{path} {name}", subcommand)
 
 
 def _section(path: str, command: click.Command) -> str:

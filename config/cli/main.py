@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import click
 
-# These modules import what a command needs inside the command: `sayso up` reacts to signals before it loads anything.
-from sayso.config.cli.audit import audit
-from sayso.config.cli.channel import channel
-from sayso.config.cli.chat import chat
-from sayso.config.cli.checks import check, doctor, explain
-from sayso.config.cli.deliveries import deliveries
-from sayso.config.cli.init import init
 from sayso.config.cli.options import RootGroup
-from sayso.config.cli.people import people
-from sayso.config.cli.redis import redis
-from sayso.config.cli.run import demo, poll, up, web, worker
 
+#: The module of each command, in `sayso.config.cli`. It is imported when the command is used.
+_MODULES = {
+    "audit": "audit",
+    "channel": "channel",
+    "chat": "chat",
+    "check": "checks",
+    "deliveries": "deliveries",
+    "demo": "run",
+    "doctor": "checks",
+    "explain": "checks",
+    "init": "init",
+    "people": "people",
+    "poll": "run",
+    "redis": "redis",
+    "up": "run",
+    "web": "run",
+    "worker": "run",
+}
 #: Commands of earlier versions, and how they are spelled now.
 _MOVED = {
     "webhook": "sayso channel connect|status|disconnect|recover|purge-media CHANNEL",
@@ -25,6 +33,7 @@ _MOVED = {
 
 @click.group(
     cls=RootGroup,
+    modules=_MODULES,
     moved=_MOVED,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     examples=["sayso init mybot && cd mybot && sayso chat", "sayso demo", "sayso -c sayso.yaml check --json"],
@@ -43,12 +52,6 @@ def main() -> None:
     from sayso.config.wiring.observability import redact_uncaught
 
     redact_uncaught()
-
-
-for _command in (
-    init, demo, up, web, worker, poll, chat, check, explain, doctor, channel, people, deliveries, audit, redis
-):  # fmt: skip
-    main.add_command(_command)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from sayso.workers.access.people import RedisPeople
 from sayso.workers.access.rules import AccessRules, rules
 
 if TYPE_CHECKING:
-    from sayso.workers.access.gate import Quota
+    from sayso.workers.access.quota import Quota
 
 _GROUPS = {"mention": "", "always": "answers every message of a group", "never": "not in groups"}
 
@@ -48,7 +48,7 @@ def _quota(rules: Iterable[AccessRules], client: Redis, url: str, prefix: str) -
     """Return what counts turns per minute. Its library is only loaded where a channel has such a limit."""
     if all(each.per_minute is None for each in rules):
         return None
-    from sayso.workers.access.gate import redis_quota
+    from sayso.workers.access.quota import redis_quota
 
     return redis_quota(client, url, prefix=prefix)
 

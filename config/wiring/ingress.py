@@ -18,7 +18,8 @@ from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis
 from sayso.pending.signing import split_button
-from sayso.workers.access.gate import AccessControl, memory_quota
+from sayso.workers.access.gate import AccessControl
+from sayso.workers.access.quota import memory_quota
 from sayso.workers.access.rules import Ignored, UnknownSender
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.redis.leader_lock import LeaderLock

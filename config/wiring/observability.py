@@ -14,7 +14,6 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, TextIO
 
-from sayso.agent.extras import install_command
 from sayso.channels.redaction import redact
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -118,6 +117,8 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as exc:
+        from sayso.agent.extras import install_command
+
         raise TracingError(f"OpenTelemetry is missing: {install_command('otel')}") from exc
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return

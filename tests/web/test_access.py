@@ -21,8 +21,9 @@ from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
-from sayso.workers.access.gate import AccessConfig, AccessControl, memory_quota
+from sayso.workers.access.gate import AccessConfig, AccessControl
 from sayso.workers.access.people import MemoryPeople, RedisPeople, Register
+from sayso.workers.access.quota import memory_quota
 from sayso.workers.access.rules import rules
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.spool import Spool, SpoolFile

@@ -5,15 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage, RedisStorage
-from limits.strategies import MovingWindowRateLimiter
-from redis import Redis
+from typing import TYPE_CHECKING
 
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn
-from sayso.pending.redis.client import PREFIX
 from sayso.pending.turns.queued import stops
 from sayso.workers.access.people import WAIT_SECONDS, People, Waiting
 from sayso.workers.access.rules import (
@@ -23,9 +18,11 @@ from sayso.workers.access.rules import (
     Ignored,
     UnknownSender,
     asks_for_id,
-    digest,
 )
 from sayso.workers.mailbox import REFUSAL, Accepted, GuardedInbox, TurnStatus, refusal
+
+if TYPE_CHECKING:
+    from sayso.workers.access.quota import Quota
 
 log = logging.getLogger(__name__)
 
@@ -135,28 +132,3 @@ class AccessControl:
 def _is_rate_limited(turn: Turn, rules: AccessRules) -> bool:
     """Return whether the turn counts against the sender's limit. Taps and stops do not."""
     return rules.per_minute is not None and not turn.tap and not stops(turn)
-
-
-class Quota:
-    """Counts the turns of each person in the last minute; one per process."""
-
-    def __init__(self, storage: MemoryStorage | RedisStorage) -> None:
-        self._limiter = MovingWindowRateLimiter(storage)
-
-    def is_used_up(self, channel: str, person: str, per_minute: int) -> bool:
-        """Return whether the maximum of turns was counted within the last minute. Raises redis.RedisError."""
-        return not self._limiter.test(RateLimitItemPerMinute(per_minute), channel, digest(person))
-
-    def book(self, channel: str, person: str, per_minute: int) -> None:
-        """Count one more turn. Raises redis.RedisError."""
-        self._limiter.hit(RateLimitItemPerMinute(per_minute), channel, digest(person))
-
-
-def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
-    """Return the quota of all processes that share this Redis, over the connections of its client."""
-    return Quota(RedisStorage(url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"))
-
-
-def memory_quota() -> Quota:
-    """Return the quota of one process."""
-    return Quota(MemoryStorage())
