@@ -80,9 +80,21 @@ class PlatformSettings(Section):
     can_drop_updates: ClassVar[bool] = False
 
     platform: str
+    """The platform: `whatsapp`, `telegram`, `slack`, `console`, or one that an installed distribution brings. Example:
+    `telegram`.
+    """
     languages: list[Language] = Field(default=list(LANGUAGES), min_length=1)
+    """The languages in which a yes or no is read. Name yours: some words mean yes in one language and something else in
+    another, and then decide nothing in either. Example: `[de, en]`.
+    """
     language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
+    """The language for people of whom nothing is known yet. Everybody else is answered in the language they write.
+    Without it: English, or the first of `languages`. Example: `de`.
+    """
     commands: bool = True
+    """Whether /help, /tools, /status, /whoami and /reset are answered without the model. /stop always is. Example:
+    `false`.
+    """
 
     @model_validator(mode="after")
     def _language_is_among_languages(self) -> Self:
@@ -126,9 +138,10 @@ class PlatformSettings(Section):
 
 
 class VendorSettings(PlatformSettings):
-    """A platform behind a vendor's HTTP API. `api_url` replaces the vendor's address."""
+    """A platform behind a vendor's HTTP API."""
 
     api_url: OptionalUrl = None
+    """Another server in the vendor's place. Example: `http://127.0.0.1:8081`."""
 
     @property
     def needs_public_url(self) -> bool:

@@ -11,15 +11,23 @@ RESERVED_NAMES = frozenset({"events", "poll", "static"})
 
 
 class ConsoleSettings(PlatformSettings):
-    """The chat page in the browser. Without a password it serves this machine only."""
+    """The chat page in the browser. The channel cannot be named `events`, `poll` or `static`."""
 
     has_page: ClassVar[bool] = True
     reserved_names: ClassVar[frozenset[str]] = RESERVED_NAMES
 
     platform: Literal["console"]
+    """The browser page. Example: `console`."""
     password: OptionalSecret = None
+    """The password of the page. Without it the page serves this machine only, and `public_url` must be a local address.
+    Example: `${CONSOLE_PASSWORD}`.
+    """
     title: str = "Sayso"
+    """The title of the page. Example: `My bot`."""
     suggestions: list[str] = []  # noqa: RUF012  # pydantic copies defaults
+    """Messages that the page offers to somebody who has written nothing yet. Example:
+    `[sales chart, list invoices]`.
+    """
 
     @property
     def is_open_page(self) -> bool:

@@ -11,18 +11,26 @@ from sayso.channels.settings import OptionalSecret, Secret, VendorSettings
 
 
 class TelegramSettings(VendorSettings):
-    """A Telegram bot. In groups, its `username` tells its own @name from others; without it any ending in bot counts.
-
-    With `polling` the bot asks Telegram for what people write and takes no webhooks: it needs no address and no secret.
-    """
+    """A Telegram bot."""
 
     can_drop_updates: ClassVar[bool] = True
 
     platform: Literal["telegram"]
+    """A Telegram bot. Example: `telegram`."""
     token: Secret
+    """The bot's token, from @BotFather. Example: `${TELEGRAM_TOKEN}`."""
     secret_token: OptionalSecret = None
+    """The secret in the header of webhooks, of your own choice: 1 to 256 letters, digits, `_` and `-`. Example:
+    `${TELEGRAM_SECRET}`.
+    """
     polling: bool = False
+    """Whether the bot asks Telegram for messages instead of getting webhooks. It then needs no address and no
+    `secret_token`. Example: `true`.
+    """
     username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
+    """The bot's @name. It tells the bot's own name from others in a group. Without it every name that ends in `bot`
+    counts as its own. Example: `'@my_fruit_bot'`.
+    """
 
     @field_validator("secret_token")
     @classmethod

@@ -13,23 +13,32 @@ from sayso.channels.types import Conversation
 
 
 class WhatsAppSettings(VendorSettings):
-    """WhatsApp through Twilio: sent from one number, or by a Messaging Service.
-
-    `shared_key` signs webhooks in place of the auth token, once it is turned on at Twilio. `template` is an approved
-    Content with the text as {{1}}, for people who have been silent for 24 hours; `confirm_template` an approved quick
-    reply with the question as {{1}}, and buttons with the ids {{2}}, which confirms, and {{3}}, which cancels.
-    """
+    """WhatsApp through Twilio: sent from one number, or by a Messaging Service."""
 
     has_phone_numbers: ClassVar[bool] = True
 
     platform: Literal["whatsapp"]
+    """WhatsApp through Twilio. Example: `whatsapp`."""
     account_sid: str = Field(min_length=1)
+    """The id of the Twilio account. Example: `${TWILIO_ACCOUNT_SID}`."""
     auth_token: Secret
+    """The account's auth token. Example: `${TWILIO_AUTH_TOKEN}`."""
     from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(default=None, alias="from")
+    """The sender. Either it or `messaging_service_sid` is needed. Example: `whatsapp:+14155238886`."""
     messaging_service_sid: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    """The Messaging Service that chooses the sender. Example: `MG0123456789abcdef0123456789abcdef`."""
     shared_key: OptionalSecret = None
+    """The key that signs webhooks in place of the auth token, once it is turned on at Twilio. Example:
+    `${TWILIO_SHARED_KEY}`.
+    """
     template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    """An approved Content with the text as {{1}}, for people who have been silent for 24 hours. Example:
+    `HX0123456789abcdef0123456789abcdef`.
+    """
     confirm_template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    """An approved quick reply with the question as {{1}} and two buttons, with the ids {{2}}, which confirms, and
+    {{3}}, which cancels. Example: `HX0123456789abcdef0123456789abcdef`.
+    """
 
     @field_validator("from_")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import metadata
 from pathlib import Path
 
 import click
@@ -10,8 +11,9 @@ from sayso.config.cli.options import Options, SaysoCommand, pass_options
 from sayso.config.cli.output import fail, print_result
 
 _YAML = """\
+# yaml-language-server: $schema=SCHEMA_ADDRESS
 # The configuration of this bot. `sayso check` reads it and prints what each channel may do.
-# docs/reference/yaml.md has every key.
+# The page "Configuration" of the documentation has every key.
 
 agent:
   # `offline` matches messages to tools by their words. It needs no account and no key, and is good for trying tools.
@@ -140,7 +142,7 @@ def init(options: Options, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in FILES.items():
-            (folder / name).write_text(content, encoding="utf-8")
+            (folder / name).write_text(content.replace("SCHEMA_ADDRESS", schema_address()), encoding="utf-8")
     except OSError as exc:
         fail(f"{folder} cannot be written: {exc.strerror}: name another folder")
     paths = [str(folder / name) for name in FILES]
@@ -153,3 +155,9 @@ def init(options: Options, folder: Path) -> None:
         "  pytest            run its tests (pip install pytest)",
     ]
     print_result(options, {"files": paths}, lines)
+
+
+def schema_address() -> str:
+    """Return the address of the JSON Schema of the YAML, on the site of the documentation."""
+    urls = dict(url.split(", ", 1) for url in metadata("sayso").get_all("Project-URL", []))
+    return f"{urls['Documentation']}/reference/sayso.schema.json"

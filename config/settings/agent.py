@@ -43,23 +43,37 @@ Number = Annotated[float, NotBoolean]
 
 
 class ModelSettings(Section):
-    """A model and how to reach it. Without `api_key` the key comes from the vendor's usual variable; with `base_url`
-    only the `api_key` beside it is sent.
-    """
+    """A model and how to reach it."""
 
     model: VendorModel
+    """The vendor and its name of the model. Example: `openai:gpt-5-mini`."""
     api_key: OptionalSecret = None
+    """The vendor's key. Without it the key comes from the vendor's usual variable, such as OPENAI_API_KEY; a server at
+    `base_url` is sent no other key than this one. Example: `${OPENAI_API_KEY}`.
+    """
     base_url: OptionalServerUrl = None
+    """Another server than the vendor's. With `openai:` any server that speaks OpenAI's chat completions, such as vLLM
+    or a gateway. Example: `http://127.0.0.1:8000/v1`.
+    """
     model_settings: dict[str, Any] = Field(default={}, repr=False)
+    """Whatever else the vendor takes: fields of its request, `extra_headers`, `extra_body`. They are for this model
+    alone. Example: `{top_p: 0.9, reasoning_effort: low}`.
+    """
 
 
 class SideSettings(Section):
     """The model for a task beside the conversation. Without `model` it is the conversation's own."""
 
     model: VendorModel | None = None
+    """The vendor and its name of the model. Without it the conversation's own model is asked. Example:
+    `openai:gpt-5-nano`.
+    """
     api_key: OptionalSecret = None
+    """The vendor's key. Without it the key comes from the vendor's usual variable. Example: `${OPENAI_API_KEY}`."""
     base_url: OptionalServerUrl = None
+    """Another server than the vendor's. Example: `http://127.0.0.1:8000/v1`."""
     model_settings: dict[str, Any] = Field(default={}, repr=False)
+    """Whatever else the vendor takes, for this model alone. Example: `{reasoning_effort: minimal}`."""
 
     @model_validator(mode="after")
     def _belongs_to_a_model(self) -> Self:
@@ -76,27 +90,47 @@ def _section_if_true(value: object) -> object:
     return {} if value is True else None if value is False else value
 
 
-Side = Annotated[SideSettings | None, BeforeValidator(_section_if_true)]
+Side = Annotated[
+    SideSettings | None, BeforeValidator(_section_if_true, json_schema_input_type=bool | SideSettings | None)
+]
 
 
 class MemorySettings(Section):
     """What a conversation remembers, and what is remembered beyond it."""
 
     max_messages: Count = Field(default=20, ge=1, le=1000)
+    """The most messages of a conversation that are kept for the model. Whole exchanges are dropped, oldest first.
+    Example: `40`.
+    """
     max_tokens: Count | None = Field(default=None, ge=1)
+    """The most tokens of a conversation that are kept for the model, besides `max_messages`. Example: `8000`."""
     summarize: Side = None
+    """Whether a model summarizes what is dropped: `true` for the conversation's model, or a section with another.
+    Example: `true`.
+    """
     entities: Side = None
+    """Whether a model notes who and what was named. It is asked once more in each turn. Example: `true`."""
     relationships: Side = None
+    """Whether a model notes how people and things are related. It is asked once more in each turn. Example:
+    `{model: openai:gpt-5-nano}`.
+    """
     knowledge: bool = False
+    """Whether the model may save, with the tool `remember`, what a person asks it to keep. Example: `true`."""
 
 
 class CacheSettings(Section):
-    """A cache of the model's answers. With `redis_url` it has a Redis of its own, else it uses the bot's."""
+    """Answers of the model that are given again."""
 
     ttl: Number = Field(default=300.0, gt=0)
+    """Seconds for which an answer is given again. Example: `3600`."""
     max_entries: Count = Field(default=1000, ge=1)
+    """The most answers that are kept, in memory only. Example: `5000`."""
     store: Literal["memory", "redis"] = "memory"
+    """Where answers are kept: in each worker's memory, or in Redis for all workers. Example: `redis`."""
     redis_url: OptionalRedisUrl = Field(default=None, repr=False)
+    """A Redis of the cache's own, with `store: redis` only. Without it the bot's Redis is used. Example:
+    `redis://127.0.0.1:6380/0`.
+    """
 
     @model_validator(mode="after")
     def _of_its_store(self) -> Self:
@@ -107,25 +141,35 @@ class CacheSettings(Section):
 
 
 class ResultSettings(SideSettings):
-    """Results of tools: the most tokens that the model is shown, and whether long ones are summarized, by which model,
-    and cached.
-    """
+    """What becomes of the results of tools. `model` summarizes long ones; without it the agent's own model does."""
 
     compress: bool = False
+    """Whether a model summarizes results of tools that are longer than `threshold`. Example: `true`."""
     threshold: Count = Field(default=2000, ge=1)
+    """The characters from which a result counts as long. Example: `4000`."""
     cache: bool = False
+    """Whether results of tools that are marked as `cacheable` are used again. Example: `true`."""
     max_tokens: Count | None = Field(default=None, ge=100)
+    """The most tokens of one result that the model reads. Without it: a quarter of the model's context window. Example:
+    `4000`.
+    """
 
 
 class BudgetSettings(Section):
-    """The most that may be spent on models: by one run, by one conversation in a day, by all together in a day."""
+    """The most that may be spent on models. What exceeds it ends the run politely."""
 
     run_tokens: Count | None = Field(default=None, ge=1)
+    """The most tokens of one run. Example: `50000`."""
     run_usd: Number | None = Field(default=None, gt=0)
+    """The most dollars of one run. Example: `0.10`."""
     conversation_tokens: Count | None = Field(default=None, ge=1)
+    """The most tokens of one person's conversation in a day (UTC). Example: `200000`."""
     conversation_usd: Number | None = Field(default=None, gt=0)
+    """The most dollars of one person's conversation in a day (UTC). Example: `0.50`."""
     day_tokens: Count | None = Field(default=None, ge=1)
+    """The most tokens of all conversations together in a day (UTC). Example: `5000000`."""
     day_usd: Number | None = Field(default=None, gt=0)
+    """The most dollars of all conversations together in a day (UTC). Example: `20`."""
 
     @property
     def in_dollars(self) -> bool:
@@ -137,7 +181,9 @@ class LengthSettings(Section):
     """The length of a text, in characters."""
 
     max: Count | None = Field(default=None, ge=1)
+    """The most characters. Example: `4000`."""
     min: Count = Field(default=0, ge=0)
+    """The fewest characters. Example: `2`."""
 
     @model_validator(mode="after")
     def _bounds_something(self) -> Self:
@@ -150,18 +196,34 @@ def _list_of_one(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-TextList = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_list_of_one), Field(min_length=1)]
+TextList = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    BeforeValidator(_list_of_one, json_schema_input_type=str | list[str]),
+    Field(min_length=1),
+]
 
 
 class GuardrailSettings(Section):
-    """One check of a text, of one kind, and the action for a text that does not pass."""
+    """One check of a text: exactly one of `topic`, `pattern`, `length`, `injection` and `plugin`, and an action."""
 
     topic: TextList | None = None
+    """Words and phrases that a text may not contain, as whole words, whatever their case and accents. Example:
+    `[lawsuit, legal advice]`.
+    """
     pattern: TextList | None = None
+    r"""Regular expressions that a text may not match. Example: `'\b\d{16}\b'`."""
     length: LengthSettings | None = None
+    """How long or short a text may be. Example: `{max: 4000}`."""
     injection: Literal[True] | None = None
+    """Whether texts with phrases of known prompt injections are stopped. Example: `true`."""
     plugin: str | None = None
+    """A guardrail of your own, as `module:Class`. It says itself what it does, so it has no `action`. Example:
+    `my_guards:NoPrices`.
+    """
     action: Literal["block", "rewrite", "warn"] | None = None
+    """What happens to a text that does not pass: `block` ends the run, `rewrite` changes the text, `warn` only tells
+    observers. Without it: `block`. Example: `warn`.
+    """
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
@@ -177,9 +239,10 @@ GUARDRAILS = ("topic", "pattern", "length", "injection", "plugin")
 
 
 class CoherenceSettings(SideSettings):
-    """The check whether calls fit the user's message. `fail_closed`: refuse a call that cannot be checked."""
+    """The check whether calls of tools fit the user's message, and the model that makes it."""
 
     fail_closed: bool = False
+    """Whether calls are refused when the model that should check them does not answer. Example: `true`."""
 
 
 def _none_if_off(value: object) -> object:
@@ -189,53 +252,119 @@ def _none_if_off(value: object) -> object:
 
 
 class GuardSettings(Section):
-    """Checks of texts and calls. `loop`: how often a round of calls may repeat in a run, None for no limit."""
+    """Checks of texts and calls."""
 
     input: list[GuardrailSettings] = []
+    """The checks of what people write, in this order. Each sees what the one before it left. Example:
+    `[{length: {max: 4000}}]`.
+    """
     output: list[GuardrailSettings] = []
-    coherence: Annotated[CoherenceSettings | None, BeforeValidator(_section_if_true)] = None
-    loop: Annotated[Count | None, Field(ge=2, le=100), BeforeValidator(_none_if_off)] = 3
+    """The checks of answers, in this order. Example: `[{topic: [lawsuit], action: block}]`."""
+    coherence: Annotated[
+        CoherenceSettings | None,
+        BeforeValidator(_section_if_true, json_schema_input_type=bool | CoherenceSettings | None),
+    ] = None
+    """Whether a model checks that calls of tools serve what the person asked for: `true`, or a section. Example:
+    `true`.
+    """
+    loop: Annotated[
+        Count | None,
+        Field(ge=2, le=100),
+        BeforeValidator(_none_if_off, json_schema_input_type=Annotated[int, Field(ge=2, le=100)] | Literal["off"]),
+    ] = 3
+    """How often a run may repeat the same calls before the model is told and the run is ended; `off` for no limit.
+    Example: `5`.
+    """
 
 
 class ObserveSettings(Section):
-    """Observers of runs: the log, OpenTelemetry, and observers of the operator's own (`module:Class`)."""
+    """Observers of runs."""
 
     log: bool = False
+    """Whether the events of runs are written to the log. Example: `true`."""
     otel: bool = False
-    plugin: Annotated[list[str], BeforeValidator(_list_of_one)] = []
+    """Whether runs, model calls and tools are traced with OpenTelemetry. Example: `true`."""
+    plugin: Annotated[list[str], BeforeValidator(_list_of_one, json_schema_input_type=str | list[str])] = []
+    """Observers of your own, each as `module:Class`: one, or a list. Example: `[my_observers:Costs]`."""
 
 
 class AgentSettings(Section):
     """The model behind all channels, and everything around it."""
 
     model: AnyModel = OFFLINE
+    """The vendor and its name of the model. `offline` matches messages to tools by their words; it is no language model
+    and needs no account. Example: `openai:gpt-5-mini`.
+    """
     api_key: OptionalSecret = None
+    """The vendor's key. Without it the key comes from OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY; a server at
+    `base_url` is sent no other key than this one. Example: `${OPENAI_API_KEY}`.
+    """
     base_url: OptionalServerUrl = None
+    """Another server than the vendor's. With `openai:` any server that speaks OpenAI's chat completions, such as vLLM
+    or a gateway. Example: `http://127.0.0.1:8000/v1`.
+    """
     model_settings: dict[str, Any] = Field(default={}, repr=False)
+    """Whatever else the vendor takes: fields of its request such as `top_p`, `reasoning_effort` and `thinking_budget`;
+    `extra_headers`, `extra_body`. They are for this model alone: fallbacks, side tasks and channels with a model of
+    their own have theirs. Example: `{top_p: 0.9}`.
+    """
     fallback: list[ModelSettings] = []
+    """Models that are asked, in this order, when the first one fails. Example: `[{model: ollama:llama3.2}]`."""
     system_prompt: str = "You are a helpful assistant. Use the tools you have, and say what you did."
+    """What the model is told before the conversation. Example: `You help the people of a fruit shop.`."""
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = 0.0
+    """How freely the model writes. `null` sends none. A model that no price list knows is sent none unless you set it.
+    Example: `0.7`.
+    """
     max_tokens: Count = Field(default=1000, ge=1)
+    """The most tokens of one answer. Thinking counts. Example: `4000`."""
     context_tokens: Count | None = Field(default=None, ge=1000)
+    """How many tokens the model can read at once. Longer conversations are shortened. Without it: what the vendor says,
+    else 200,000. Set it for a server of your own. Example: `32000`.
+    """
     max_iterations: Count = Field(default=6, ge=1, le=100)
+    """The most model calls in one turn. Example: `10`."""
     max_retries: Count = Field(default=2, ge=0, le=10)
+    """How often a model that failed is asked again. Example: `3`."""
     request_timeout: Number = Field(default=30.0, gt=0, le=600)
+    """The most seconds for one whole answer; of a streamed answer, the most seconds of silence between two pieces.
+    Example: `60`.
+    """
     tool_timeout: Number | None = Field(default=None, gt=0, le=600)
+    """The most seconds for one call of a tool. Example: `20`."""
     cache_prompt: bool = True
+    """Whether Anthropic keeps the system prompt and the tools for five minutes. The other vendors do it by themselves.
+    Example: `false`.
+    """
     native_tools: bool = True
+    """Set it to false for a model without tool calling: tools are then described in the prompt, and calls are read from
+    its text. Example: `false`.
+    """
     prices: dict[str, tuple[Annotated[Number, Field(ge=0)], Annotated[Number, Field(ge=0)]]] = {}
+    """Dollars for a million tokens of input and of output, for models that no price list has. Example:
+    `{my-model: [1.0, 2.0]}`.
+    """
     memory: MemorySettings = MemorySettings()
-    cache: Annotated[CacheSettings | None, BeforeValidator(_section_if_true)] = None
+    """What a conversation remembers. Example: `{max_messages: 40}`."""
+    cache: Annotated[
+        CacheSettings | None, BeforeValidator(_section_if_true, json_schema_input_type=bool | CacheSettings | None)
+    ] = None
+    """Whether answers of the model are given again: `true`, or a section. Example: `true`."""
     results: ResultSettings = ResultSettings()
+    """What becomes of the results of tools. Example: `{compress: true}`."""
     budget: BudgetSettings = BudgetSettings()
+    """What may be spent on models. Example: `{day_usd: 20}`."""
     guards: GuardSettings = GuardSettings()
+    """Checks of texts and calls. Example: `{loop: 5}`."""
     observe: ObserveSettings = ObserveSettings()
+    """Who is told of runs. Example: `{log: true}`."""
 
 
 class ChannelAgentSettings(SideSettings):
     """What one channel overrides of `agent`."""
 
     system_prompt: str | None = None
+    """What the model is told before the conversation on this channel. Example: `You talk to customers. Be brief.`."""
 
     def over(self, agent: AgentSettings) -> AgentSettings:
         """Return the agent's settings on this channel. A key is never sent to another vendor."""

@@ -16,12 +16,18 @@ from sayso.config.settings.tools import RolesSettings, Selector
 
 
 class DenyWhenSettings(Section):
-    """A rule over one argument of the tools that its pattern names; `matches` says what the argument holds."""
+    """A value of an argument with which tools never run."""
 
     tool: str
+    """The name or pattern of the tools. Example: `send_*`."""
     arg: str
+    """The argument that is looked at. Example: `to`."""
     pattern: str
+    """What the argument may not match: a pattern as in file names, or a comparison where `matches` is `number`.
+    Example: `'*@external.com'`.
+    """
     matches: ArgumentForm = "text"
+    """What the argument holds, which says how it is read before it is compared. Example: `email`."""
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:
@@ -31,27 +37,40 @@ class DenyWhenSettings(Section):
 
 
 class PolicySettings(Section):
-    """Which tools run at once, which need a yes, which never run. Patterns as in file names."""
+    """Which tools run at once, need a yes, or never run. Patterns are those of file names; `deny` is read first, then
+    `review`, then `allow`.
+    """
 
     allow: list[str] = []
+    """Tools that run at once. Example: `[find_*]`."""
     review: list[str] = []
+    """Tools that need a yes. So does every tool that no list names. Example: `[delete_*]`."""
     deny: list[str] = []
+    """Tools that never run. Example: `[drop_*]`."""
     deny_when: list[DenyWhenSettings] = []
+    """Arguments with which a tool never runs. Example:
+    `[{tool: send_*, arg: to, pattern: '*@external.com', matches: email}]`.
+    """
 
 
 class AddressSettings(Section):
     """A conversation, as its platform names it."""
 
     channel: str
+    """The name of the channel. Example: `ops`."""
     chat: str = Field(min_length=1)
+    """The id of the chat on its platform. Example: `C123`."""
     thread: str = ""
+    """The id of the thread, if it is in one. Example: `'1700000000.000100'`."""
 
 
 class EscalateSettings(Section):
-    """Who hears of a question that is unanswered so many seconds after it was delivered."""
+    """Who is told of a question that stays unanswered."""
 
     after: Annotated[float, NotBoolean] = Field(gt=0, le=86_400)
+    """Seconds from the moment the question was delivered. Example: `300`."""
     to: AddressSettings
+    """The conversation that is told. Example: `{channel: ops, chat: C123}`."""
 
 
 def _not_an_empty_access(access: object) -> object:
@@ -61,44 +80,68 @@ def _not_an_empty_access(access: object) -> object:
 
 
 class AccessSettings(Section):
-    """Who may talk on a channel.
-
-    `allow`: only these people; left out, everybody. `block`: never. `pairing`: strangers get a code, with which an
-    operator lets them in. `groups`: whether a message of a group is for the bot where it is addressed (`mention`),
-    `always` or `never`. `chats`: only in these. `per_minute`: turns of one person, over all conversations. `roles`:
-    which tools they may use.
-    """
+    """Who may talk on a channel. Nobody is asked without it."""
 
     allow: list[Annotated[str, Field(min_length=1)]] | None = None
+    """The ids of the people who may talk. Without it: everybody. Example: `[U1, U2]`."""
     block: list[Annotated[str, Field(min_length=1)]] = []
+    """The ids of people who may never talk, and are not told so. Example: `[U9]`."""
     pairing: bool = False
+    """Whether strangers get a code with which an operator lets them in: `sayso people approve CHANNEL CODE`. Example:
+    `true`.
+    """
     groups: Literal["mention", "always", "never"] = "mention"
+    """Whether a message of a group is for the bot: where it is mentioned, always, or never. Example: `always`."""
     chats: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    """The only chats in which the bot talks. Without it: all. Example: `[C123]`."""
     per_minute: Annotated[int | None, NotBoolean] = Field(default=None, ge=1, le=60_000)
+    """The most turns of one person in a minute, over all conversations of the channel. Example: `20`."""
     roles: RolesSettings | None = None
+    """Which tools each role may use. It is decided before any selector. Without it: all tools for all. Example:
+    `{allowed: {staff: ['*']}, users: {U1: staff}}`.
+    """
 
 
 class ChannelSettings(PlatformSettings):
-    """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds.
-
-    `messages_per_second` is this account's own pace; 0 says that nobody paces it, not even by conversation.
-    People are answered in the language they write, out of `languages`; `language` is for those we know nothing of.
-    Without `commands`, /help and the like go to the model.
-    With `streaming` they see an answer while it comes, where the platform can show that and nothing judges it before.
-    """
+    """The keys that every channel has."""
 
     access: Annotated[AccessSettings | None, BeforeValidator(_not_an_empty_access)] = None
+    """Who may talk on the channel. Without it: everybody. Example: `{allow: [U1]}`."""
     tools: list[str] | None = None
+    """Names and patterns of the tools that the channel may use. Without it: all. Example:
+    `[find_*, delete_invoice]`.
+    """
     policy: PolicySettings | None = None
+    """Which tools run at once, need a yes, or never run. Without it: tools run at once, except those that ask by
+    themselves. Example: `{allow: [find_*], review: [delete_*]}`.
+    """
     selector: Selector | None = None
+    """Which of the channel's tools a model is shown before each call: a selector, or a list of them, each choosing from
+    what the one before it left. Without it: all. Example: `{embedding: {top_k: 8}}`.
+    """
     confirm_ttl: Annotated[float, NotBoolean] = Field(default=60.0, gt=0, le=86_400)
+    """Seconds to answer a question, from the moment it was delivered. Example: `120`."""
     confirm_emoji: bool = False
+    """Whether a message that is only 👍 or ✅ is a yes, and 👎 or ❌ a no. Example: `true`."""
     confirm_ok: bool = False
+    """Whether a plain "ok" is a yes where the open question is the last thing that was said. Example: `true`."""
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
+    """How fast this account may send, all workers together. Without it: the platform's own rate. 0: without any limit,
+    for a server of your own in the vendor's place. Example: `20`.
+    """
     expiry_notice: bool = False
+    """Whether people are told when a question of theirs ends unanswered. Example: `true`."""
     streaming: bool = False
+    """Whether people see an answer while it is written, where the platform can show that. Nothing is shown before
+    guardrails of answers and `coherence` have judged it. A streamed answer is not taken from `agent.cache`, and a model
+    that fails in the middle of it is not asked again. Example: `true`.
+    """
     escalate: EscalateSettings | None = None
+    """The conversation that is told of a question that stays unanswered. Example:
+    `{after: 300, to: {channel: ops, chat: C123}}`.
+    """
     agent: ChannelAgentSettings = ChannelAgentSettings()
+    """What this channel overrides of `agent`. Example: `{system_prompt: Be brief.}`."""
 
 
 @cache

@@ -56,41 +56,65 @@ class Origin:
 
 
 class WorkerSettings(Section):
-    """What one worker process does at the same time, and for how long.
-
-    `concurrency`: conversations at the same time. `tool_threads`: sync tools at the same time. `grace_seconds`: how
-    long a stopping worker may finish what it has begun. `turn_timeout`: the longest time of one turn, in seconds.
-    `join_bursts`: whether several text messages in a row are answered as one. `still_after`: seconds after which users
-    are told that their turn takes longer, 0 for never.
-    """
+    """What one worker process does at the same time, and for how long."""
 
     concurrency: Annotated[int, NotBoolean] = Field(default=100, ge=1, le=10_000)
+    """Conversations that one worker process works on at once. A tenth more is kept free for taps and answers to a
+    question. Example: `500`.
+    """
     tool_threads: Annotated[int, NotBoolean] = Field(default=32, ge=1, le=1000)
+    """Tools without `async` that run at once in one worker process. Example: `64`."""
     grace_seconds: Annotated[float, NotBoolean] = Field(default=20.0, ge=0, le=3600)
+    """Seconds for which a worker that is told to stop goes on with its turns. Then they are cut off, and another worker
+    takes them up. Example: `60`.
+    """
     turn_timeout: Annotated[float, NotBoolean] = Field(default=120.0, gt=0, le=600)
+    """The most seconds of one turn. Example: `300`."""
     join_bursts: bool = True
+    """Whether several messages in a row, nothing but text, are answered as one. Taps, commands, a yes and a no are
+    never joined. Example: `false`.
+    """
     still_after: Annotated[float, NotBoolean] = Field(default=30.0, ge=0, le=600)
+    """Seconds after which people are told that their turn takes longer; 0 for never. Example: `10`."""
 
 
 class LimitSettings(Section):
-    """The most messages that are accepted, as `sayso.workers.mailbox.InboxLimits` explains."""
+    """The most messages that are accepted."""
 
     waiting: Annotated[int, NotBoolean] = Field(default=50, ge=1, le=1000)
+    """The most turns that wait in one conversation. Taps, /stop and answers to a question have room for 10 more.
+    Example: `20`.
+    """
     per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)
+    """The most turns of one person in one conversation in a minute. /stop and answers to a question are not counted.
+    Taps on the person's own buttons and /status have a count of their own; a tap on somebody else's button counts as a
+    turn. Example: `30`.
+    """
     in_one_go: Annotated[int, NotBoolean] = Field(default=40, ge=1, le=60_000)
+    """How many of these may come at once. Example: `10`."""
     conversations: Annotated[int, NotBoolean] = Field(default=100_000, ge=1)
+    """The most conversations that have work at once. Beyond it no other can begin; taps, /stop and answers to a
+    question may exceed it by a fifth. It is kept approximately. Example: `20000`.
+    """
 
 
 class MediaSettings(Section):
-    """The most space for files: of one person, of all people, and what stays free on the disk.
-
-    Of `reserve_bytes` and `reserve_percent` the larger one counts. A file that does not fit is refused.
-    """
+    """The most space for files that people send and tools make."""
 
     per_person_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.per_person_bytes, ge=1)
+    """The most bytes of one person's files. A file is kept for a week and counts with at least 4,096 bytes. Example:
+    `104857600`.
+    """
     total_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.total_bytes, ge=1)
+    """The most bytes of all files. A file that does not fit is not fetched: the person's words are answered without it,
+    and the console's page says why. Example: `53687091200`.
+    """
     reserve_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.reserve_bytes, ge=0)
+    """Bytes that files leave free on the disk of the data folder, for Redis and the audit log. Example:
+    `1073741824`.
+    """
     reserve_percent: Annotated[float, NotBoolean] = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
+    """The same in percent of the disk. The larger one counts. Example: `10`."""
 
 
 def is_loopback(host: str) -> bool:
@@ -111,20 +135,50 @@ LinkHost = Annotated[str, AfterValidator(_a_host)]
 
 
 class Settings(Section):
-    """The whole file. `name` is the deployment name, a part of every Redis key and queue name."""
+    """The whole file."""
 
     name: str = ""
+    """The name of this deployment: 1 to 32 lower-case letters, digits, `-` and `_`. It stands in every Redis key
+    (`sayso:<name>:...`), in the queue (`sayso-<name>`) and in the data folder (`bots/<name>/`), so that several
+    bots can share a Redis. Without it: the file's name. Under another name a bot starts from nothing, so set it before
+    you rename the file. A start is refused while workers of another bot use the name. Example: `shop`.
+    """
     public_url: str = ""
+    """The address at which platforms reach the bot. Signatures and links to files are made from it. Without it:
+    SAYSO_PUBLIC_URL, else the address that the server listens on. Example: `https://bots.example.com`.
+    """
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    """The Redis in which everything is kept. Without it: REDIS_URL, else a server that `sayso up` starts. Example:
+    `redis://127.0.0.1:6379/0`.
+    """
     allow_open_redis: bool = False
+    """Whether a Redis on another machine may be used that needs no login. Without it every start refuses one. Example:
+    `true`.
+    """
     spool: bool = False
+    """Whether the web process keeps messages on its own disk while Redis is away, instead of answering 503. The disk
+    must be local and outlive the process. Example: `true`.
+    """
     link_hosts: list[LinkHost] = []
+    """Hosts, with their subdomains, whose links may stand behind a label, besides the host of `public_url`. Other links
+    show their address. Example: `[example.com]`.
+    """
     agent: AgentSettings = AgentSettings()
+    """The model behind all channels. Example: `{model: openai:gpt-5-mini}`."""
     workers: WorkerSettings = WorkerSettings()
+    """What one worker process does at once. Example: `{concurrency: 500}`."""
     limits: LimitSettings = LimitSettings()
+    """How many messages are accepted. Example: `{per_minute: 30}`."""
     media: MediaSettings = MediaSettings()
+    """How much space files may take. Example: `{total_bytes: 53687091200}`."""
     tools: list[AnySource] = []
+    """Where tools come from: a module, a file or a folder (from the YAML's folder), or a section with one of `module`,
+    `mcp`, `openapi` and `toolbox`. Example: `[./tools.py]`.
+    """
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
+    """The chats that the bot is on, by names of your choice: 1 to 64 letters, digits, `.`, `_` and `-`. A name stands
+    in the addresses of webhooks. Example: `{web: {platform: console}}`.
+    """
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any) -> None:

@@ -16,11 +16,14 @@ SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 
 
 class RolesSettings(Section):
-    """The tools that each role may use, and the role of each user. Other users have the `default` role; "" is none."""
+    """The tools that each role may use, and the role of each user."""
 
     allowed: dict[str, list[str]] = Field(min_length=1)
+    """The names and patterns of the tools that each role may use. Example: `{staff: ['*'], guest: [find_*]}`."""
     users: dict[str, str] = {}
+    """The role of each user id. Example: `{U1: staff}`."""
     default: str = ""
+    """The role of all other users. Without it they may use no tool. Example: `guest`."""
 
     @field_validator("allowed")
     @classmethod
@@ -42,12 +45,18 @@ class RolesSettings(Section):
 
 
 class EmbeddingSettings(Section):
-    """How many tools are shown, and what compares them with the message: their words, or the server at `base_url`."""
+    """The selector that shows the tools nearest to the message."""
 
     top_k: Annotated[int, NotBoolean] = Field(default=5, ge=1, le=1000)
+    """How many tools are shown: those nearest to the message. Example: `8`."""
     model: str = Field(default="text-embedding-3-small", min_length=1)
+    """The embedding model at `base_url`. Example: `text-embedding-3-large`."""
     base_url: OptionalUrl = None
+    """The server that computes vectors. Without it tools and message are compared by their words, then by their
+    letters. Example: `https://api.openai.com/v1`.
+    """
     api_key: OptionalSecret = None
+    """The server's key. Example: `${OPENAI_API_KEY}`."""
 
     @model_validator(mode="after")
     def _has_a_server(self) -> Self:
@@ -62,21 +71,34 @@ def _list_means_all(value: object) -> object:
 
 
 class SelectorSettings(Section):
-    """What chooses the tools that a model is shown: one kind of selector with its options.
-
-    `always`: tools that are shown in any case. `on_error`: which tools are shown while a plugin fails.
+    """What chooses the tools that a model is shown: exactly one of `keyword`, `roles`, `embedding`, `any`, `all` and
+    `plugin`, with its options.
     """
 
     keyword: dict[str, list[Annotated[str, Field(min_length=1)]]] | None = None
+    """The words that show each tool. A tool is shown when the message has one of its words. Example:
+    `{refund: [refund, money back]}`.
+    """
     whole_words: bool = False
+    """Whether a word of `keyword` must stand alone, not inside a longer word. Example: `true`."""
     roles: RolesSettings | None = None
+    """Who may use which tools. Example: `{allowed: {staff: ['*']}, users: {U1: staff}}`."""
     embedding: EmbeddingSettings | None = None
+    """Shows the tools that are nearest to the message. `{}` for the defaults. Example: `{top_k: 8}`."""
     any_of: list[Selector] | None = Field(default=None, alias="any", min_length=1)
+    """Selectors of which any may show a tool. Example: `[{embedding: {}}, {keyword: {refund: [refund]}}]`."""
     all_of: list[Selector] | None = Field(default=None, alias="all", min_length=1)
+    """Selectors that must all show a tool. A list in place of a section means the same. Example:
+    `[{roles: {allowed: {staff: ['*']}, default: staff}}, {embedding: {}}]`.
+    """
     plugin: str | None = None
+    """A selector of an installed distribution, by the name of its entry point. Example: `by_department`."""
     options: dict[str, Any] = {}
+    """The arguments of the plugin. Example: `{department: sales}`."""
     on_error: Literal["none", "all"] = "none"
+    """Which tools are shown while the plugin fails. Example: `all`."""
     always: list[str] = []
+    """Tools that are shown besides those that are chosen. Example: `[help_*]`."""
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
@@ -105,19 +127,29 @@ _SELECTORS = ("keyword", "roles", "embedding", "any_of", "all_of", "plugin")
 _SELECTOR_OPTIONS = {"whole_words": "keyword", "options": "plugin", "on_error": "plugin"}
 
 
-Selector = Annotated[SelectorSettings, BeforeValidator(_list_means_all)]
+Selector = Annotated[
+    SelectorSettings,
+    BeforeValidator(_list_means_all, json_schema_input_type=SelectorSettings | list[SelectorSettings]),
+]
 
 
 class SourceSettings(Section):
-    """What every source of tools has: a prefix for their names, the tools to take, those that ask first, and the
-    longest time of a call, in seconds.
-    """
+    """The keys that every source of tools has."""
 
     namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
+    """What stands before every tool name of this source, as in `crm-find_customer`. Example: `crm`."""
     include: list[str] | None = None
+    """Names and patterns of the source's own names that are taken. Without it: all. Example: `[find_*]`."""
     exclude: list[str] = []
+    """Names and patterns that are left out. Example: `[delete_*]`."""
     confirm: Literal["hints", "always", "never"] | list[str] = "hints"
+    """Which of the tools ask first: those that the source itself calls dangerous (`hints`), all, none, or these
+    patterns. Example: `always`.
+    """
     timeout: Annotated[float | None, NotBoolean] = Field(default=None, gt=0, le=600)
+    """The most seconds for one call. Without it: 60 for MCP, 30 for OpenAPI, else what the author of the tool says.
+    Example: `10`.
+    """
 
     @field_validator("confirm", mode="before")
     @classmethod
@@ -128,13 +160,24 @@ class SourceSettings(Section):
 
 
 class McpSettings(Section):
-    """An MCP server: a program to start, or a URL. Its environment and its headers are secrets."""
+    """An MCP server: either a program to start (`command`), or a `url`."""
 
     command: list[str] | None = Field(default=None, min_length=1, repr=False)
+    """The program of a server that speaks MCP over its standard input and output, with its arguments. Example:
+    `[npx, -y, some-server]`.
+    """
     cwd: str | None = None
+    """The folder in which the program is started. Example: `./servers`."""
     env: dict[str, Secret] = {}
+    """Environment variables of the program, which are secrets. It sees no other variables of ours than HOME, LOGNAME,
+    PATH, SHELL, TERM and USER. Example: `{TOKEN: "${CRM_TOKEN}"}`.
+    """
     url: Annotated[ServerUrl | None, Field(repr=False)] = None
+    """The address of a server that speaks MCP over HTTP. Example: `https://mcp.example.com/mcp`."""
     headers: dict[str, Secret] = {}
+    """Headers of every request, which are secrets. `Bearer`, `Basic` or `Token` may stand before the reference.
+    Example: `{Authorization: "Bearer ${MCP_TOKEN}"}`.
+    """
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -151,24 +194,33 @@ class McpSource(SourceSettings):
     """The tools of an MCP server."""
 
     mcp: McpSettings
+    """The server. Example: `{url: https://mcp.example.com/mcp}`."""
 
 
 class BasicSettings(Section):
     """User name and password for HTTP basic authentication."""
 
     user: str
+    """The user name. Example: `bot`."""
     password: Secret
+    """The password. Example: `${API_PASSWORD}`."""
 
 
 class AuthSettings(Section):
     """How calls authenticate: with one of bearer, header, query, cookie or basic."""
 
     bearer: OptionalSecret = None
+    """A token that is sent as `Authorization: Bearer`. Example: `${API_TOKEN}`."""
     header: str | None = None
+    """The header that holds `value`. Example: `X-Api-Key`."""
     query: str | None = None
+    """The query parameter that holds `value`. Example: `api_key`."""
     cookie: str | None = None
+    """The cookie that holds `value`. Example: `session`."""
     basic: BasicSettings | None = None
+    """User and password of HTTP basic authentication. Example: `{user: bot, password: "${API_PASSWORD}"}`."""
     value: OptionalSecret = None
+    """The key for `header`, `query` or `cookie`. Example: `${API_KEY}`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -184,23 +236,33 @@ class OpenApiSource(SourceSettings):
     """The operations of an OpenAPI document: a file beside the configuration, or a URL."""
 
     openapi: str = Field(min_length=1)
+    """The document: a file beside the YAML, or a URL. Example: `./petstore.yaml`."""
     base_url: OptionalServerUrl = None
+    """The address of the API, where it is not the one in the document. Example: `https://pets.example.com/v1`."""
     auth: AuthSettings | None = None
+    """How calls authenticate. Example: `{bearer: "${PETS_TOKEN}"}`."""
     arguments: dict[str, str | int | float | bool] = {}
+    """Fixed values of parameters. They are sent with every operation that has them and never shown to a model. Example:
+    `{tenant: shop}`.
+    """
 
 
 class ToolboxSource(SourceSettings):
     """Families of the tools that Sayso ships."""
 
     toolbox: list[str] = Field(min_length=1)
+    """The families of tools that are taken. Example: `[calculator, files]`."""
     folder: str | None = None
+    """The folder that the tools for files may use. Example: `./shared`."""
     hosts: list[str] = []
+    """The hosts that the tools for web pages may read. Example: `[example.com]`."""
 
 
 class ModuleSource(SourceSettings):
     """A module, file or folder whose tools get a prefix, or some of whose tools are left out."""
 
     module: str = Field(min_length=1)
+    """The module, file or folder with `@tool` functions. Example: `sayso.examples.invoices`."""
 
 
 def _kind_of_source(source: object) -> str | None:
