@@ -75,7 +75,7 @@ kills: .venv/ready-dev  ## 5,000 confirmations, workers killed by kill -9 betwee
 	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
 
 failures: .venv/ready-dev  ## the matrix of docs/explanation/failures.md: every fault by itself, then all at once; hours on two cores
-	$(BIN)/sayso simulate --matrix --full-size --markdown
+	$(BIN)/sayso simulate matrix --full-size --markdown
 
 mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about an hour on two cores
 	rm -rf mutants

@@ -4,7 +4,7 @@
 
 The whole system as processes, with the spool: Redis is killed (kill -9) while people on three platforms write to two
 web processes, and started again after so many minutes. The first message of two in three people is the yes to a
-question from before. Without a spool such a yes is too late: there `sayso simulate --row outage` shows what an outage
+question from before. Without a spool such a yes is too late: there `sayso simulate outage` shows what an outage
 costs.
 """
 

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import EmbeddedRedisError
 from sayso.testing.platforms.server import Failure, RecordedRequest
-from sayso.testing.simulation.plan import Plan, StorageKind
 from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
+from sayso.testing.simulation.profile import Profile, StorageKind
 from sayso.workers.mailbox import LEASE_MS
 
 #: The chance of each failure. "drop" and "lost" stand for timeouts before and after the message was accepted.
@@ -189,21 +189,21 @@ class Outage:
 
 
 class Faults:
-    """Injects the faults of a plan, in the thread of its machine. `counts` says what was done, `killed_at` when."""
+    """Injects the faults of a profile, in the thread of its machine. `counts` says what was done, `killed_at` when."""
 
-    def __init__(self, machine: Machine, plan: Plan, chance: Random, now: float) -> None:
+    def __init__(self, machine: Machine, profile: Profile, chance: Random, now: float) -> None:
         self.counts: Counter[str] = Counter()
         self.killed_at: dict[str, list[float]] = {}
         self._machine, self._chance = machine, chance
         self._paused: dict[int, float] = {}
         self._to_restart: list[int] = []
-        self.outage = Outage(machine.redis, machine.addresses, plan.outage, now)
+        self.outage = Outage(machine.redis, machine.addresses, profile.outage_seconds, now)
         self._full = FullStorage(machine.redis)
         machine.workers.at_work()  # notes the workers that are there from the beginning
-        self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in plan.kill.items()}
-        self._rates |= {"pause": plan.pause} if plan.pause else {}
-        self._rates |= {"restart": plan.restart} if plan.restart else {}
-        self._rates |= {f"full {storage}": seconds for storage, seconds in plan.full.items()}
+        self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in profile.kill_every.items()}
+        self._rates |= {"pause": profile.pause_every} if profile.pause_every else {}
+        self._rates |= {"restart": profile.restart_every} if profile.restart_every else {}
+        self._rates |= {f"full {storage}": seconds for storage, seconds in profile.full_every.items()}
         self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
         self._acts: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,

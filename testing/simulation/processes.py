@@ -28,7 +28,7 @@ from sayso.config.server.up import Child, python_path
 from sayso.config.settings.data_folder import KEYS_VARIABLE, secret_keys, socket_path
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.simulation.plan import Plan
+from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.tools import MODEL_MS
 
 #: Bytes that a full memory or disk still accepts.
@@ -233,12 +233,12 @@ class MachineError(Exception):
     """Raised when a process does not start. The message names the fix."""
 
 
-def simulated_settings(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
-    """Return the plan's configuration with fake platforms, without channels for which there is no fake.
+def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> dict[str, Any]:
+    """Return the profile's configuration with fake platforms, without channels for which there is no fake.
 
     Raises MachineError if no channel is left.
     """
-    config = plan.config
+    config = profile.config
     settings = DEFAULT if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
     credentials: dict[str, dict[str, str]] = {
         "whatsapp": {
@@ -259,7 +259,7 @@ def simulated_settings(plan: Plan, platforms: FakePlatforms, url: str) -> dict[s
         },
     }
     channels = {
-        name: {**channel, **credentials[channel["platform"]], **_channel_overrides(plan)}
+        name: {**channel, **credentials[channel["platform"]], **_channel_overrides(profile)}
         for name, channel in settings["channels"].items()
         if channel["platform"] in credentials
     }
@@ -269,7 +269,7 @@ def simulated_settings(plan: Plan, platforms: FakePlatforms, url: str) -> dict[s
     limits = {**settings.get("limits", {}), **HIGH_LIMITS}
     return {
         **settings,
-        **({"spool": True} if plan.spool else {}),
+        **({"spool": True} if profile.spool else {}),
         "limits": limits,
         # No "still working" notices: the judge could not tell them from stray messages.
         "workers": {**settings.get("workers", {}), "still_after": 0},
@@ -280,10 +280,10 @@ def simulated_settings(plan: Plan, platforms: FakePlatforms, url: str) -> dict[s
     }
 
 
-def _channel_overrides(plan: Plan) -> dict[str, Any]:
-    """Return what a plan changes in every channel. Groups are not slowed down to their platform's rate."""
-    overrides: dict[str, Any] = {"messages_per_second": 0} if plan.strangers else {}
-    return {**overrides, "confirm_ttl": plan.window} if plan.window else overrides
+def _channel_overrides(profile: Profile) -> dict[str, Any]:
+    """Return what a profile changes in every channel. Groups are not slowed down to their platform's rate."""
+    overrides: dict[str, Any] = {"messages_per_second": 0} if profile.strangers else {}
+    return {**overrides, "confirm_ttl": profile.question_seconds} if profile.question_seconds else overrides
 
 
 def _absolute(tool: str, config: Path | None) -> str:
@@ -294,11 +294,11 @@ def _absolute(tool: str, config: Path | None) -> str:
 class Machine:
     """All processes, from `with` to its end. Use it in one thread that outlives it: they die with that thread."""
 
-    def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
+    def __init__(self, profile: Profile, data: Path, platforms: FakePlatforms) -> None:
         self.redis = RedisServer(data)
-        self.addresses = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
+        self.addresses = [f"127.0.0.1:{_free_port()}" for _ in range(profile.webs)]
         self.hooks: list[tuple[str, str]] = []
-        self._plan, self._data, self._platforms = plan, data, platforms
+        self._profile, self._data, self._platforms = profile, data, platforms
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
@@ -347,16 +347,16 @@ class Machine:
 
     def _configure(self) -> None:
         url = f"http://{self.addresses[0]}"
-        settings = simulated_settings(self._plan, self._platforms, url)
+        settings = simulated_settings(self._profile, self._platforms, url)
         (self._data / "sayso.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.hooks = [(channel["platform"], f"{url}/hooks/{name}") for name, channel in settings["channels"].items()]
 
     def _start(self) -> None:
-        if self._plan.through_proxy:
+        if self._profile.through_proxy:
             self._proxy = self._child("proxy")
             self._proxy.start()
             _wait_until(self._proxy_socket.exists, "the proxy does not listen")
-        self.webs = [self._child("web", address, skew=self._plan.skew) for address in self.addresses]
+        self.webs = [self._child("web", address, skew=self._profile.clock_skew) for address in self.addresses]
         for web in self.webs:
             web.start()
         self.workers = WorkerProcesses(self._parents(), self.redis.workers)
@@ -365,25 +365,25 @@ class Machine:
             _wait_until(partial(self._knows_workers, address), f"not ready: see {self._log_path}")
 
     def _knows_workers(self, address: str) -> bool:
-        return workers_known(address) >= self._plan.workers
+        return workers_known(address) >= self._profile.workers
 
     def _parents(self) -> list[Child]:
         return [self._parent(at) for at in range(len(self._shares))]
 
     def _parent(self, at: int) -> Child:
         """Return a parent of workers. If clocks are wrong, every second parent is ahead and the others are behind."""
-        skew = self._plan.skew if at % 2 else -self._plan.skew
+        skew = self._profile.clock_skew if at % 2 else -self._profile.clock_skew
         return self._child("worker", count=self._shares[at], skew=skew, folder=self._folder())
 
     @property
     def _shares(self) -> list[int]:
         """The number of workers of each parent. One machine has two parents if it has at least two workers."""
-        workers, parents = self._plan.workers, max(2, self._plan.machines)
+        workers, parents = self._profile.workers, max(2, self._profile.machines)
         return [len(range(at, workers, parents)) for at in range(min(workers, parents))]
 
     def _folder(self) -> Path:
         """Return the data folder of a machine of workers: ours, or a new one that shares only the media files."""
-        if self._plan.machines == 1:
+        if self._profile.machines == 1:
             return self._data
         folder, files = self._data / f"machine-{next(self._folders)}", self._data / "media"
         folder.mkdir()
@@ -421,19 +421,19 @@ class Machine:
         return Child(name, commands[name], self._environ(), log=self._log)
 
     def _proxy_arguments(self) -> list[str]:
-        plan, target = self._plan, socket_path(self._data)
-        numbers = [str(plan.cut), str(plan.slow_ms), str(plan.seed)]
+        profile, target = self._profile, socket_path(self._data)
+        numbers = [str(profile.lost_replies), str(profile.redis_delay_ms), str(profile.seed)]
         return [str(self._proxy_socket), str(target), *numbers, str(self._data / "proxy.json")]
 
     def _environ(self) -> dict[str, str]:
-        low, high = self._plan.model_ms
+        low, high = self._profile.model_ms
         return {
             **os.environ,
             **CREDENTIALS,
             KEYS_VARIABLE: ",".join(secret_keys(self._data)),
             MODEL_MS: f"{low:g}-{high:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
-            "REDIS_URL": f"unix://{self._proxy_socket}" if self._plan.through_proxy else self.redis.url,
+            "REDIS_URL": f"unix://{self._proxy_socket}" if self._profile.through_proxy else self.redis.url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
 

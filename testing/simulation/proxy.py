@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the proxy as a process."""
     listen, target, cut, slow_ms, seed, counts = arguments
     Path(listen).unlink(missing_ok=True)
-    proxy = Proxy(target, cut=float(cut), slow_ms=float(slow_ms), chance=Random(int(seed)))  # noqa: S311
+    proxy = Proxy(target, cut=float(cut), slow_ms=float(slow_ms), chance=Random(int(seed)))
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run(listen, proxy, Path(counts)))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sayso.testing.simulation.faults import OutageRecord
 from sayso.testing.simulation.judge import SimulationResult, percentile
-from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.processes import Memory
+from sayso.testing.simulation.profile import Profile
 
 #: What must never happen, as judge.py names it and as the table heads it.
 PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")
@@ -39,7 +40,7 @@ class SimulationReport:
     `killed_at` holds the times of kills, by part, after which everything must continue within seconds.
     """
 
-    plan: Plan
+    profile: Profile
     result: SimulationResult
     hits: int
     faults: Counter[str] = field(default_factory=Counter)
@@ -88,12 +89,12 @@ class SimulationReport:
         """The broken promises, in words."""
         words = [f"{name}: {count}" for name in PROMISES if (count := self.result.count(name))]
         words += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
-        odd = {status: count for status, count in self.http.items() if status not in self.plan.statuses}
+        odd = {status: count for status, count in self.http.items() if status not in self.profile.statuses}
         words += [f"webhooks: {_http(Counter(odd))}"] if odd else []
         words += [f"HTTP 503 without Retry-After: {self.without_retry_after}"] if self.without_retry_after else []
-        if self.faults["ended"] and (self.plan.full or self.plan.outage):
+        if self.faults["ended"] and (self.profile.full_every or self.profile.outage_seconds):
             words.append(f"processes that ended for want of Redis: {self.faults['ended']}")
-        due = 200 if self.plan.spool else 503
+        due = 200 if self.profile.spool else 503
         strange = {status: count for status, count in self.away.statuses.items() if status != due}
         return [*words, *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items())]
 
@@ -105,7 +106,7 @@ class SimulationReport:
         amounts = self._amounts()
         words += [
             f"{name}: {amounts[name]:,}, too few: {least:,} were asked for"
-            for name, least in self.plan.least.items()
+            for name, least in self.profile.at_least.items()
             if amounts[name] < least
         ]
         if self.unknown > self.hits + self._interrupted:
@@ -116,7 +117,7 @@ class SimulationReport:
             words.append(f"marked: {self.result.marked}, and there was no fault")
         if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
             words.append(f"repeated: {repeated}, more than there were faults")
-        certain = not self._cut_sends and self.plan.machines == 1  # the next worker can know what has arrived
+        certain = not self._cut_sends and self.profile.machines == 1  # the next worker can know what has arrived
         if replies >= MANY_REPLIES and certain and repeated > REPEATED_SHARE * replies:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
         if self.away.drained_seconds > DRAINED_SECONDS:
@@ -131,7 +132,7 @@ class SimulationReport:
         ]
 
     def _amounts(self) -> Counter[str]:
-        """Return the counts that a plan can require: the faults and four more."""
+        """Return the counts that a profile can require: the faults and four more."""
         confirmed, taken, during = self.result.confirmed, self.http[200], len(self._during_outage)
         return self.faults + Counter(
             confirmed=confirmed, deliveries=taken, **{"lost replies": self.lost_replies, "acts in the outage": during}
@@ -147,18 +148,18 @@ class SimulationReport:
     def _missing(self) -> list[str]:
         """The planned faults that did not happen."""
         done: dict[str, tuple[float, float]] = {
-            "outage": (self.plan.outage, self.away.began),
-            "cut": (self.plan.cut, self.lost_replies),
-            "redeliver": (self.plan.redeliver, self.deliveries_repeated),
-            "flaky platforms": (self.plan.flaky_platforms, self.failed_sends.total()),
+            "outage": (self.profile.outage_seconds, self.away.began),
+            "lost replies": (self.profile.lost_replies, self.lost_replies),
+            "repeated webhooks": (self.profile.repeated_webhooks, self.deliveries_repeated),
+            "failing platforms": (self.profile.failing_platforms, self.failed_sends.total()),
         }
-        if self.plan.figures == "recovery":
+        if self.profile.measures == "recovery":
             done |= {f"waiting when {part} is killed": (1, self._recovery(part)) for part in self.killed_at}
         return [*self.never_done, *(fault for fault, (planned, count) in done.items() if planned and not count)]
 
     def _figures(self) -> list[tuple[str, float, float]]:
-        """Return the measurements that the plan promises: name, value, and limit."""
-        slow = self.plan.rate * KEPT_RATE - self._per_second
+        """Return the measurements that the profile promises: name, value, and limit."""
+        slow = self.profile.turns_per_second * KEPT_RATE - self._per_second
         each = ("bytes of Redis for each conversation", self.memory.redis_bytes_each, CONVERSATION_BYTES)
         speed = [
             ("milliseconds in which 99 % of webhooks were answered", self._webhook_ms(0.99), WEBHOOK_MS),
@@ -170,7 +171,7 @@ class SimulationReport:
             (f"seconds to answer all that waited when {part} was killed", self._recovery(part), RECOVERY_SECONDS[part])
             for part in self.killed_at
         ]
-        return {"": [], "size": [each], "speed": speed, "recovery": recovery}[self.plan.figures]
+        return {"": [], "size": [each], "speed": speed, "recovery": recovery}[self.profile.measures]
 
     def _recovery(self, part: str) -> float:
         """Return the longest time from the kill of a part to the answer of something sent before, in seconds."""
@@ -196,9 +197,27 @@ class SimulationReport:
         waits = " / ".join(f"{result.wait(share):.1f}" for share in (0.5, 0.99, 1.0))
         counts = [f"{result.count(name)}" for name in PROMISES]
         return [
-            self.plan.description(), str(result.turns), str(result.confirmed), str(self.hits), *counts,
+            self.profile.description(), str(result.turns), str(result.confirmed), str(self.hits), *counts,
             str(self.unknown), share, f"{waits} s",
         ]  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row of the table, the seed, and what was broken or cost too much."""
+        result = self.result
+        return {
+            "faults": self.profile.description(),
+            "seed": self.profile.seed,
+            "seconds": round(self.seconds),
+            "turns": result.turns,
+            "confirmed": result.confirmed,
+            "interruptions": self.hits,
+            "promises": {name: result.count(name) for name in PROMISES},
+            "unknown": self.unknown,
+            "repeated": result.repeated,
+            "wait_seconds": [round(result.wait(share), 1) for share in (0.5, 0.99, 1.0)],
+            "broken": self.broken,
+            "exceeded": self.exceeded,
+        }
 
     def details(self) -> list[str]:
         """Return what does not fit into the table, as lines."""
@@ -206,7 +225,7 @@ class SimulationReport:
         done = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count) or "nothing"
         endings = ", ".join(f"{name} {count}" for name, count in result.endings.most_common())
         lines = [
-            f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.plan.seed}",
+            f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.profile.seed}",
             f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
             f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
             f"decisions ended: {endings or 'none'}; agreed to in time, and nothing done: {result.undone}",

@@ -13,8 +13,8 @@ from random import Random
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.faults import Faults, FlakyPlatforms
 from sayso.testing.simulation.judge import SimulationResult, judge_simulation
-from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.processes import Machine, MemoryMeter
+from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.report import SimulationReport
 from sayso.testing.simulation.tools import Effects
 from sayso.testing.simulation.users import SimulatedUsers, load_stories
@@ -27,32 +27,32 @@ QUIET_SECONDS, MAX_SETTLE_SECONDS = 4.0, 90.0
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """One plan on one data folder. `say` prints a line of progress."""
+    """One profile on one data folder. `say` prints a line of progress."""
 
-    plan: Plan
+    profile: Profile
     data: Path
     say: Callable[[str], None]
 
     def run(self) -> SimulationReport:
-        """Run the plan and return its report. Raises InvalidStories, MachineError, EmbeddedRedisError."""
-        plan = self.plan
-        stories = load_stories(plan.stories, plan.only)
-        flaky = FlakyPlatforms(Random(f"{plan.seed} flaky"))  # noqa: S311  # no secret
+        """Run the profile and return its report. Raises InvalidStories, MachineError, EmbeddedRedisError."""
+        profile = self.profile
+        stories = load_stories(profile.stories, profile.only_stories)
+        flaky = FlakyPlatforms(Random(f"{profile.seed} flaky"))
         with ExitStack() as stack:
-            platforms = FakePlatforms(failures=flaky) if plan.flaky_platforms else FakePlatforms()
+            platforms = FakePlatforms(failures=flaky) if profile.failing_platforms else FakePlatforms()
             stack.enter_context(platforms)
-            machine = stack.enter_context(Machine(plan, self.data, platforms))
-            users = stack.enter_context(SimulatedUsers(plan, platforms, machine, stories))
+            machine = stack.enter_context(Machine(profile, self.data, platforms))
+            users = stack.enter_context(SimulatedUsers(profile, platforms, machine, stories))
             began = time.monotonic()
             memory_meter = MemoryMeter(machine, began)
-            faults = Faults(machine, plan, Random(f"{plan.seed} faults"), began)  # noqa: S311  # no secret
+            faults = Faults(machine, profile, Random(f"{profile.seed} faults"), began)
             self._inject_faults(users, faults, memory_meter, began)
             seconds = time.monotonic() - began
             result = self._settle(users)
-            memory = memory_meter.read(plan.conversations)
+            memory = memory_meter.read(profile.conversations)
         self._write_evidence(users, result)
         return SimulationReport(
-            plan=plan,
+            profile=profile,
             result=result,
             hits=faults.hits,
             faults=faults.counts,
@@ -88,7 +88,7 @@ class Simulation:
 
     def _progress(self, users: SimulatedUsers, faults: Faults, seconds: float) -> None:
         done = ", ".join(f"{name} {count}" for name, count in faults.counts.items() if count)
-        turns = f"{users.budget.taken:,} of {self.plan.turns:,} turns"
+        turns = f"{users.budget.taken:,} of {self.profile.turns:,} turns"
         self.say(f"{seconds:5.0f} s  {turns}, {users.message_count:,} replies{f'; {done}' if done else ''}")
 
     def _settle(self, users: SimulatedUsers) -> SimulationResult:

@@ -97,7 +97,7 @@ def book(bill: str) -> str:
     """Book a bill; every third is refused before anything happens."""
     effects().write(bill, "begin")
     _sleep_up_to(BEFORE_SECONDS)
-    if random.random() < 1 / 3:  # noqa: S311  # no secret
+    if random.random() < 1 / 3:
         effects().write(bill, "refused")
         raise RuntimeError("the desk is closed")
     effects().write(bill, "effect")
@@ -135,7 +135,7 @@ def refund(bill: str) -> str:
 async def think(about: str) -> str:
     """Wait as long as a language model would, without blocking the worker."""
     low, _, high = os.environ.get(MODEL_MS, "0-0").partition("-")
-    await asyncio.sleep(random.uniform(float(low), float(high or low)) / 1000)  # noqa: S311  # no secret
+    await asyncio.sleep(random.uniform(float(low), float(high or low)) / 1000)
     return f"I thought about {about}."
 
 
@@ -147,4 +147,4 @@ def draw(title: str) -> str:
 
 
 def _sleep_up_to(seconds: float) -> None:
-    time.sleep(random.random() * seconds)  # noqa: S311  # no secret
+    time.sleep(random.random() * seconds)

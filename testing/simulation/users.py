@@ -18,8 +18,8 @@ import yaml
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, BillStatement, ChatReader, open_seconds
-from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.processes import Machine
+from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
 
 #: Pause between two polls of the platforms, in seconds.
@@ -173,7 +173,7 @@ class StoryStep:
 class Story:
     """What one person does from beginning to end. `weight` is how often it is chosen, relative to the others.
 
-    A story of weight 0 is played only where a row of the matrix names it; each mention counts as a weight of 1.
+    A story of weight 0 is played only where a profile names it in `only_stories`; each mention counts as a weight of 1.
     """
 
     name: str
@@ -427,21 +427,26 @@ def _is_answered(messages: Sequence[ChatMessage], acts: int) -> bool:
 class SimulatedUsers:
     """All simulated users, in a thread of their own from `with` to its end. Read `people` only once `is_done`."""
 
-    def __init__(self, plan: Plan, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire) -> None:
-        until = time.monotonic() + plan.minutes * 60 if plan.minutes else float("inf")
-        self.budget = TurnBudget(plan.turns, until=until, rate=plan.rate)
+    def __init__(self, profile: Profile, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire) -> None:
+        until = time.monotonic() + profile.seconds if profile.seconds else float("inf")
+        self.budget = TurnBudget(profile.turns, until=until, rate=profile.turns_per_second)
         self.people: list[SimulatedUser] = []
-        self._plan, self._platforms, self._stories = plan, platforms, repertoire.stories
+        self._profile, self._platforms, self._stories = profile, platforms, repertoire.stories
         self.delivery = WebhookDelivery(
-            redeliver=plan.redeliver,
-            shuffle=plan.shuffle,
-            late=plan.late,
-            chance=Random(f"{plan.seed} courier"),  # noqa: S311  # no secret
+            repeated=profile.repeated_webhooks,
+            late=profile.late_repeats,
+            late_seconds=profile.late_seconds,
+            chance=Random(f"{profile.seed} courier"),
             addresses=machine.addresses,
         )
-        for name, (client, url) in enumerate(webhook_clients(platforms, machine.hooks, plan.conversations, plan.skew)):
-            chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
-            inbox, others = ChatInbox(repertoire.done), client.add_strangers(plan.strangers) if plan.strangers else ()
+        for name, (client, url) in enumerate(
+            webhook_clients(platforms, machine.hooks, profile.conversations, profile.clock_skew)
+        ):
+            chance = Random(f"{profile.seed} {name}")
+            inbox, others = (
+                ChatInbox(repertoire.done),
+                client.add_strangers(profile.strangers) if profile.strangers else (),
+            )
             self.people.append(SimulatedUser(client, url, self.delivery, self.budget, chance, inbox, strangers=others))
         self._done, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)

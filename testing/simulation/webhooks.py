@@ -19,7 +19,6 @@ from sayso.channels.types import Signed
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.simulation.plan import LATE_SECONDS
 
 #: Webhooks that are delivered at the same time.
 MAX_CONCURRENT = 24
@@ -58,7 +57,8 @@ class WebhookDelivery:
     """Delivers webhooks until they are accepted, and some of them several times. Lives as long as its event loop.
 
     `answers` counts the responses by status; 0 is no response. `without_retry_after` counts 503s that did not say when
-    to retry. `late` is the longest delay of a repeat in seconds.
+    to retry. `repeated` is the share of webhooks that are delivered again, `late` the share of these repeats that come
+    late, by at most `late_seconds`.
 
     Each delivery goes to one of the `addresses` (host:port of a web process); without any, to the host of its URL.
     While `during` is a counter, deliveries that begin and end meanwhile are counted there too. `seconds` are the
@@ -68,17 +68,17 @@ class WebhookDelivery:
     def __init__(
         self,
         *,
-        redeliver: float,
-        shuffle: float,
         chance: Random,
-        late: float = LATE_SECONDS,
+        repeated: float = 0.0,
+        late: float = 0.0,
+        late_seconds: float = 0.0,
         addresses: Sequence[str] = (),
     ) -> None:
         self.answers: Counter[int] = Counter()
         self.repeated = self.without_retry_after = 0
         self.during: Counter[int] | None = None
         self.seconds: list[float] = []
-        self._redeliver, self._shuffle, self._late = redeliver, shuffle, late
+        self._repeated, self._late, self._late_seconds = repeated, late, late_seconds
         self._chance, self._doors = chance, addresses
         self._executor = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="courier")
         self._local = threading.local()
@@ -89,7 +89,7 @@ class WebhookDelivery:
 
         Return when it was accepted, on the monotonic clock.
         """
-        if self._chance.random() < self._redeliver:
+        if self._chance.random() < self._repeated:
             for _ in range(self._chance.randint(1, MAX_DELIVERIES - 1)):
                 self._schedule_repeat(url, hook)
         tries = 0
@@ -111,13 +111,13 @@ class WebhookDelivery:
         self._executor.shutdown(cancel_futures=True)
 
     def _schedule_repeat(self, url: str, hook: SignWebhook) -> None:
-        late = self._chance.random() * self._late if self._chance.random() < self._shuffle else 0.0
-        task = asyncio.create_task(self._repeat(url, hook, late))
+        delay = self._chance.random() * self._late_seconds if self._chance.random() < self._late else 0.0
+        task = asyncio.create_task(self._repeat(url, hook, delay))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
-    async def _repeat(self, url: str, hook: SignWebhook, late: float) -> None:
-        await asyncio.sleep(late)
+    async def _repeat(self, url: str, hook: SignWebhook, delay: float) -> None:
+        await asyncio.sleep(delay)
         self.repeated += 1
         await self._post(url, hook)
 

@@ -226,4 +226,4 @@ def test_start_does_not_pay_for_vendors_libraries(module: str):
 @pytest.mark.parametrize("folder", ["pyproject.toml/below", "/proc/nowhere"])
 def test_simulation_that_may_not_write_says_so(folder: str):
     """A file in the way, or no permission: one line, before anything starts."""
-    assert f"data folder '{folder}': " in refusal("simulate", "--data", folder)
+    assert f"data folder '{folder}': " in refusal("simulate", "quick", "--data", folder)

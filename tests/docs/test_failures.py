@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sayso.agent import Tool
-from sayso.testing.simulation.cli import simulate
-from sayso.testing.simulation.plan import ROWS
+from sayso.testing.simulation.profile import Profile, load_profiles, ready_names
 from sayso.testing.simulation.report import COLUMNS
 from sayso.testing.simulation.users import load_stories
 
@@ -18,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "failures.md").read
 def test_the_stories_of_the_page_can_be_played(tmp_path: Path) -> None:
     """The YAML, as shown."""
     file = tmp_path / "stories.yaml"
-    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
+    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
     told = load_stories(file)
     assert [story.name for story in told.stories] == ["looks something up", "discards"]
     assert told.done == "^Discarded {bill}"
@@ -31,10 +30,16 @@ def test_the_tool_of_the_page_is_one() -> None:
     assert isinstance(names["discard"], Tool)
 
 
-def test_every_option_row_and_column_has_a_line() -> None:
+def test_the_profile_of_the_page_is_one(tmp_path: Path) -> None:
+    """The YAML, as shown."""
+    file = tmp_path / "profile.yaml"
+    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
+    (profile,) = load_profiles(str(file))
+    assert (profile.outage_seconds, profile.stories) == (30.0, tmp_path / "stories.yaml")
+
+
+def test_every_key_profile_and_column_has_a_line() -> None:
     """A fault nobody documents is none that anybody was promised something about."""
-    shared = {"-c", "--json", "--no-color"}  # options of every command
-    options = [option for parameter in simulate.params for option in parameter.opts if option not in shared]
-    assert [option for option in options if f"`{option}" not in PAGE and f"{option} " not in PAGE] == []
-    assert [row for row in ROWS if f"| `{row}` |" not in PAGE] == []
+    assert [key for key in Profile.model_fields if f"`{key}" not in PAGE] == []
+    assert [name for name in ready_names() if f"| `{name}` |" not in PAGE] == []
     assert [column for column in COLUMNS[4:-1] if column not in PAGE] == []

@@ -5,28 +5,27 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sayso.testing.simulation.plan import EVERYTHING, Plan
+from sayso.testing.simulation.profile import Profile, load_profiles
 from sayso.testing.simulation.report import SimulationReport, table
 from sayso.testing.simulation.run import Simulation
 
-#: Minutes in which people begin something new: one in CI, a third of one elsewhere.
-MINUTES = 1.0 if os.environ.get("CI") else 1 / 3
-#: Minutes of restarts: half of one shows seven rounds of them.
-RESTART_MINUTES = min(MINUTES / 2, 0.5)
+#: Seconds in which people begin something new: a minute in CI, a third of one elsewhere.
+SECONDS = 60.0 if os.environ.get("CI") else 20.0
+#: Seconds of restarts: half a minute shows seven rounds of them.
+RESTART_SECONDS = SECONDS / 2
 KILLS = {"worker": 1.0, "redis": 10.0, "web": 15.0}
 #: Turns at most. With a worker killed each second, so few replies are no measure of one repeat in a thousand: the
 #: judge then allows what the faults explain.
 TURNS = 8_000
 
 
-def run_plan(plan: Plan, data: Path) -> SimulationReport:
-    """What came of a plan; said aloud for whoever watches with -s."""
-    report = Simulation(plan, data, say).run()
+def run_profile(profile: Profile, data: Path) -> SimulationReport:
+    """Return the report of a profile; said aloud for whoever watches with -s."""
+    report = Simulation(profile, data, say).run()
     for line in [table([report]), *report.details(), *unkept(report)]:
         say(line)
     return report
@@ -45,8 +44,10 @@ def say(line: str) -> None:
 @pytest.mark.timeout(600)
 def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> None:
     """Kills, pauses, lost replies of Redis, repeated and late webhooks; judged by diaries, chats and effects alone."""
-    plan = Plan(turns=TURNS, conversations=40, workers=4, minutes=MINUTES, seed=secrets.randbelow(1_000_000))
-    report = run_plan(replace(plan, **{**EVERYTHING, "kill": KILLS}), tmp_path)
+    size = {"turns": TURNS, "conversations": 40, "workers": 4, "seconds": SECONDS, "turns_per_second": 0.0}
+    seed = secrets.randbelow(1_000_000)
+    (profile,) = load_profiles("everything", **size, kill_every=KILLS, seed=seed)
+    report = run_profile(profile, tmp_path)
     assert unkept(report) == []
     assert report.result.confirmed > 0  # so people were asked, said yes and were told: there was something to judge
     assert all(report.faults[fault] for fault in ("workers killed", "redis killed", "web killed", "pauses"))
@@ -57,11 +58,11 @@ def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> N
 @pytest.mark.timeout(300)
 def test_strangers_wrong_clocks_and_redis_away_change_nothing(tmp_path: Path) -> None:
     """Two webs an hour ahead with a spool, workers an hour ahead and behind, and others who answer in a group."""
-    plan = Plan(
-        turns=TURNS, conversations=30, workers=2, webs=2, minutes=1 / 4, rate=40.0,
-        skew=3600.0, strangers=2, redeliver=0.3, outage=5.0, spool=True,
+    profile = Profile(
+        turns=TURNS, conversations=30, workers=2, webs=2, seconds=15.0, turns_per_second=40.0,
+        clock_skew=3600.0, strangers=2, repeated_webhooks=0.3, outage_seconds=5.0, spool=True,
     )  # fmt: skip
-    report = run_plan(plan, tmp_path)
+    report = run_profile(profile, tmp_path)
     assert unkept(report) == []
     assert report.faults["outages"] == 1
     assert report.away.statuses[200] >= 1
@@ -71,8 +72,8 @@ def test_strangers_wrong_clocks_and_redis_away_change_nothing(tmp_path: Path) ->
 @pytest.mark.timeout(300)
 def test_a_rolling_restart_loses_nothing_and_leaves_nothing_unknown(tmp_path: Path) -> None:
     """SIGTERM to every worker and the web, one after the other: turns in progress are finished first."""
-    plan = Plan(turns=TURNS, conversations=30, workers=2, minutes=RESTART_MINUTES, restart=4.0)
-    report = run_plan(plan, tmp_path)
+    profile = Profile(turns=TURNS, conversations=30, workers=2, seconds=RESTART_SECONDS, restart_every=4.0)
+    report = run_profile(profile, tmp_path)
     assert unkept(report) == []
     assert (report.unknown, report.result.repeated) == (0, 0)
     assert report.faults["workers restarted"] >= 2

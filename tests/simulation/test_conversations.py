@@ -29,7 +29,7 @@ def judged(
 ) -> SimulationResult:
     """The review of one person who did and heard this, a second between two messages that do not say when."""
     client: Any = SimpleNamespace(chat="ada")
-    delivery = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
+    delivery = WebhookDelivery(chance=random.Random(1))
     person = SimulatedUser(client, "", delivery, TurnBudget(9), random.Random(1), ChatInbox(), acts)
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}

@@ -116,7 +116,7 @@ def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: py
     WebServer.came = []
     server = HTTPServer(("127.0.0.1", 0), WebServer)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    delivery = WebhookDelivery(redeliver=1.0, shuffle=0.0, chance=Random(1))
+    delivery = WebhookDelivery(repeated=1.0, chance=Random(1))
 
     async def deliver() -> None:
         hook: Callable[[], Signed] = lambda: ({}, b"hello")  # noqa: E731
@@ -135,7 +135,7 @@ def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: py
 
 def test_deliveries_are_spread_over_the_webs_and_each_is_signed_for_the_public_one() -> None:
     """An address is where a delivery goes; the URL that was signed stays what it is."""
-    delivery = WebhookDelivery(redeliver=0.0, shuffle=0.0, chance=Random(1), addresses=("a:1", "b:2"))
+    delivery = WebhookDelivery(chance=Random(1), addresses=("a:1", "b:2"))
     went: list[tuple[str, str]] = []
 
     def posted(address: str, path: str, _: object) -> DeliveryResponse:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sayso.testing.simulation.judge import SimulationResult
-from sayso.testing.simulation.plan import Plan, plan_of_row
 from sayso.testing.simulation.processes import Memory
+from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.report import SimulationReport
 from sayso.testing.simulation.users import Act, ChatInbox, follow_typing_signs
 from tests.simulation.test_conversations import judged
@@ -64,18 +64,18 @@ def test_speed_and_size_are_promises_of_the_rows_that_are_about_them(figures: An
     """Elsewhere they are only told."""
     found = SimulationResult(turns=500, picked_up=[0.9])
     memory = Memory([("worker 0", 100.0, 160.0), ("web 0", 60.0, 50.0)], 4000.0)
-    plan = Plan(rate=100.0, figures=figures)
-    assert SimulationReport(plan, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
+    profile = Profile(turns_per_second=100.0, measures=figures)
+    assert SimulationReport(profile, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
 
 
 def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
     """The longest of those that were sent before; what is sent later is not asked about."""
     found = SimulationResult(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
-    report = SimulationReport(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0]})
+    report = SimulationReport(Profile(measures="recovery"), found, 0, killed_at={"redis": [5.0]})
     assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
-    assert SimulationReport(Plan(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
+    assert SimulationReport(Profile(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
     idle = SimulationReport(
-        Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0, 40.0], "machine": [40.0]}
+        Profile(measures="recovery"), found, 0, killed_at={"redis": [5.0, 40.0], "machine": [40.0]}
     ).exceeded
     assert idle[0].startswith("waiting when machine is killed: never happened")
 
@@ -84,10 +84,4 @@ def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
 def test_one_repeat_in_a_thousand_is_for_those_who_can_know_what_arrived(machines: int, exceeded: list[str]) -> None:
     """What platforms took is noted in the folder of one machine; another has only the faults to answer for."""
     found = SimulationResult(replies=10_000, repeated=20)
-    assert SimulationReport(Plan(machines=machines), found, hits=30).exceeded == exceeded
-
-
-def test_a_row_about_speed_has_a_size_of_its_own_unless_one_is_given() -> None:
-    """What was given counts; what was not is as large as the promise."""
-    assert (plan_of_row("load", Plan()).rate, plan_of_row("load", Plan(rate=40.0)).rate) == (100.0, 40.0)
-    assert plan_of_row("idle", Plan(conversations=5)).conversations == 12_000
+    assert SimulationReport(Profile(machines=machines), found, hits=30).exceeded == exceeded

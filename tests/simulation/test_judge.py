@@ -11,7 +11,7 @@ import pytest
 
 from sayso.testing.simulation.faults import OutageRecord
 from sayso.testing.simulation.judge import SimulationResult
-from sayso.testing.simulation.plan import Plan
+from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.report import SimulationReport
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from sayso.testing.simulation.users import PATIENCE, Act
@@ -230,8 +230,8 @@ def test_who_agreed_in_time_and_was_told_that_nothing_was_done_is_counted() -> N
     stale = "That button is not for anything you can decide now. Nothing was done."
     found = judged([ASK, replace(YES, tapped=True, taken_at=3.1)], [ASKED, stale])
     assert (promises(found), found.undone) == ([], 1)
-    assert SimulationReport(Plan(), found, hits=0).exceeded == ["undone: 1, and only 0 hits"]
-    assert SimulationReport(Plan(), found, hits=1).exceeded == []
+    assert SimulationReport(Profile(), found, hits=0).exceeded == ["undone: 1, and only 0 hits"]
+    assert SimulationReport(Profile(), found, hits=1).exceeded == []
     refused = judged([ASK, replace(YES, verb="refuse")], [ASKED, "Cancelled: Pay b2"])
     assert refused.undone == 0
 
@@ -239,18 +239,18 @@ def test_who_agreed_in_time_and_was_told_that_nothing_was_done_is_counted() -> N
 def test_a_yes_that_met_an_outage_may_be_undone() -> None:
     """Its question may be over when Redis is back."""
     found = SimulationResult(undone=1, answered=[(6.0, 12.0)])
-    assert SimulationReport(Plan(outage=9), found, hits=0, away=OutageRecord(5.0, 10.0)).exceeded == []
-    assert SimulationReport(Plan(outage=9), found, hits=0, away=OutageRecord(1.0, 5.0)).exceeded != []
+    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, away=OutageRecord(5.0, 10.0)).exceeded == []
+    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, away=OutageRecord(1.0, 5.0)).exceeded != []
 
 
 def test_marks_need_a_fault() -> None:
     """Who marks everything would hide everything."""
     found = judged([SAID], [MARK + "You said: t1"])
     assert (found.marked, found.repeated) == (1, 0)
-    assert SimulationReport(Plan(), found, hits=0).exceeded == ["marked: 1, and there was no fault"]
+    assert SimulationReport(Profile(), found, hits=0).exceeded == ["marked: 1, and there was no fault"]
     instead = "I was interrupted while sending t1.csv. If it did not arrive, please ask for it again."
     assert judged([replace(SAID, verb="want")], [instead]).marked == 1
-    assert SimulationReport(Plan(), found, hits=1).exceeded == []
+    assert SimulationReport(Profile(), found, hits=1).exceeded == []
 
 
 def test_a_question_that_is_repeated_late_is_not_what_later_words_are_about() -> None:

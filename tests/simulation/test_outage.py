@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from sayso.testing.simulation.faults import BEGIN_SECONDS, FULL_SECONDS, FullStorage, Outage, OutageRecord
 from sayso.testing.simulation.judge import SimulationResult
-from sayso.testing.simulation.plan import Plan
+from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.report import DRAINED_SECONDS, SimulationReport
 
 
@@ -63,7 +63,7 @@ def test_redis_is_away_once_and_for_as_long_as_it_was_told() -> None:
 
 
 def test_without_an_outage_nothing_is_ahead() -> None:
-    """A plan without one ends when its people are done."""
+    """A profile without one ends when its people are done."""
     assert not outage(Server(), 0.0).is_ahead
 
 
@@ -85,65 +85,66 @@ def test_no_memory_is_taken_from_what_is_away() -> None:
     assert not FullStorage(server).begin("memory", 0.0)  # type: ignore[arg-type]
 
 
-def report(plan: Plan, away: OutageRecord, **faults: int) -> SimulationReport:
+def report(profile: Profile, away: OutageRecord, **faults: int) -> SimulationReport:
     """One in which people noticed nothing."""
-    return SimulationReport(plan, SimulationResult(), 0, Counter(faults), away=away)
+    return SimulationReport(profile, SimulationResult(), 0, Counter(faults), away=away)
 
 
 @pytest.mark.parametrize(
-    ("plan", "statuses", "broken"),
+    ("profile", "statuses", "broken"),
     [
-        (Plan(outage=9), {503: 7}, []),
-        (Plan(outage=9), {503: 7, 200: 1}, ["HTTP 200 while Redis was away: 1"]),
-        (Plan(outage=9, spool=True), {200: 7}, []),
-        (Plan(outage=9, spool=True), {200: 7, 503: 1}, ["HTTP 503 while Redis was away: 1"]),
+        (Profile(outage_seconds=9), {503: 7}, []),
+        (Profile(outage_seconds=9), {503: 7, 200: 1}, ["HTTP 200 while Redis was away: 1"]),
+        (Profile(outage_seconds=9, spool=True), {200: 7}, []),
+        (Profile(outage_seconds=9, spool=True), {200: 7, 503: 1}, ["HTTP 503 while Redis was away: 1"]),
     ],
 )
 def test_without_redis_webhooks_are_taken_only_by_a_spool(
-    plan: Plan, statuses: dict[int, int], broken: list[str]
+    profile: Profile, statuses: dict[int, int], broken: list[str]
 ) -> None:
     """200 is a promise, and 503 asks to come again."""
-    assert report(plan, OutageRecord(1.0, 10.0, statuses=Counter(statuses))).broken == broken
+    assert report(profile, OutageRecord(1.0, 10.0, statuses=Counter(statuses))).broken == broken
 
 
 @pytest.mark.parametrize(
-    ("plan", "allowed"),
+    ("profile", "allowed"),
     [
-        (Plan(), {200}),
-        (Plan(pause=10, kill={"worker": 1}), {200}),
-        (Plan(kill={"redis": 10}), {200, 503}),
-        (Plan(full={"disk": 9}), {200, 503}),
-        (Plan(cut=0.02), {200, 503}),
-        (Plan(kill={"web": 5}), {0, 200}),
-        (Plan(restart=20), {0, 200}),
+        (Profile(), {200}),
+        (Profile(pause_every=10, kill_every={"worker": 1}), {200}),
+        (Profile(kill_every={"redis": 10}), {200, 503}),
+        (Profile(full_every={"disk": 9}), {200, 503}),
+        (Profile(lost_replies=0.02), {200, 503}),
+        (Profile(kill_every={"web": 5}), {0, 200}),
+        (Profile(restart_every=20), {0, 200}),
     ],
 )
-def test_no_answer_is_of_killed_webs_and_503_of_a_redis_that_cannot_answer(plan: Plan, allowed: set[int]) -> None:
+def test_no_answer_is_of_killed_webs_and_503_of_a_redis_that_cannot_answer(profile: Profile, allowed: set[int]) -> None:
     """Whatever else a webhook hears is a broken promise, and so is a 503 that does not say when to come again."""
     heard = Counter((0, 200, 302, 500, 503))
     odd = ", ".join(f"{status or 'no answer'} 1" for status in sorted(set(heard) - allowed))
-    assert SimulationReport(plan, SimulationResult(), 9, http=heard).broken == [f"webhooks: {odd}"]
-    assert SimulationReport(plan, SimulationResult(), 9, without_retry_after=2).broken == [
+    assert SimulationReport(profile, SimulationResult(), 9, http=heard).broken == [f"webhooks: {odd}"]
+    assert SimulationReport(profile, SimulationResult(), 9, without_retry_after=2).broken == [
         "HTTP 503 without Retry-After: 2"
     ]
 
 
 def test_what_must_be_started_again_has_not_recovered() -> None:
     """A process that ended although nobody killed it is a broken promise where only Redis was without room."""
-    assert report(Plan(full={"disk": 9.0}), OutageRecord(), ended=1).broken == [
+    assert report(Profile(full_every={"disk": 9.0}), OutageRecord(), ended=1).broken == [
         "processes that ended for want of Redis: 1"
     ]
 
 
 def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
     """A run in which nothing was lost, cut, repeated or failed shows nothing, whatever it was called."""
-    plan = Plan(outage=9, cut=0.1, redeliver=0.1, flaky_platforms=True)
+    profile = Profile(outage_seconds=9, lost_replies=0.1, repeated_webhooks=0.1, failing_platforms=True)
     missing = [
-        line.partition(":")[0] for line in SimulationReport(plan, SimulationResult(), 0, never_done=["pause"]).exceeded
+        line.partition(":")[0]
+        for line in SimulationReport(profile, SimulationResult(), 0, never_done=["pause"]).exceeded
     ]
-    assert missing == ["pause", "outage", "cut", "redeliver", "flaky platforms"]
+    assert missing == ["pause", "outage", "lost replies", "repeated webhooks", "failing platforms"]
     happened = SimulationReport(
-        plan,
+        profile,
         SimulationResult(),
         9,
         away=OutageRecord(1.0, 2.0),
@@ -157,12 +158,12 @@ def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
 def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
     """One word of "cannot tell" for each act that then waited for its answer, and no more."""
     found = SimulationResult(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
-    plan, away = Plan(outage=9), OutageRecord(5.0, 10.0)
-    assert SimulationReport(plan, found, hits=0, away=away).exceeded == ["unknown: 2, and only 1 hits"]
-    assert SimulationReport(plan, found, hits=1, away=away).exceeded == []
+    profile, away = Profile(outage_seconds=9), OutageRecord(5.0, 10.0)
+    assert SimulationReport(profile, found, hits=0, away=away).exceeded == ["unknown: 2, and only 1 hits"]
+    assert SimulationReport(profile, found, hits=1, away=away).exceeded == []
 
 
 def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:
     """Seconds from Redis's return to the last look at which messages waited."""
     away = OutageRecord(1.0, 10.0, 10.0 + DRAINED_SECONDS + 1)
-    assert report(Plan(outage=9, spool=True), away).exceeded == ["spool: empty 61 s after Redis was back"]
+    assert report(Profile(outage_seconds=9, spool=True), away).exceeded == ["spool: empty 61 s after Redis was back"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.testing.simulation.plan import CONFIRMING, STORIES
+from sayso.testing.simulation.profile import STORIES, load_profiles
 from sayso.testing.simulation.users import InvalidStories, StoryStep, load_stories
 
 
@@ -39,8 +39,9 @@ def test_what_cannot_be_played_is_refused_with_its_cure(tmp_path: Path, text: st
 
 
 def test_only_those_named_are_played() -> None:
-    """A row of the matrix chooses among what ships, and a name that is not there is an error."""
-    assert {story.name for story in load_stories(STORIES, CONFIRMING).stories} == set(CONFIRMING)
+    """A profile chooses among what ships, and a name that is not there is an error."""
+    (profile,) = load_profiles("yes")
+    assert {story.name for story in load_stories(STORIES, profile.only_stories).stories} == set(profile.only_stories)
     with pytest.raises(InvalidStories, match="no story 'sings'"):
         load_stories(STORIES, ("sings",))
 

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from sayso.config.server.up import Child
-from sayso.testing.simulation.plan import Plan
 from sayso.testing.simulation.processes import Machine, WorkerProcesses, _children
+from sayso.testing.simulation.profile import Profile
 
 
-def folders(plan: Plan, data: Path) -> list[tuple[str, str]]:
+def folders(profile: Profile, data: Path) -> list[tuple[str, str]]:
     """The data folder of each parent of workers, and how many it has."""
     platforms: Any = None
-    commands = [parent.command for parent in Machine(plan, data, platforms)._parents()]
+    commands = [parent.command for parent in Machine(profile, data, platforms)._parents()]
     return [(command[command.index("--data") + 1], command[-1]) for command in commands]
 
 
 def test_machines_share_files_and_nothing_else(tmp_path: Path) -> None:
     """On one machine two parents share a folder; on several each has its own, but for the files made by tools."""
-    assert folders(Plan(workers=3), tmp_path) == [(str(tmp_path), "2"), (str(tmp_path), "1")]
-    assert folders(Plan(workers=1), tmp_path) == [(str(tmp_path), "1")]
-    apart = [Path(folder) for folder, _ in folders(Plan(workers=4, machines=3), tmp_path)]
+    assert folders(Profile(workers=3), tmp_path) == [(str(tmp_path), "2"), (str(tmp_path), "1")]
+    assert folders(Profile(workers=1), tmp_path) == [(str(tmp_path), "1")]
+    apart = [Path(folder) for folder, _ in folders(Profile(workers=4, machines=3), tmp_path)]
     assert len(set(apart)) == 3
     assert all([path.name for path in folder.iterdir()] == ["media"] for folder in apart)
     assert {(folder / "media").resolve() for folder in apart} == {tmp_path / "media"}
