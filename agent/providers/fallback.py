@@ -141,7 +141,7 @@ class FallbackProvider:
         return _Attempts(self._candidates, self._report_fallback, self._clock)
 
     def _report_fallback(self, failed: str, following: str, error: Exception) -> None:
-        _log.warning("provider_fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
+        _log.warning("provider.fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
         listener, on_fallback = fallback_listener.get(), self._on_fallback
         try:
             if on_fallback is not None:
@@ -149,7 +149,7 @@ class FallbackProvider:
             if listener is not None:
                 listener(failed, following, error)
         except Exception as exc:  # noqa: BLE001  # a listener must never cost an answer
-            _log.warning("provider_fallback_listener_failed reason=%s", type(exc).__name__)
+            _log.warning("provider.fallback_listener_failed reason=%s", type(exc).__name__)
 
 
 def name_of(provider: object) -> str:

@@ -405,7 +405,7 @@ async def with_retries(
                 raise
             error = exc
         seconds = retry_pause(number, error, config) * (1 + JITTER * chance())
-        log.warning("provider_retry attempt=%d model=%s reason=%s", number, config.model, type(error).__name__)
+        log.warning("provider.retry attempt=%d model=%s reason=%s", number, config.model, type(error).__name__)
         if on_retry is not None:
             await on_retry(number, error, seconds)
         await sleep(seconds)

@@ -166,7 +166,7 @@ class ConsoleChannel:
             await asyncio.to_thread(self.feed.append, conversation_id, self._act(turn))
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except FeedError:
-            _log.warning("console_attend_failed", extra={"conversation": conversation_id}, exc_info=True)
+            _log.warning("console.attend_failed", extra={"conversation": conversation_id}, exc_info=True)
         return 0.0  # the page shows it until the next bubble
 
     def _act(self, turn: Turn) -> FeedEntry:

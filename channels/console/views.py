@@ -298,7 +298,7 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
         try:
             entries = channel.entries(user_id, after, BLOCK_MS)
         except FeedError:
-            _log.warning("console_feed_down", exc_info=True)
+            _log.warning("console.feed_down", exc_info=True)
             return
         for after, entry in entries:  # the last id read is where the next look starts
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
@@ -317,10 +317,10 @@ def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:
     try:
         name, media = channel.files.keep(user_id, _body(request), request.content_type or "", filename)
     except QuotaExceeded:
-        _log.warning("console_file_over_quota")
+        _log.warning("console.file_over_quota")
         return _plain(429, "Your files fill the room that one person has here: send this one next week.\n")
     except (NoRoom, OSError) as exc:
-        _log.error("console_file_not_kept", extra={"reason": exc})
+        _log.error("console.file_not_kept", extra={"reason": exc})
         return _plain(503, "The bot has no room for files: try again later.\n")
     return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
 
@@ -340,7 +340,7 @@ def _refused(status: int, error: Exception) -> flask.Response:
 
 
 def _feed_down(error: Exception) -> flask.Response:
-    _log.warning("console_feed_down", exc_info=error)
+    _log.warning("console.feed_down", exc_info=error)
     return _plain(503, "The console cannot reach its store: try again shortly.\n")
 
 
