@@ -177,7 +177,7 @@ def turn_figures() -> dict[str, str]:
                 update = webhooks.telegram_text(update_id, "hello", user=USER)
                 headers, body = webhooks.telegram_hook(TELEGRAM_SECRET, update)
                 assert client.post("/hooks/tg", data=body, headers=headers).status_code == 200
-                loop.run(worker.drain.run(Conversation("tg", str(USER)).id))
+                loop.run(worker.processor.run(Conversation("tg", str(USER)).id))
 
             take_turn(1)
             trace = Trace()

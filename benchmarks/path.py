@@ -24,7 +24,7 @@ from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.rq.jobs import DRAIN, WakeUps
+from sayso.workers.rq.jobs import PROCESS_CONVERSATION, WakeUps
 
 ROUNDS = 7
 CALLS = 300
@@ -53,7 +53,7 @@ def cases(url: str) -> dict[str, Case]:
 
     def enqueue(number: int) -> object:
         if bytes_client.set(f"bench:once:{number}", 1, nx=True, px=60000):
-            return queue.enqueue(DRAIN, turn(number).to_json(), result_ttl=0)
+            return queue.enqueue(PROCESS_CONVERSATION, turn(number).to_json(), result_ttl=0)
         return None
 
     return {"one script: SET NX + RPUSH (floor)": floor, "accept": accept, "SET NX + RQ enqueue": enqueue}

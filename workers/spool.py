@@ -168,7 +168,7 @@ class SpoolFile:
         """Take the lock for emptying the file; yield whether this process has it. The lock ends with the process."""
         with _translated(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = (self._folder / "drain.lock").open("a")
+            lock = (self._folder / "forward.lock").open("a")
         with lock:
             yield _locked(lock)
 
@@ -270,7 +270,7 @@ class Spool:
         """Check that another turn could be stored. Raises SpoolUnusable."""
         self._file.check_room()
 
-    def drain(self) -> int:
+    def forward(self) -> int:
         """Hand over what waits, as far as the mailbox accepts it, unless another process is doing so.
 
         Return how many turns were handed over. Raises redis.RedisError, SpoolUnusable.
@@ -296,14 +296,14 @@ class Spool:
     def _watch(self) -> None:
         while True:
             try:
-                taken = self.drain() if self._file.has_some() else 0
+                taken = self.forward() if self._file.has_some() else 0
                 if taken:
-                    log.info("spool.drained", extra={"turns": taken, "left": self.count()})
+                    log.info("spool.forwarded", extra={"turns": taken, "left": self.count()})
             except RedisError:  # still away
                 pass
             except Exception:
                 # Nothing would restart this thread.
-                log.exception("spool.not_drained")
+                log.exception("spool.failed")
             time.sleep(ROUND_SECONDS)
 
     def _hand_over(self) -> int:

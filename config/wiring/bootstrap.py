@@ -73,21 +73,21 @@ class Services:
     redis_url: str
     redis: Redis
     mailbox: Mailbox
-    gate: AccessControl
+    access_control: AccessControl
     channels: Mapping[str, Channel]
     media: LocalMediaStore
     clock: SharedClock
     texts: TextFiles
-    lifeline: WorkerLock
-    drain: ConversationProcessor
+    worker_lock: WorkerLock
+    processor: ConversationProcessor
     reaper: Reaper
-    auditor: AuditCollector
+    audit_collector: AuditCollector
     deliveries: Deliveries
     alerts: Alerts
     spool: Spool | None = None
-    tide: DataLossGuard | None = None
+    data_loss_guard: DataLossGuard | None = None
     tools: OpenTools = field(default_factory=OpenTools)
-    outfit: AgentDeps | None = None
+    agent_deps: AgentDeps | None = None
     deployment: Deployment | None = None
     #: Whether this process answers turns.
     is_worker: bool = False
@@ -166,21 +166,21 @@ def bootstrap(
         redis_url=redis.url,
         redis=redis.client,
         mailbox=mailbox,
-        gate=access_control,
+        access_control=access_control,
         channels=channels,
         media=media,
         clock=clock,
         texts=texts,
-        lifeline=worker_lock,
-        drain=processor,
+        worker_lock=worker_lock,
+        processor=processor,
         reaper=_reaper(settings, redis, worker_lock),
-        auditor=_audit_collector(settings, redis, state, keys),
+        audit_collector=_audit_collector(settings, redis, state, keys),
         deliveries=RedisDeliveries(scripts, redis.wake_up),
         alerts=alerts,
         spool=Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None,
-        tide=guard_against_loss(settings, redis.url, redis.client, data),
+        data_loss_guard=guard_against_loss(settings, redis.url, redis.client, data),
         tools=tools,
-        outfit=deps,
+        agent_deps=deps,
         deployment=_deployment(settings, keys),
         is_worker=is_worker,
     )
@@ -330,7 +330,7 @@ def _claim_name(services: Services, deployment: Deployment) -> None:
         return
     heartbeat.beat()
     try:
-        deployment.claim(services.redis, prefix=prefix, worker=services.lifeline.name)
+        deployment.claim(services.redis, prefix=prefix, worker=services.worker_lock.name)
     except RedisUnfit:
         heartbeat.leave()
         raise

@@ -68,16 +68,16 @@ def why_waiting(services: Services) -> str:
 
 def _redis_trouble(services: Services) -> str:
     """Return why Redis takes no webhook, "" when it does."""
-    tide = services.tide
+    guard = services.data_loss_guard
     try:
-        if tide:
-            tide.look()
+        if guard:
+            guard.look()
         check_writable(services.redis, prefix=services.settings.key_prefix)
     except ResponseError as exc:
         return f"{type(exc).__name__}: {exc}"[:MAX_CHARS]
     except RedisError as exc:  # the words of a broken connection may hold its address
-        return (tide.trouble if tide else "") or type(exc).__name__
-    return tide.trouble if tide else ""
+        return (guard.trouble if guard else "") or type(exc).__name__
+    return guard.trouble if guard else ""
 
 
 def _workers(services: Services) -> int:

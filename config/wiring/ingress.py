@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 def ingress_of(services: Services) -> Ingress:
     """Return what stores turns: in the spool where one is configured, else in Redis."""
     return Ingress(
-        services.spool or services.gate,
-        services.gate,
+        services.spool or services.access_control,
+        services.access_control,
         deliveries=services.deliveries,
         alerts=services.alerts,
         action_of=_action_of,
@@ -45,8 +45,8 @@ def _action_of(button_data: str) -> str:
 
 def start_watching(services: Services) -> None:
     """Start the threads that watch Redis for lost data and empty the spool. Call it after the process has forked."""
-    if services.tide:
-        services.tide.watch()
+    if services.data_loss_guard:
+        services.data_loss_guard.watch()
     if services.spool:
         services.spool.watch()
 

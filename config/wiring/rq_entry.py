@@ -29,13 +29,13 @@ def install(services: Services) -> Process:
     return process
 
 
-def drain(conversation: str) -> None:
+def process_conversation(conversation: str) -> None:
     """Send the replies and answer the turns of one conversation.
 
     Under a plain `rq worker` no process was installed: the environment says what to load (SAYSO_CONFIG, SAYSO_DATA).
     """
     process = _processes.get(os.getpid()) or install(_from_environment())
-    process.loop.run(process.services.drain.run(conversation))
+    process.loop.run(process.services.processor.run(conversation))
 
 
 def _from_environment() -> Services:
@@ -52,12 +52,12 @@ def worker_services(services: Services) -> WorkerServices:
         redis_url=services.redis_url,
         capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),
         tool_threads=limits.tool_threads,
-        processor=services.drain,
+        processor=services.processor,
         reaper=services.reaper,
-        audit_collector=services.auditor,
-        lock=services.lifeline,
+        audit_collector=services.audit_collector,
+        lock=services.worker_lock,
         sweeps={"media": services.media, "texts": services.texts},
         close_tools=services.tools.close,
-        close_models=services.outfit.aclose if services.outfit else None,
-        data_loss_guard=services.tide,
+        close_models=services.agent_deps.aclose if services.agent_deps else None,
+        data_loss_guard=services.data_loss_guard,
     )

@@ -67,7 +67,7 @@ def _pages(services: Services) -> Iterator[Blueprint]:
             yield load(platform.pages)(
                 *channels,
                 public_url=services.public_url,
-                admit=UploadCheck(services.gate, services.settings.limits.per_minute),
-                stage=services.gate.turn_status,
+                admit=UploadCheck(services.access_control, services.settings.limits.per_minute),
+                stage=services.access_control.turn_status,
                 why_waiting=partial(health.why_waiting, services),
             )

@@ -197,7 +197,7 @@ def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, is_worker:
         with pytest.raises(ConfigError, match="openai needs a key"):
             bootstrap(settings, data=tmp_path, redis_url=redis_url, is_worker=True)
     else:
-        assert bootstrap(settings, data=tmp_path, redis_url=redis_url).drain.agents
+        assert bootstrap(settings, data=tmp_path, redis_url=redis_url).processor.agents
 
 
 def test_files_that_people_send_reach_the_model(tmp_path: Path, redis_client: Redis, redis_url: str):

@@ -30,8 +30,8 @@ class Bench:
         self.platforms = platforms
         self.twilio: Any = platforms.fakes["twilio"]
         self.config = written(folder, platforms)
-        self.gate, _ = open_ingress(load_settings(self.config), folder)
-        self.mailbox: Any = self.gate._inbox
+        self.access_control, _ = open_ingress(load_settings(self.config), folder)
+        self.mailbox: Any = self.access_control._inbox
 
     def send(self, hours: float, files: int = 1) -> str:
         """Somebody sent files so long ago."""
@@ -40,7 +40,7 @@ class Bench:
 
     def take(self, sid: str, *, work: bool = True) -> None:
         """Its webhook came, and a worker did its turn."""
-        self.gate.accept(Turn(sid, ROOM, ANA, "x"))
+        self.access_control.accept(Turn(sid, ROOM, ANA, "x"))
         if not work:
             return
         held, queued = self.mailbox.lease(ROOM.id, "w1")

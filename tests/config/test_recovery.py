@@ -40,7 +40,7 @@ class Bench:
     def configure(self, more: str = "") -> None:
         """Write the configuration anew."""
         self.config = written(self.folder, self.platforms, whatsapp=more)
-        self.gate, self.notes = open_ingress(load_settings(self.config), self.folder)
+        self.access_control, self.notes = open_ingress(load_settings(self.config), self.folder)
 
     def run(self, *args: object) -> tuple[int, str]:
         """Exit code and all output of `recover`. No secret and no traceback is ever in it."""
@@ -53,7 +53,7 @@ class Bench:
 
     def waiting(self, chat: str = ANA) -> list[Turn]:
         """The turns that wait in a conversation, in order."""
-        mailbox: Any = self.gate._inbox
+        mailbox: Any = self.access_control._inbox
         assert isinstance(mailbox, RedisMailbox)
         leased = mailbox.lease(Conversation("wa", chat).id, "w1")
         if leased is None or not isinstance(leased[1], QueuedTurn):
@@ -81,7 +81,7 @@ def test_what_no_webhook_told_is_taken_once(bench: Bench):
 def test_what_a_webhook_told_is_not_run_again(bench: Bench):
     """Neither while it waits nor after it was worked on: its id is that of the webhook."""
     sid = bench.arrive(ANA, "hello", ago=600)
-    bench.gate.accept(Turn(sid, Conversation("wa", ANA), HIDDEN, "hello"))
+    bench.access_control.accept(Turn(sid, Conversation("wa", ANA), HIDDEN, "hello"))
     assert bench.run()[1] == "1 messages: 1 taken before\n"
     assert len(bench.waiting()) == 1
 
@@ -156,7 +156,7 @@ def test_who_was_over_the_quota_is_not_answered_later(bench: Bench):
     sids = [bench.arrive(ANA, str(n), ago=600 - n) for n in range(4)]
     bench.arrive(ANA, "later", ago=500)
     for sid in sids[:2]:
-        bench.gate.accept(Turn(sid, Conversation("wa", ANA), ANA, "x"))
+        bench.access_control.accept(Turn(sid, Conversation("wa", ANA), ANA, "x"))
     words = bench.run()[1]
     assert words.count("left: over 2 turns a minute when it was sent") == 2
     assert "5 messages: 2 taken before, 1 taken now, 2 left" in words
@@ -166,7 +166,7 @@ def test_minute_before_counts_for_the_quota(bench: Bench):
     """What is just too old to be taken was not too old to be counted."""
     bench.configure(", access: {per_minute: 1}")
     sid = bench.arrive(ANA, "0", ago=630)
-    bench.gate.accept(Turn(sid, Conversation("wa", ANA), ANA, "x"))
+    bench.access_control.accept(Turn(sid, Conversation("wa", ANA), ANA, "x"))
     bench.arrive(ANA, "1", ago=590)
     assert "1 messages: 1 left" in bench.run("wa", "--since", "10m")[1]
 
@@ -223,7 +223,7 @@ def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypa
 def test_full_mailbox_is_told_and_tried_again(bench: Bench):
     """It ends with 1, and the message is not remembered."""
     bench.config.write_text(bench.config.read_text() + "limits: {waiting: 1}\n")
-    bench.gate.accept(Turn("e0", Conversation("wa", ANA), ANA, "first"))
+    bench.access_control.accept(Turn("e0", Conversation("wa", ANA), ANA, "first"))
     bench.arrive(ANA, "hello", ago=600)
     code, words = bench.run()
     assert (code, "refused: full" in words, "1 messages: 1 refused" in words) == (1, True, True)

@@ -393,7 +393,7 @@ def test_pace_of_a_channel_is_the_platforms_or_the_accounts(tmp_path: Path, give
     file = tmp_path / "sayso.yaml"
     file.write_text(f"channels:\n  a: {{{telegram}}}\n")
     services = bootstrap(load_settings(file, {"SECRET": SECRET}), data=tmp_path, redis_url="redis://127.0.0.1:1")
-    found = services.drain.sender._paces["a"](Conversation("a", "1"))
+    found = services.processor.sender._paces["a"](Conversation("a", "1"))
     assert (found.per_second, found.chat_gap) == pace
 
 

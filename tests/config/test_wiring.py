@@ -21,7 +21,7 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
-    assert isinstance(services.drain.agents["web"]._journals, RedisJournals)
+    assert isinstance(services.processor.agents["web"]._journals, RedisJournals)
 
 
 @pytest.mark.parametrize(("patient", "seconds"), [(False, HURRY_SECONDS), (True, 5)])
@@ -44,9 +44,9 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     )
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
     to = Conversation("ops", "C1", "T")
-    assert services.drain.agents["web"]._prompts._escalation == Escalation(300, to, "de")
-    assert services.drain.agents["ops"]._prompts._escalation is None
-    services.drain.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
+    assert services.processor.agents["web"]._prompts._escalation == Escalation(300, to, "de")
+    assert services.processor.agents["ops"]._prompts._escalation is None
+    services.processor.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 
@@ -55,7 +55,7 @@ def test_people_of_slack_are_answered_in_their_direct_message(tmp_path: Path, re
     file = tmp_path / "sayso.yaml"
     slack = "{platform: slack, bot_token: '${T}', signing_secret: '${T}'}"
     file.write_text(f"channels:\n  sl: {slack}\n  web: {{platform: console}}\n")
-    agents = bootstrap(load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url).drain.agents
+    agents = bootstrap(load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url).processor.agents
     assert [isinstance(agents[name], AliasForwarder) for name in ("sl", "web")] == [True, False]
 
 

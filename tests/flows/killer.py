@@ -122,7 +122,7 @@ class Killer:
             self._names[name] = int(self._redis.hget(name, "pid") or 0)
         jobs = {pid: self._job_of(name) for name, pid in self._names.items() if self._is_ours(pid)}
         found = {pid: self._redis.hget(f"rq:job:{job}", "description") for pid, job in jobs.items() if job}
-        return {pid: text.removeprefix("drain ") for pid, text in found.items() if text}
+        return {pid: text.removeprefix("process ") for pid, text in found.items() if text}
 
     def _job_of(self, worker: str) -> str:
         """What RQ says a worker runs: a set of executions, or in RQ 2 a field of the worker."""

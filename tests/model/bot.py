@@ -147,7 +147,7 @@ class Bot:
         self.agent = ChannelAgent(Proposer(), self.store)
         postman = ReplySender(self.outbox, {"chat": Messenger(self)}, texts_for, chance=lambda: 0.5)
         postman._start_in_turn = contextlib.nullcontext()  # here is no loop on which sends could start together
-        self.drain = ModelDrain(
+        self.processor = ModelProcessor(
             self.mailbox, postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
         )
         self.pass_time(0)
@@ -199,7 +199,7 @@ class Bot:
         return None if self.world.silent else self.judge.asked(action)
 
 
-class ModelDrain(ConversationProcessor):
+class ModelProcessor(ConversationProcessor):
     """The worker's own pass through a conversation, without an event loop's clock and tasks."""
 
     async def pass_through(self, worker: Worker) -> None:
@@ -256,7 +256,7 @@ class Worker:
         self._bot = bot
         self._context = Context()
         self._context.run(crossing.set, self._cross)
-        self._coroutine = bot.drain.pass_through(self)
+        self._coroutine = bot.processor.pass_through(self)
 
     def step(self) -> bool:
         """Go to the next pause; False when the pass has ended."""
@@ -278,7 +278,7 @@ class Worker:
         """Keep the lease, as a task beside the work does."""
         if self.held is None:
             return
-        asked = self._bot.drain.clock()
+        asked = self._bot.processor.clock()
         try:
             self._call(functools.partial(self._bot.mailbox.renew, self.held.lease))
         except LeaseLost:

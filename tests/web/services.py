@@ -110,13 +110,13 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "settings": SimpleNamespace(limits=InboxLimits(), key_prefix=PREFIX),
         "channels": {},
         "spool": None,
-        "tide": None,
+        "data_loss_guard": None,
         "alerts": MemoryAlerts(),
         "deliveries": FakeDeliveries(),
         **parts,
     }
     mailbox = mailbox or FakeMailbox()
-    parts = {"gate": AccessControl(mailbox, voice), **parts}
+    parts = {"access_control": AccessControl(mailbox, voice), **parts}
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
     parts["settings"].channels = {

@@ -42,7 +42,7 @@ class Door:
         self.channel, self.spool = FakeChannel(), Spool(SpoolFile(spool), gate) if spool else None
         if self.spool:
             self.spool.watch = lambda: None  # type: ignore[method-assign]
-        self.client = browser(self.channel, self.lanes, gate=gate, spool=self.spool)
+        self.client = browser(self.channel, self.lanes, access_control=gate, spool=self.spool)
 
     def post(self, text: str = "hello", **fields) -> int:
         """The status that a platform hears for a turn."""
@@ -112,7 +112,7 @@ def test_spool_keeps_them_until_redis_can_say(tmp_path: Path):
     door.people.decision = away
     assert [door.post(), door.post(user_id="ana")] == [200, 200]
     door.people.decision = standing
-    assert (door.spool.drain(), door.spool.count()) == (2, 0)
+    assert (door.spool.forward(), door.spool.count()) == (2, 0)
     assert [each.user_id for each in _turns(door)] == ["ana"]
 
 
@@ -158,7 +158,7 @@ class Page:
         self.people = MemoryPeople()
         gate = AccessControl(MemoryRig().mailbox, voice, AccessConfig({"web": rules(**access)}, self.people))
         settings = SimpleNamespace(limits=InboxLimits(per_minute=3), key_prefix=PREFIX)
-        self.client = browser(channels={"web": self.channel}, gate=gate, media=self.store, settings=settings)
+        self.client = browser(channels={"web": self.channel}, access_control=gate, media=self.store, settings=settings)
         self.client.get("/console")
 
     def upload(self) -> int:

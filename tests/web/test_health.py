@@ -142,7 +142,7 @@ def test_whatever_else_is_wrong_is_told(redis_client: Redis, what: str):
 def test_halted_redis_is_not_ready(redis_client: Redis):
     """Whatever else is well; the cure is named, and nothing that only insiders know."""
     tide = DataLossGuard(redis_client)
-    client = health_of(redis_client, tide=tide)
+    client = health_of(redis_client, data_loss_guard=tide)
     assert client.get("/readyz").status_code == 200
     redis_client.set(keys_of()[2], "{}")
     ready = client.get("/readyz")

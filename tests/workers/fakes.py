@@ -146,7 +146,7 @@ class Bot:
         config = AgentConfig(max_retries=0)
         self.agent = ChannelAgent(Agent([delete], self.provider, config), rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.drain = ConversationProcessor(
+        self.processor = ConversationProcessor(
             rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
         )
 
@@ -160,7 +160,7 @@ class Bot:
 
     def work(self) -> str:
         """Drain the room; the last words that arrived."""
-        asyncio.run(self.drain.run(CHAT.id))
+        asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1] if self.channel.texts else ""
 
     def say(self, text: str = "", **fields) -> str:

@@ -1,4 +1,4 @@
-"""Story: a turn with two rounds of tools on a real drain, whose worker can be killed at every step it takes."""
+"""Story: a turn with two rounds of tools on a real processor, whose worker can be killed at every step it takes."""
 
 from __future__ import annotations
 

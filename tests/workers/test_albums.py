@@ -76,7 +76,7 @@ def test_lane_that_is_lost_while_parts_are_awaited_changes_nothing():
         room.rig.end_lease()
         room.rig.mailbox.lease(CHAT.id, "thief")
 
-    object.__setattr__(room.drain, "sleep", steal)
+    object.__setattr__(room.processor, "sleep", steal)
     room.rig.accept(part("a"))
     assert room.work() == []
 
@@ -86,7 +86,7 @@ def test_parts_that_come_in_while_they_are_awaited_are_one_turn():
     room = room_where([[part("b", text="look", notes=("sticker",)), part("c", quoted="that")]])
     room.rig.accept(part("a"))
     assert room.work() == ["a b c look"]
-    (seen,) = room.drain.agents["chat"].seen
+    (seen,) = room.processor.agents["chat"].seen
     assert (seen.notes, seen.quoted) == (("sticker",), "that")
 
 
@@ -106,7 +106,7 @@ def test_album_behind_which_another_turn_waits_is_not_waited_for(next_turn):
     for each in (part("a"), part("b"), next_turn):
         room.rig.accept(each)
     assert room.work()[0] == "a b"
-    assert len(room.drain.agents["chat"].seen) == 2
+    assert len(room.processor.agents["chat"].seen) == 2
 
 
 def test_album_that_was_received_a_while_ago_is_not_waited_for():
@@ -116,7 +116,7 @@ def test_album_that_was_received_a_while_ago_is_not_waited_for():
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    object.__setattr__(room.drain, "sleep", sleep)
+    object.__setattr__(room.processor, "sleep", sleep)
     room.rig.accept(part("a"))
     room.rig.pass_time(ALBUM_SECONDS)
     assert (room.work(), slept) == (["a"], [])
@@ -132,15 +132,15 @@ def test_other_conversations_go_on_meanwhile():
         await go.wait()
         room.rig.pass_time(seconds)
 
-    object.__setattr__(room.drain, "sleep", sleep)
+    object.__setattr__(room.processor, "sleep", sleep)
     other = replace(turn("hi"), conversation=replace(CHAT, chat="hall"))
 
     async def both() -> list[str]:
         room.rig.accept(part("a"))
         room.rig.mailbox.accept(other)
-        waiting = asyncio.create_task(room.drain.run(CHAT.id))
+        waiting = asyncio.create_task(room.processor.run(CHAT.id))
         await entered.wait()
-        await room.drain.run(other.conversation.id)
+        await room.processor.run(other.conversation.id)
         first = list(room.channel.texts)
         go.set()
         await waiting

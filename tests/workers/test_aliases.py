@@ -35,14 +35,14 @@ class Names:
 
 def relaying(bot: Bot) -> Bot:
     """The bot with its agent behind a relay."""
-    bot.drain.agents["chat"] = AliasForwarder(bot.agent, Names(), bot.rig.mailbox)
+    bot.processor.agents["chat"] = AliasForwarder(bot.agent, Names(), bot.rig.mailbox)
     return bot
 
 
 def work(bot: Bot, *conversations: Conversation) -> list[tuple[str, str]]:
     """Drain them in turn: where something arrived, and what."""
     for conversation in conversations:
-        asyncio.run(bot.drain.run(conversation.id))
+        asyncio.run(bot.processor.run(conversation.id))
     return [(delivery.conversation.chat, delivery.reply.text) for delivery in bot.channel.sent]
 
 
@@ -83,14 +83,14 @@ def test_worker_that_dies_after_handing_on_hands_on_nothing_twice(make_bot):
 def test_burst_that_was_handed_on_is_not_handed_on_again_in_pieces():
     """Its worker died right after: the next one works on each by itself, and finds each there already."""
     bot = relaying(Bot(MemoryRig(), lines=["hello"]))
-    drain = replace(bot.drain, joins=True)
+    processor = replace(bot.processor, joins=True)
     for text in ("one", "two"):
         bot.rig.accept(replace(turn(text), conversation=SECOND))
     _, first = bot.rig.mailbox.lease(SECOND.id, "dying")
-    asyncio.run(bot.drain.agents["chat"].answer(drain._joined(first), None))
+    asyncio.run(bot.processor.agents["chat"].answer(processor._joined(first), None))
     bot.rig.pass_time(100)
     for conversation in (SECOND, CHAT):
-        asyncio.run(drain.run(conversation.id))
+        asyncio.run(processor.run(conversation.id))
     assert [message.content for message in bot.provider.requests[-1].messages] == ["one\ntwo"]
 
 
@@ -117,7 +117,7 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
             {"sl": AliasForwarder(bot.agent, channel, rig.mailbox)},
             ReplySender(rig.outbox, {"sl": channel}, texts_for),
         )
-        drain = ConversationProcessor(rig.mailbox, sender, {"sl": channel}, agents, voice)
+        processor = ConversationProcessor(rig.mailbox, sender, {"sl": channel}, agents, voice)
         for body in (
             signing.slack_interaction(kind, trigger_id="1.2", **began),
             signing.slack_text("1795204800.000100", "yes"),
@@ -125,7 +125,7 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
             (came,) = channel.receive(slack_hook(body)).turns
             rig.accept(came)
             for chat in (came.conversation, Conversation("sl", "D0ADA")):
-                asyncio.run(drain.run(chat.id))
+                asyncio.run(processor.run(chat.id))
     assert ({entry["chat"] for entry in platforms.sent}, bot.deleted) == ({"D0ADA"}, ["A"])
 
 

@@ -47,7 +47,7 @@ class Town:
     def jobs(self, name: str) -> int:
         """How many jobs in the queue are of this conversation."""
         whose = [self.client.hget(f"rq:job:{job}", "description") for job in self.client.lrange(QUEUE_KEY, 0, -1)]
-        return whose.count(f"drain {Conversation('chat', name).id}")
+        return whose.count(f"process {Conversation('chat', name).id}")
 
     def lose(self) -> str:
         """A worker takes the first job and is killed before it has said so. Returns its id."""

@@ -97,7 +97,7 @@ def test_job_that_takes_its_time_is_registered_and_dismissed(desk):
     """As one of RQ's own."""
     job = desk.begun(1)
     desk.write()
-    assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == (["drain-1"], 0)
+    assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == (["process-1"], 0)
     desk.books.ended(job)
     desk.write()
     assert (left_behind(desk.client), desk.running()) == (set(), [])
@@ -107,7 +107,7 @@ def test_job_is_registered_as_rq_registers_its_own(desk):
     """The same keys, fields, scores and times to live, whatever version of RQ this is."""
     desk.begun(1)
     desk.write()
-    ours = written_of(desk, "drain-1")
+    ours = written_of(desk, "process-1")
     desk.client.flushall()
     job = desk.taken(1)
     with desk.worker.connection.pipeline() as pipe:
@@ -115,7 +115,7 @@ def test_job_is_registered_as_rq_registers_its_own(desk):
         job.prepare_for_execution(desk.worker.name, pipeline=pipe)
         pipe.persist(job.key)
         pipe.execute()
-    assert ours == written_of(desk, "drain-1")
+    assert ours == written_of(desk, "process-1")
 
 
 def written_of(desk: Desk, job_id: str) -> list[object]:
@@ -146,7 +146,7 @@ def test_lost_answer_registers_no_job_twice(desk, monkeypatch, done):
     desk.write()
     desk.write()
     started = StartedJobRegistry(QUEUE, connection=desk.client)
-    assert (desk.running(), desk.client.zcard(started.key)) == (["drain-1"], 1)
+    assert (desk.running(), desk.client.zcard(started.key)) == (["process-1"], 1)
     assert len(list(desk.client.scan_iter("rq:execution:*"))) == 1
     desk.books.ended(job)
     desk.write()
@@ -233,14 +233,14 @@ def test_suspended_worker_stays_so_in_rqs_eyes(desk):
 
 def test_refused_entry_holds_up_no_other(desk):
     """Somebody filled one of RQ's keys with something else: reported, and the rest is written."""
-    desk.client.set("rq:executions:drain-1", "no sorted set")
+    desk.client.set("rq:executions:process-1", "no sorted set")
     jobs = [desk.begun(number) for number in (1, 2)]
     desk.write()
-    assert "drain-2" in StartedJobRegistry(QUEUE, connection=desk.client).get_job_ids()
+    assert "process-2" in StartedJobRegistry(QUEUE, connection=desk.client).get_job_ids()
     for job in jobs:
         desk.books.ended(job)
     desk.write()
-    assert (desk.books._entries, left_behind(desk.client)) == ({}, {"rq:executions:drain-1"})
+    assert (desk.books._entries, left_behind(desk.client)) == ({}, {"rq:executions:process-1"})
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ def test_failure_is_filed_as_rq_files_it(desk, error, status, registered):
         desk.write()
     desk.books.ended(job, error)
     desk.write()
-    assert Job.fetch("drain-1", connection=desk.client, serializer=JSONSerializer).get_status() == status
-    assert FailedJobRegistry(QUEUE, connection=desk.client).get_job_ids() == ["drain-1"]
+    assert Job.fetch("process-1", connection=desk.client, serializer=JSONSerializer).get_status() == status
+    assert FailedJobRegistry(QUEUE, connection=desk.client).get_job_ids() == ["process-1"]
     assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == ([], 0)
     assert list(desk.client.scan_iter("rq:execution*")) == []
 
@@ -265,7 +265,7 @@ def test_failure_is_filed_without_secrets(desk):
     remember(["sk-live-0123456789"])
     desk.books.ended(desk.begun(1), ValueError("refused: sk-live-0123456789"))
     desk.write()
-    job = Job.fetch("drain-1", connection=desk.client, serializer=JSONSerializer)
+    job = Job.fetch("process-1", connection=desk.client, serializer=JSONSerializer)
     words = job.latest_result().exc_string
     assert ("refused: [redacted]" in words, "sk-live" in words) == (True, False)
 
@@ -289,7 +289,7 @@ def test_unexpected_error_does_not_end_the_books(desk, monkeypatch, caplog):
     desk.books._closing.wait = lambda _: None
     assert [record.message for record in caplog.records] == ["job_registry.failed"]
     desk.write()
-    assert desk.running() == ["drain-1"]
+    assert desk.running() == ["process-1"]
     desk.books.ended(job)
     desk.write()
     assert left_behind(desk.client) == set()

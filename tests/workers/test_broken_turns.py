@@ -30,7 +30,7 @@ def with_tool(bot, new_tool, *calls) -> None:
     """The bot has this tool as well, and its model calls it."""
     bot.provider = ScriptedProvider([ToolCall(new_tool.name, args, new_tool.name) for args in calls])
     agent = ChannelAgent(Agent([new_tool], bot.provider, AgentConfig(max_retries=0)), bot.rig.store)
-    bot.drain.agents["chat"] = bot.agent = agent
+    bot.processor.agents["chat"] = bot.agent = agent
 
 
 def test_unrelated_message_whose_turn_breaks_disarms_all_the_same(make_bot):
@@ -80,17 +80,17 @@ def test_turn_that_took_too_long_over_a_confirmed_action_says_what_it_was_doing(
 
     with_tool(bot, send, {"name": "A"})
     bot.say("send it")
-    bot.drain = replace(bot.drain, turn_timeout=0.2)
+    bot.processor = replace(bot.processor, turn_timeout=0.2)
 
     async def wait_for_the_truth() -> None:
         bot.hear("yes")
-        await bot.drain.run(bot.turn().conversation.id)
+        await bot.processor.run(bot.turn().conversation.id)
         assert "cannot tell" in bot.channel.texts[-1]
         assert ENGLISH.too_long() not in bot.channel.texts
         go.set()
         while "Correction" not in bot.channel.texts[-1]:
             await asyncio.sleep(0.01)
-            await bot.drain.run(bot.turn().conversation.id)
+            await bot.processor.run(bot.turn().conversation.id)
 
     asyncio.run(asyncio.wait_for(wait_for_the_truth(), 60))
     assert bot.channel.texts[-1].endswith("sent A")

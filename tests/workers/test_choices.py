@@ -48,7 +48,7 @@ class Shop:
         agent = Agent([ask_size, delete], self.provider, AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.drain = ConversationProcessor(
+        self.processor = ConversationProcessor(
             rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
         )
 
@@ -59,7 +59,7 @@ class Shop:
 
     def work(self) -> str:
         """Drain the room; the last words that arrived."""
-        asyncio.run(self.drain.run(CHAT.id))
+        asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1]
 
     @property
@@ -213,7 +213,7 @@ def test_choice_is_stopped_like_any_words(shop):
 
     async def deaf(*_, **__):
         shop.rig.accept(turn("/stop"))
-        shop.drain.renew_now(CHAT.id)
+        shop.processor.renew_now(CHAT.id)
         await asyncio.sleep(3)
         raise AssertionError("nobody stopped it")
 

@@ -57,12 +57,12 @@ class Room:
         self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals, **options)
         channels = {"chat": self.channel}
         sender = ReplySender(self.rig.outbox, channels, texts_for)
-        self.drain = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
+        self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, **fields) -> str:
         """A turn and its answer."""
         self.rig.accept(replace(turn(text), **fields))
-        asyncio.run(self.drain.run(CHAT.id))
+        asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1]
 
 

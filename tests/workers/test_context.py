@@ -50,7 +50,7 @@ class ToolBot(Bot):
         agent = Agent(tools, ScriptedProvider(script), AgentConfig(max_retries=0), selector=roles)
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.drain = ConversationProcessor(
+        self.processor = ConversationProcessor(
             rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
         )
 
@@ -379,7 +379,7 @@ def test_event_loop_never_waits_for_an_injector(make):
 
     def restart(*answers: object) -> None:
         agent = Agent([fresh()], ScriptedProvider(answers), AgentConfig(max_retries=0))
-        bot.drain.agents["chat"] = ChannelAgent(agent, bot.rig.store)
+        bot.processor.agents["chat"] = ChannelAgent(agent, bot.rig.store)
 
     bot = make([], [])
     restart([ToolCall("work")], "The vault is shut.", [ToolCall("work")])
@@ -419,7 +419,7 @@ def test_system_prompt_may_depend_on_who_speaks(make):
         return "Be kind."
 
     agent = Agent([], ScriptedProvider(["Hello."]), AgentConfig(system_prompt=prompt))
-    bot.drain.agents["chat"] = ChannelAgent(agent, bot.rig.store)
+    bot.processor.agents["chat"] = ChannelAgent(agent, bot.rig.store)
     assert bot.say("hi") == "Hello."
     assert all(context.person is not None and context.person.name == "Ana" for context in seen)
     assert agent.provider.requests[0].system_prompt == "Be kind."

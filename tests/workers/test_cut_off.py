@@ -13,9 +13,9 @@ from rq.serializers import JSONSerializer
 
 from sayso.agent import tool
 from sayso.pending.concurrency import LoopThread, crossing, in_thread, perform, watch_strays
-from sayso.workers import processor as drains
+from sayso.workers import processor
 from sayso.workers.processor import ConversationProcessor
-from sayso.workers.rq.jobs import DRAIN, QUEUE
+from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
 from tests.flows.system import until
 from tests.workers.story import Story, call, playing
@@ -78,13 +78,13 @@ def story(rig, name: str) -> Story:
 
 async def cut_off(told: Story) -> ConversationProcessor:
     """A pass is cancelled while its tool is at it."""
-    drain = told.worker()
-    passing = asyncio.create_task(drain.run(CHAT.id))
+    processor = told.worker()
+    passing = asyncio.create_task(processor.run(CHAT.id))
     await asyncio.to_thread(doors.begun.wait)
     passing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await passing
-    return drain
+    return processor
 
 
 def test_lane_stays_held_while_a_tool_still_runs_in_its_thread(rig):
@@ -131,7 +131,7 @@ def test_reply_that_was_being_sent_is_marked(rig):
 @pytest.mark.parametrize("silent", [False, True])
 def test_redis_that_is_away_holds_no_cut_off_pass(monkeypatch, silent):
     """The lease ends by itself."""
-    monkeypatch.setattr(drains, "LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr(processor, "LET_GO_SECONDS", 0.01)
     rig = MemoryRig()
 
     def away(*_, **__):
@@ -157,7 +157,9 @@ def test_worker_that_is_cut_off_leaves_no_lane_behind(redis_client, redis_url):
     """At the end of its grace it lets its conversation go before it leaves, and the wake-up for it is there."""
     told, loop = story(RedisRig(redis_client), "wait"), LoopThread()
     bare = Redis.from_url(redis_url)
-    Queue(QUEUE, connection=bare, serializer=JSONSerializer).enqueue(DRAIN, CHAT.id, job_id="drain-1", result_ttl=0)
+    Queue(QUEUE, connection=bare, serializer=JSONSerializer).enqueue(
+        PROCESS_CONVERSATION, CHAT.id, job_id="process-1", result_ttl=0
+    )
 
     async def work(conversation: str) -> None:
         playing.set(told)

@@ -215,5 +215,5 @@ def test_a_yes_in_another_thread_decides_nothing_and_hears_which_question_is_ope
 def elsewhere(bot, conversation, text: str, user: str = "ana") -> str:
     """A turn in another conversation, and its answer."""
     bot.rig.accept(replace(turn(text, user=user), conversation=conversation))
-    asyncio.run(bot.drain.run(conversation.id))
+    asyncio.run(bot.processor.run(conversation.id))
     return bot.channel.new_texts[-1]

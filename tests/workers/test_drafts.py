@@ -19,7 +19,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
-from sayso.workers import processor as drain
+from sayso.workers import processor
 from sayso.workers.alerts import MemorySharedCache, RedisSharedCache
 from sayso.workers.progress import DraftMessage, DraftRateLimiter
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
@@ -243,9 +243,9 @@ def test_drafts_of_one_worker_share_an_rate_limiter():
     """Whatever conversation they are in."""
     room = streaming_room()
     room.work("hi")
-    rate_limiter = room.drain._draft_limiters["chat"]
+    rate_limiter = room.processor._draft_limiters["chat"]
     room.work("hi")
-    assert room.drain._draft_limiters == {"chat": rate_limiter}
+    assert room.processor._draft_limiters == {"chat": rate_limiter}
 
 
 @pytest.mark.parametrize("error", [Refused("no"), DeliveryUncertain("?"), RuntimeError("bug")])
@@ -411,15 +411,15 @@ def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
     room.hear("work")
 
     async def scene() -> None:
-        working = asyncio.create_task(room.drain.run(CHAT.id))
+        working = asyncio.create_task(room.processor.run(CHAT.id))
         async with asyncio.timeout(5):
             await room.channel.seen.wait()
         room.hear("/stop")
-        room.drain.renew_now(CHAT.id)
+        room.processor.renew_now(CHAT.id)
         await working
 
     asyncio.run(scene())
-    assert edits(room) == [(drain.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
+    assert edits(room) == [(processor.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
 def test_draft_of_a_dead_worker_does_not_stay_half_said_behind_a_stop():
@@ -427,10 +427,10 @@ def test_draft_of_a_dead_worker_does_not_stay_half_said_behind_a_stop():
     room = streaming_room()
     room.hear("hi")
     room.rig.mailbox.lease(CHAT.id, "dead")
-    room.drain.notes.put(f"draft:{CHAT.id}#1", "d1", seconds=60)
+    room.processor.notes.put(f"draft:{CHAT.id}#1", "d1", seconds=60)
     room.rig.end_lease()
     room.work("/stop")
-    assert edits(room) == [(drain.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
+    assert edits(room) == [(processor.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
 def test_draft_that_goes_by_itself_is_not_edited():
@@ -448,15 +448,15 @@ def test_nothing_is_streamed_where_it_is_not_configured():
     other = streaming_room()
     other.channel.rate_limit = lambda _: RateLimit()
     other.work("hi")
-    assert (room.drain.agents["chat"].heard, other.drain.agents["chat"].heard) == ([False], [False])
+    assert (room.processor.agents["chat"].heard, other.processor.agents["chat"].heard) == ([False], [False])
 
 
 def test_what_edits_a_message_already_keeps_its_own():
     """The draft is taken up by the first words that are free."""
     outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
-    change = drain._replace_draft("d1", TurnChange(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
+    change = processor._replace_draft("d1", TurnChange(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
     assert [reply.edits for reply, _ in change.replies] == ["p1", "", "d1"]
-    assert drain._replace_draft("", change) == change
+    assert processor._replace_draft("", change) == change
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_what_edits_a_message_already_keeps_its_own():
 )
 def test_draft_of_an_answer_without_words_does_not_stay(said):
     """As after a stop, or where there is only a file: half an answer, or "still working", must not stand there."""
-    change = drain._replace_draft("d1", TurnChange(replies=tuple((reply, "") for reply in said)))
+    change = processor._replace_draft("d1", TurnChange(replies=tuple((reply, "") for reply in said)))
     assert change.replies == ((Reply("…", edits="d1", optional=True), ""), *((reply, "") for reply in said))
 
 

@@ -41,7 +41,7 @@ class Room:
         agent = Agent([delete], OfflineProvider(), AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, escalation=Escalation(30, to, language), **options)
         self.sender = ReplySender(rig.outbox, self.channels, texts_for)
-        self.drain = ConversationProcessor(rig.mailbox, self.sender, self.channels, {"chat": self.agent}, voice)
+        self.processor = ConversationProcessor(rig.mailbox, self.sender, self.channels, {"chat": self.agent}, voice)
 
     def say(self, text: str) -> list[str]:
         """A turn; what the person hears."""
@@ -52,7 +52,7 @@ class Room:
         """Drain a conversation; what arrives in it."""
         channel = self.channels.get(place.channel, self.channel)
         before = len(channel.new_texts)
-        asyncio.run(self.drain.run(place.id))
+        asyncio.run(self.processor.run(place.id))
         return channel.new_texts[before:]
 
     def later(self, seconds: float) -> list[str]:

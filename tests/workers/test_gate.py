@@ -35,14 +35,15 @@ class Site:
     def open(self, **access) -> Site:
         """From now on these rules hold."""
         self.rules: AccessRules = rules(**access)
-        self.gate = AccessControl(self.rig.mailbox, voice, AccessConfig({"chat": self.rules}, self.people, self.quota))
+        config = AccessConfig({"chat": self.rules}, self.people, self.quota)
+        self.access_control = AccessControl(self.rig.mailbox, voice, config)
         return self
 
     def hear(self, text: str = "hello", **fields) -> str:
         """What becomes of a turn at the gate."""
         given = turn(text, **fields)
         parts = split_button(given.tap.data) if given.tap else None
-        return self.gate.accept(given, tapped=parts[0] if parts else "").outcome
+        return self.access_control.accept(given, tapped=parts[0] if parts else "").outcome
 
     def say(self, text: str = "hello", **fields) -> str:
         """A turn, and the last words that arrived."""
@@ -182,7 +183,7 @@ def test_person_who_is_too_fast_is_told_once_and_their_platform_does_not_repeat(
     site.open(per_minute=2)
     assert [site.hear(text) for text in "abc"] == ["new", "new", "rate_limited"]
     elsewhere = replace(turn("d"), conversation=Conversation("chat", "elsewhere"))
-    accepted = site.gate.accept(elsewhere)
+    accepted = site.access_control.accept(elsewhere)
     assert (accepted.outcome, accepted.refused) == ("rate_limited", False)
     assert site.hear("e") == "rate_limited"
     assert site.hear(user="bob") == "new"
@@ -242,13 +243,13 @@ def test_redis_that_is_away_lets_nobody_in(site: Site):
 def test_spool_keeps_what_is_judged_when_it_is_handed_over(site: Site, tmp_path):
     """Redis was away: whoever is a stranger by then is turned away, and the limit is not held against anybody."""
     site.open(allow=["ana"], per_minute=1)
-    standing, spool = site.people.decision, Spool(SpoolFile(tmp_path), site.gate)
+    standing, spool = site.people.decision, Spool(SpoolFile(tmp_path), site.access_control)
     spool.watch = lambda: None  # type: ignore[method-assign]
     site.people.decision = lambda *_: away()
     kept: list[Turn] = [turn("a"), turn("b"), replace(turn("c", user="eve"), conversation=Conversation("chat", "eve"))]
     assert [spool.accept(each).outcome for each in kept] == ["spooled"] * 3
     site.people.decision = standing
-    assert (spool.drain(), spool.count()) == (3, 0)
+    assert (spool.forward(), spool.count()) == (3, 0)
     assert len(site.rig.mailbox.lease(CHAT.id, "w")[1].following) == 1
     assert site.people.was_notified("chat", "eve")
 
@@ -261,5 +262,6 @@ def away():
 def test_judging_keeps_and_says_nothing(site: Site):
     """Whoever reads a list afterwards asks first: a stranger does not hear of it, and gets no code."""
     site.open(pairing=True)
-    assert isinstance(site.gate.judge(turn()), UnknownSender)
-    assert (site.heard, site.people.waiting("chat"), site.gate.turn_status(turn(event="e1"))) == ([], [], "unknown")
+    assert isinstance(site.access_control.judge(turn()), UnknownSender)
+    assert (site.heard, site.people.waiting("chat")) == ([], [])
+    assert site.access_control.turn_status(turn(event="e1")) == "unknown"

@@ -395,9 +395,9 @@ async def hang(what: str) -> str:
     story = playing.get()
     if what == "stop":
         story.hear("/stop")
-        story.drain.renew_now(CHAT.id)
+        story.processor.renew_now(CHAT.id)
     else:  # its time is over
-        story.drain._held_leases[CHAT.id]._working[1].reschedule(0)
+        story.processor._held_leases[CHAT.id]._working[1].reschedule(0)
     return await asyncio.Event().wait()
 
 
@@ -405,10 +405,10 @@ def ended_early(story: Story, what: str) -> list[str]:
     """What arrives of a turn that is ended while a call of it has begun and another one is through."""
     story.tools.append(hang)
     story.model.lines = [(call("post", what="b"), call("hang", what=what)), "never said"]
-    story.drain = story.worker()
+    story.processor = story.worker()
     story.hear()
     playing.set(story)
-    asyncio.run(story.drain.run(CHAT.id))
+    asyncio.run(story.processor.run(CHAT.id))
     return story.channel.texts
 
 
@@ -466,15 +466,15 @@ def test_usage_of_all_attempts_is_counted(make_story):
     worker = story.worker
 
     def watched():
-        drain = worker()
-        arun = drain.agents["chat"].agent.arun
+        processor = worker()
+        arun = processor.agents["chat"].agent.arun
 
         async def watch(*args, **options):
             results.append(await arun(*args, **options))
             return results[-1]
 
-        drain.agents["chat"].agent.arun = watch
-        return drain
+        processor.agents["chat"].agent.arun = watch
+        return processor
 
     story.worker = watched
     story.killed_at("during post d")
@@ -495,9 +495,9 @@ def test_selector_is_not_asked_again_for_what_is_known(make_story):
     worker = story.worker
 
     def choosy():
-        drain = worker()
-        drain.agents["chat"].agent.selector = Selector()
-        return drain
+        processor = worker()
+        processor.agents["chat"].agent.selector = Selector()
+        return processor
 
     story.worker = choosy
     story.killed_at("during look a")

@@ -97,7 +97,7 @@ def test_lanes_without_records_refuse_proposals():
 
 
 def test_whole_conversation_runs_without_redis():
-    """What a user's own test looks like: accept, drain, look at what was said."""
+    """What a user's own test looks like: accept, processor, look at what was said."""
 
     @tool(requires_approval=True, preview="Delete {name}")
     def delete(name: str) -> str:
@@ -107,10 +107,10 @@ def test_whole_conversation_runs_without_redis():
     store, channel = InMemoryPendingStore(), FakeChannel()
     agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
     lanes = MemoryConversations(voice, store.records)
-    drain = ConversationProcessor(
+    processor = ConversationProcessor(
         lanes, ReplySender(lanes, {"chat": channel}, texts_for), {"chat": channel}, {"chat": agent}, voice
     )
     for words in ("delete A", "yes"):
         lanes.accept(turn(words))
-        asyncio.run(drain.run(CHAT.id))
+        asyncio.run(processor.run(CHAT.id))
     assert channel.texts[-1] == "deleted A"

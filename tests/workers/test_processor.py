@@ -12,9 +12,8 @@ from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreach
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media, Reply
 from sayso.pending.turns.change import TurnChange
-from sayso.workers import processor as drain
+from sayso.workers import processor, sender
 from sayso.workers import progress as beside
-from sayso.workers import sender
 from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, _split_now
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
@@ -29,7 +28,7 @@ class Room:
         channels = {"chat": self.channel}
         agents = {"chat": agent or FakeAgent(answer)}
         sender = ReplySender(self.rig.outbox, channels, texts_for, chance=lambda: 1.0)
-        self.drain = ConversationProcessor(self.rig.mailbox, sender, channels, agents, voice, **options)
+        self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, agents, voice, **options)
 
     def hear(self, *texts: str) -> None:
         """Accept turns."""
@@ -37,9 +36,9 @@ class Room:
             self.rig.accept(turn(text))
 
     def work(self, *texts: str) -> list[str]:
-        """Accept and drain; what arrived so far."""
+        """Accept and process; return what arrived so far."""
         self.hear(*texts)
-        asyncio.run(self.drain.run(CHAT.id))
+        asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts
 
 
@@ -52,7 +51,7 @@ def test_lane_lost_in_the_middle_commits_nothing():
         room.rig.mailbox.lease(CHAT.id, "thief")
         return text
 
-    room.drain.agents["chat"]._answer = steal
+    room.processor.agents["chat"]._answer = steal
     assert room.work("a") == []
     assert room.rig.mailbox.lease(CHAT.id, "thief")[1].turn.text == "a"
 
@@ -64,10 +63,10 @@ def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
 
     class Stopped(asyncio.Lock):
         async def acquire(self) -> bool:
-            now[0] += drain.LEASE_MS / 1000
+            now[0] += processor.LEASE_MS / 1000
             return await super().acquire()
 
-    monkeypatch.setattr(room.drain.sender, "_start_in_turn", Stopped())
+    monkeypatch.setattr(room.processor.sender, "_start_in_turn", Stopped())
     assert room.work("a") == []
     room.rig.end_lease()
     assert room.rig.mailbox.lease(CHAT.id, "other")[1].number == 1
@@ -105,7 +104,7 @@ class Slow(FakeAgent):
 
 def test_lane_that_cannot_be_renewed_stops_the_work(monkeypatch):
     """The turn is cancelled as soon as the lane is known to be lost."""
-    monkeypatch.setattr(drain, "LEASE_MS", 30)
+    monkeypatch.setattr(processor, "LEASE_MS", 30)
 
     def steal() -> None:
         room.rig.end_lease()
@@ -118,7 +117,7 @@ def test_lane_that_cannot_be_renewed_stops_the_work(monkeypatch):
 
 def test_lane_that_may_be_lost_stops_the_work(monkeypatch):
     """Redis is away for longer than the lease lasts: somebody else may be at it."""
-    monkeypatch.setattr(drain, "LEASE_MS", 30)
+    monkeypatch.setattr(processor, "LEASE_MS", 30)
 
     def fail(_lease):
         raise RedisConnectionError("away")
@@ -151,7 +150,7 @@ def test_lane_is_not_renewed_before_it_is_due(monkeypatch):
 
 def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
     """Renewed again and again."""
-    monkeypatch.setattr(drain, "LEASE_MS", 300)
+    monkeypatch.setattr(processor, "LEASE_MS", 300)
 
     third = asyncio.Event()
 
@@ -331,14 +330,14 @@ def test_turn_that_takes_too_long_is_ended_with_a_word():
 def test_turn_of_a_channel_without_agent_hears_so():
     """Nobody waits for an answer that cannot come."""
     room = Room()
-    room.drain.agents.clear()
+    room.processor.agents.clear()
     assert room.work("a") == [ENGLISH.channel_gone()]
 
 
 def test_reply_of_a_removed_channel_is_buried():
     """What cannot be sent any more does not block."""
     room = Room()
-    room.drain.channels.clear()
+    room.processor.channels.clear()
     assert (room.work("a"), room.rig.dead()) == ([], 1)
 
 
@@ -397,7 +396,7 @@ def test_slow_conversation_is_handed_over():
     now = [0.0]
 
     def slow(text):
-        now[0] += drain.MAX_SECONDS + 1
+        now[0] += processor.MAX_SECONDS + 1
         return text
 
     assert Room(slow, clock=lambda: now[0]).work("a", "b") in ([], ["a"])
@@ -417,20 +416,20 @@ def test_empty_conversation_is_no_work():
 def test_turn_of_a_channel_that_only_another_worker_knows_waits_for_it():
     """During a rolling change: nothing is said, nothing is lost, and the worker that knows the channel answers."""
     room = Room()
-    channels, agents = dict(room.drain.channels), dict(room.drain.agents)
-    room.drain.channels.clear()
-    room.drain.agents.clear()
+    channels, agents = dict(room.processor.channels), dict(room.processor.agents)
+    room.processor.channels.clear()
+    room.processor.agents.clear()
     assert room.work("a") == []
-    room.drain.channels.update(channels)
-    room.drain.agents.update(agents)
+    room.processor.channels.update(channels)
+    room.processor.agents.update(agents)
     assert len(room.work()) == 1
 
 
 def test_turn_of_a_channel_that_no_worker_knows_for_a_day_is_given_up():
     """Its reply can go nowhere: an operator finds it among the dead."""
     room = Room()
-    room.drain.channels.clear()
-    room.drain.agents.clear()
+    room.processor.channels.clear()
+    room.processor.agents.clear()
     assert (room.work("a"), room.rig.dead()) == ([], 0)
-    room.rig.pass_time(drain.UNKNOWN_CHANNEL_SECONDS + 1)
+    room.rig.pass_time(processor.UNKNOWN_CHANNEL_SECONDS + 1)
     assert (room.work(), room.rig.dead()) == ([], 1)

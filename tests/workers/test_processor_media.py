@@ -18,7 +18,7 @@ from sayso.channels.types import Media, Reply
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.webhooks import JPEG
-from sayso.workers import processor as drain
+from sayso.workers import processor
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
@@ -64,7 +64,7 @@ class Room:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots.example.com")
         channels: dict[str, Channel] = {"chat": channel}
         settings = {"media": self.store, **options}
-        self.drain = ConversationProcessor(
+        self.processor = ConversationProcessor(
             self.rig.mailbox,
             ReplySender(self.rig.outbox, channels, texts_for),
             channels,
@@ -76,7 +76,7 @@ class Room:
     def hear(self, *media: Media) -> tuple[Media, ...]:
         """A turn with these files, worked on; the files as the agent saw them."""
         self.rig.accept(replace(turn("look"), media=media))
-        asyncio.run(self.drain.run(CHAT.id))
+        asyncio.run(self.processor.run(CHAT.id))
         return self.agent.seen
 
 
@@ -122,7 +122,7 @@ def test_file_too_large_for_the_store_leaves_the_turn_answered(tmp_path: Path, m
 
 def test_hanging_fetch_is_given_up_before_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An adapter that never comes back costs the file, not the answer."""
-    monkeypatch.setattr(drain, "FETCH_SECONDS", 0.02)
+    monkeypatch.setattr(processor, "FETCH_SECONDS", 0.02)
 
     class Hanging(FakeChannel):
         async def fetch(self, media: Media, file: BinaryIO) -> None:
@@ -152,7 +152,7 @@ def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
     bot.channel = FileChannel(lambda _: JPEG)
     channels: dict[str, Channel] = {"chat": bot.channel}
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bots.example.com")
-    bot.drain = ConversationProcessor(
+    bot.processor = ConversationProcessor(
         bot.rig.mailbox, ReplySender(bot.rig.outbox, channels, texts_for), channels, {"chat": bot.agent}, voice, store
     )
     bot.say("delete the house")
@@ -229,7 +229,7 @@ def test_no_more_files_at_a_time_than_memory_allows(tmp_path: Path):
         async def fetch(self, media: Media, file: BinaryIO) -> None:
             self.now += 1
             self.most = max(self.most, self.now)
-            if self.now == drain.MAX_FETCHES:
+            if self.now == processor.MAX_FETCHES:
                 self.full.set()
             await self.full.wait()  # files are opened in threads, so they come one after the other
             for _ in range(5):
@@ -239,7 +239,7 @@ def test_no_more_files_at_a_time_than_memory_allows(tmp_path: Path):
 
     channel = Counting()
     seen = Room(tmp_path, channel).hear(*[PHOTO] * 11)
-    assert (all(media.stored for media in seen), channel.most) == (True, drain.MAX_FETCHES)
+    assert (all(media.stored for media in seen), channel.most) == (True, processor.MAX_FETCHES)
 
 
 def test_without_a_store_files_stay_where_they_are(tmp_path: Path):

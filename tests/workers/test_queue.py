@@ -36,26 +36,26 @@ def strike(*_args, **_kwargs) -> None:
 
 
 class FakeDrain:
-    """Remembers what it was asked to drain."""
+    """Remembers what it was asked to processor."""
 
     def __init__(self) -> None:
-        self.drained: list[str] = []
+        self.processed: list[str] = []
 
     async def run(self, conversation: str) -> None:
         """Drain nothing."""
-        self.drained.append(conversation)
+        self.processed.append(conversation)
 
     def hand_over(self) -> None:
         """Nothing is held."""
 
 
 @pytest.fixture
-def drained():
-    """The conversations this process's jobs drained."""
+def processed():
+    """The conversations this process's jobs processed."""
     struck.clear()
     fake = FakeDrain()
-    jobs.install(SimpleNamespace(drain=fake))
-    yield fake.drained
+    jobs.install(SimpleNamespace(processor=fake))
+    yield fake.processed
     jobs._processes.pop(os.getpid()).loop.close()
 
 
@@ -100,11 +100,11 @@ def test_each_wake_up_has_an_id_of_its_own(redis_client):
 
 
 @pytest.fixture
-def work(redis_url, drained):
+def work(redis_url, processed):
     """Works the queue off, as `sayso worker` does. RQ takes the signals of its process: they are given back."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     process = jobs._processes[os.getpid()]
-    processor = process.services.drain
+    processor = process.services.processor
     services = SimpleNamespace(redis_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
     yield lambda: new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
     for number, handler in handlers.items():
@@ -130,52 +130,52 @@ STRIKE = "tests.workers.test_queue.strike"
         ("os.system", ("true",)),
         ("builtins.eval", ("1",)),
         ("sayso.config.wiring.rq_entry.install", (CHAT.id,)),
-        ("sayso.config.wiring.rq_entry.drain", ("../../etc/passwd",)),
-        ("sayso.config.wiring.rq_entry.drain", (CHAT.id, "more")),
-        ("sayso.config.wiring.rq_entry.drain", ()),
-        ("sayso.config.wiring.rq_entry.drain", ([CHAT.id],)),
-        ("sayso.config.wiring.rq_entry.drain", (CHAT.id + "\n",)),
+        ("sayso.config.wiring.rq_entry.process_conversation", ("../../etc/passwd",)),
+        ("sayso.config.wiring.rq_entry.process_conversation", (CHAT.id, "more")),
+        ("sayso.config.wiring.rq_entry.process_conversation", ()),
+        ("sayso.config.wiring.rq_entry.process_conversation", ([CHAT.id],)),
+        ("sayso.config.wiring.rq_entry.process_conversation", (CHAT.id + "\n",)),
     ],
 )
-def test_planted_job_is_refused_and_ours_still_run(bare, mailbox, work, drained, name, args):
+def test_planted_job_is_refused_and_ours_still_run(bare, mailbox, work, processed, name, args):
     """Another function, or ours with something that is no id, fails; the next job is worked on."""
     job = plant(bare, name, *args)
     with pytest.raises(ForbiddenJob):
         _ = SaysoJob.fetch(job.id, connection=bare, serializer=JSONSerializer).func
     mailbox.accept(turn())
     work()
-    assert (drained, struck) == ([CHAT.id], [])
+    assert (processed, struck) == ([CHAT.id], [])
 
 
-def test_pickled_job_is_never_unpickled(bare, mailbox, work, drained):
+def test_pickled_job_is_never_unpickled(bare, mailbox, work, processed):
     """RQ's default serializer would run code while reading: ours reads JSON only."""
     plant(bare, STRIKE, CHAT.id, serializer=None)
     mailbox.accept(turn())
     work()
-    assert (drained, struck) == ([CHAT.id], [])
+    assert (processed, struck) == ([CHAT.id], [])
 
 
-def test_job_with_an_instance_is_refused(bare, work, drained):
+def test_job_with_an_instance_is_refused(bare, work, processed):
     """A method call is somebody else's."""
-    job = plant(bare, "sayso.config.wiring.rq_entry.drain", CHAT.id)
-    data = JSONSerializer.dumps(["sayso.config.wiring.rq_entry.drain", "object", [CHAT.id], {}])
+    job = plant(bare, "sayso.config.wiring.rq_entry.process_conversation", CHAT.id)
+    data = JSONSerializer.dumps(["sayso.config.wiring.rq_entry.process_conversation", "object", [CHAT.id], {}])
     bare.hset(job.key, "data", data)
     work()
-    assert drained == []
+    assert processed == []
 
 
-@pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.drain", STRIKE])
-def test_planted_callbacks_never_run(bare, work, drained, name):
+@pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.process_conversation", STRIKE])
+def test_planted_callbacks_never_run(bare, work, processed, name):
     """Neither after success nor after failure."""
     names = dict.fromkeys(("success_callback_name", "failure_callback_name", "stopped_callback_name"), STRIKE)
     plant(bare, name, CHAT.id, **names)
     work()
     assert struck == []
-    assert drained == ([CHAT.id] if name != STRIKE else [])
+    assert processed == ([CHAT.id] if name != STRIKE else [])
 
 
-@pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.drain", STRIKE])
-def test_planted_web_hooks_are_never_called(bare, work, drained, monkeypatch, name):
+@pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.process_conversation", STRIKE])
+def test_planted_web_hooks_are_never_called(bare, work, processed, monkeypatch, name):
     """Redis access does not become network access."""
     monkeypatch.setattr(Webhook, "send", strike)
     hooks = [Webhook("http://127.0.0.1:9/", status).to_dict() for status in ("finished", "failed")]
@@ -189,7 +189,7 @@ def test_accepting_writes_a_job_that_rq_reads_back(bare, mailbox):
     mailbox.accept(turn("my secret"))
     (job_id,) = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
     job = Job.fetch(job_id.decode(), connection=bare, serializer=JSONSerializer)
-    assert (job.func_name, job.args, job.kwargs) == ("sayso.config.wiring.rq_entry.drain", [CHAT.id], {})
+    assert (job.func_name, job.args, job.kwargs) == ("sayso.config.wiring.rq_entry.process_conversation", [CHAT.id], {})
     assert (job.get_status(), job.origin) == ("queued", QUEUE)
     assert b"my secret" not in b"".join(bare.hvals(job.key))
 
@@ -270,15 +270,15 @@ def test_refused_turns_wake_nobody(bare, redis_client):
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
-def test_worker_drains_what_was_accepted(bare, mailbox, work, drained):
+def test_worker_processes_what_was_accepted(bare, mailbox, work, processed):
     """From the webhook's script to our function, through RQ; nothing of the job is left."""
     mailbox.accept(turn())
     work()
-    assert drained == [CHAT.id]
+    assert processed == [CHAT.id]
     assert bare.keys("rq:job:*") == []
 
 
-def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, drained, tmp_path):
+def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, processed, tmp_path):
     """A job that died with its worker is written again."""
     mailbox.accept(turn())
     bare.delete(f"rq:queue:{QUEUE}")
@@ -286,7 +286,7 @@ def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, draine
         redis_client.zadd(key, {CHAT.id: 0})
     assert new_reaper(redis_client, tmp_path).round() == 1
     work()
-    assert drained == [CHAT.id]
+    assert processed == [CHAT.id]
 
 
 def test_lane_somebody_took_meanwhile_is_not_woken(bare, redis_client, mailbox, tmp_path):

@@ -30,8 +30,8 @@ ANSWER = TurnChange(replies=((Reply("answer"), ""),))
 def rig(redis_client):
     """A conversation in a Redis, watched by one process."""
     rig = RedisRig(redis_client)
-    rig.tide = DataLossGuard(connect_like(redis_client))
-    rig.tide.look()
+    rig.data_loss_guard = DataLossGuard(connect_like(redis_client))
+    rig.data_loss_guard.look()
     return rig
 
 
@@ -44,9 +44,9 @@ def forget(rig, what) -> None:
     """Something happens, is seen, and then the server has forgotten it and is halted."""
     before = saved(rig.client)
     what()
-    rig.tide.look()
+    rig.data_loss_guard.look()
     put_back(rig.client, before)
-    rig.tide.look()
+    rig.data_loss_guard.look()
     assert rig.client.exists(HALTED)
 
 
@@ -177,7 +177,7 @@ def test_everybody_who_remembers_goes_on(rig, redis_url):
     forget(rig, lambda: answered(rig, "more"))
     new.look()
     resume(rig.client)
-    for tide in (rig.tide, new, rig.tide):
+    for tide in (rig.data_loss_guard, new, rig.data_loss_guard):
         tide.look()
         assert not tide.trouble
     assert rig.client.get(HALTED) is None
@@ -186,16 +186,16 @@ def test_everybody_who_remembers_goes_on(rig, redis_url):
 def test_emptied_server_goes_by_both_names(rig, redis_url):
     """Somebody new gave it another identity before anybody with a memory came by."""
     answered(rig)
-    rig.tide.look()
+    rig.data_loss_guard.look()
     rig.client.flushall()
     new = DataLossGuard(connect(redis_url))
     new.look()
     answered(rig)
     new.look()
-    rig.tide.look()
+    rig.data_loss_guard.look()
     assert str(halt_of(rig.client)).startswith("everything it knew is gone")
     resume(rig.client)
-    for tide in (rig.tide, new):
+    for tide in (rig.data_loss_guard, new):
         tide.look()
         assert not tide.trouble
     assert int(answered(rig).partition("#")[2]) > RESUME_STEP
@@ -218,9 +218,9 @@ def test_second_time_goes_beyond_the_first(rig):
         forget(rig, lambda text=text: numbers.append(answered(rig, text)))
         resume(rig.client)
         numbers.append(answered(rig, f"{text} again"))
-        rig.tide.look()
+        rig.data_loss_guard.look()
     rig.client.flushall()
-    rig.tide.look()
+    rig.data_loss_guard.look()
     resume(rig.client)
     numbers.append(answered(rig))
     assert len(set(numbers)) == len(numbers)
@@ -231,8 +231,8 @@ def test_note_that_somebody_damaged_halts_and_is_lifted(rig, note):
     """That it is there says enough."""
     before = answered(rig)
     rig.client.set(HALTED, note)
-    rig.tide.look()
-    assert rig.tide.trouble
+    rig.data_loss_guard.look()
+    assert rig.data_loss_guard.trouble
     assert resume(rig.client)
     assert answered(rig, "more") != before
 
@@ -249,4 +249,5 @@ def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     assert bot.say("yes") == "deleted B"
     auditor.drain()
     faults = verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(rig.client)).faults
-    assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {rig.tide.known.n + RESUME_STEP})"]
+    last = rig.data_loss_guard.known.n + RESUME_STEP
+    assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {last})"]

@@ -95,7 +95,7 @@ def test_turns_that_came_in_an_outage_are_handed_over_in_order(desk: Desk):
     desk.cut()
     assert desk.says("b", "b", "c", "c", to=desk.sibling) == ["spooled"] * 4
     desk.mend()
-    assert desk.web.drain() == 2
+    assert desk.web.forward() == 2
     assert desk.says("b", "c") == ["duplicate"] * 2
     assert desk.answered() == ["a", "b", "c"]
 
@@ -107,7 +107,7 @@ def test_nothing_overtakes_a_turn_that_waits(desk: Desk):
     desk.mend()
     assert desk.says("b", to=desk.sibling) == ["spooled"]
     assert desk.says("x", to=desk.sibling, chat=ELSEWHERE) == ["new"]
-    desk.web.drain()
+    desk.web.forward()
     assert desk.says("c", to=desk.sibling) == ["new"]
     assert desk.answered() == ["a", "b", "c"]
 
@@ -125,7 +125,7 @@ def test_turn_kept_while_the_spool_is_emptied_is_handed_over_last(desk: Desk):
         drop(numbers)
 
     desk.file.drop = drop_as_another_comes
-    desk.web.drain()
+    desk.web.forward()
     assert (desk.answered(), desk.file.has_some()) == (["a", "b"], False)
 
 
@@ -137,10 +137,10 @@ def test_process_that_dies_between_handing_over_and_forgetting_doubles_nothing(d
     desk.link.dies = SystemExit()
     desk.file.drop = lambda numbers: None  # it never came to that
     with pytest.raises(SystemExit):
-        desk.web.drain()
+        desk.web.forward()
     desk.link.dies = None
     del desk.file.drop
-    assert desk.sibling.drain() == 2
+    assert desk.sibling.forward() == 2
     assert (desk.answered(), desk.file.count()) == (["a", "b"], 0)
 
 
@@ -150,7 +150,7 @@ def test_turn_whose_answer_was_lost_is_no_second_one(desk: Desk):
     assert desk.says("a") == ["spooled"]
     desk.link.dies = None
     desk.mend()
-    desk.web.drain()
+    desk.web.forward()
     assert desk.answered() == ["a"]
 
 
@@ -160,10 +160,10 @@ def test_redis_that_goes_away_again_keeps_what_it_did_not_take(desk: Desk):
     desk.says("a", "b", "c")
     desk.link.answers = 1
     with pytest.raises(RedisConnectionError):
-        desk.web.drain()
+        desk.web.forward()
     assert desk.file.count() == 2
     desk.mend()
-    desk.sibling.drain()
+    desk.sibling.forward()
     assert desk.answered() == ["a", "b", "c"]
 
 
@@ -174,9 +174,9 @@ def test_full_mailbox_is_waited_for(tmp_path: Path):
     desk.says("a", "b", "c", "d")
     desk.says("x", chat=ELSEWHERE)
     desk.mend()
-    assert (desk.web.drain(), desk.file.count()) == (3, 2)
+    assert (desk.web.forward(), desk.file.count()) == (3, 2)
     assert (desk.answered(), desk.answered(ELSEWHERE)) == (["a", "b"], ["x"])
-    desk.web.drain()
+    desk.web.forward()
     assert desk.answered() == ["c", "d"]
 
 
@@ -186,9 +186,9 @@ def test_what_redis_refuses_of_one_conversation_does_not_hold_up_others(desk: De
     desk.says("a")
     desk.says("x", chat=ELSEWHERE)
     desk.link.error = OutOfMemoryError("command not allowed")
-    assert (desk.web.drain(), desk.link.asked, desk.file.count()) == (0, 3, 2)
+    assert (desk.web.forward(), desk.link.asked, desk.file.count()) == (0, 3, 2)
     desk.mend()
-    assert desk.web.drain() == 2
+    assert desk.web.forward() == 2
 
 
 @pytest.mark.parametrize(("before", "outage", "verdict"), [(30, 300, "mine"), (90, 300, "expired")])
@@ -202,7 +202,7 @@ def test_yes_counts_when_it_was_sent_in_time(desk: Desk, before: int, outage: in
     desk.web.accept(yes)
     desk.rig.pass_time(outage)
     desk.mend()
-    desk.web.drain()
+    desk.web.forward()
     held, work = lease(desk.rig, "w2")
     assert desk.rig.store.records.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == verdict
 
@@ -217,7 +217,7 @@ def test_yes_from_before_the_preview_is_early(desk: Desk):
     held, action = shown(desk.rig)
     desk.rig.mailbox.release(held)
     desk.rig.pass_time(1)
-    desk.web.drain()
+    desk.web.forward()
     held, work = lease(desk.rig, "w2")
     assert desk.rig.store.records.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == "early"
 
@@ -227,7 +227,7 @@ def test_button_keeps_its_action(desk: Desk):
     desk.cut()
     desk.web.accept(turn(tap="data"), tapped="pid-1")
     desk.mend()
-    desk.web.drain()
+    desk.web.forward()
     assert desk.rig.mailbox._conversations[CHAT.id].inbox[0].tapped == "pid-1"
 
 
@@ -247,10 +247,10 @@ def test_halted_redis_is_waited_for(desk: Desk):
     assert desk.says("one", "two") == ["spooled", "spooled"]
     asked = desk.link.asked
     with pytest.raises(Halted):
-        desk.web.drain()
+        desk.web.forward()
     assert desk.link.asked == asked + 1
     desk.mend()
-    desk.web.drain()
+    desk.web.forward()
     assert desk.answered() == ["one", "two"]
 
 
@@ -262,7 +262,7 @@ def test_turn_with_nowhere_to_go_is_refused(tmp_path: Path):
     with pytest.raises(SpoolFull):
         desk.says("b")
     desk.mend()
-    desk.web.drain()
+    desk.web.forward()
     assert (desk.says("b"), desk.answered()) == (["new"], ["a", "b"])
 
 
@@ -284,7 +284,7 @@ def test_spool_that_another_process_empties_is_left_to_it(desk: Desk):
     desk.says("a")
     desk.mend()
     with desk.file.alone():
-        assert (desk.web.drain(), desk.link.asked) == (0, 1)
+        assert (desk.web.forward(), desk.link.asked) == (0, 1)
 
 
 def test_healthy_path_opens_no_file(desk: Desk, monkeypatch: pytest.MonkeyPatch):
@@ -299,7 +299,7 @@ def test_logs_hold_no_words(desk: Desk, caplog: pytest.LogCaptureFixture):
     desk.cut()
     desk.says("secret")
     desk.mend()
-    desk.web.drain()
+    desk.web.forward()
     assert [record.message for record in caplog.records] == ["redis.away", "spool.handed_over"]
     assert "secret" not in " ".join(str(vars(record)) for record in caplog.records)
 

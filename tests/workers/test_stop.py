@@ -45,10 +45,10 @@ class Slow:
 
 async def stopped(room: Room, agent: Slow, *later: str) -> None:
     """A turn is under way; others come in, then a stop, which is heard at once."""
-    working = asyncio.create_task(room.drain.run(CHAT.id))
+    working = asyncio.create_task(room.processor.run(CHAT.id))
     await agent.begun.wait()
     room.hear(*later, "/stop")
-    room.drain.renew_now(CHAT.id)
+    room.processor.renew_now(CHAT.id)
     await working
 
 
@@ -98,11 +98,11 @@ def test_stop_of_somebody_else_stops_nothing():
         room.rig.accept(given)
 
     async def scene() -> None:
-        working = asyncio.create_task(room.drain.run(CHAT.id))
+        working = asyncio.create_task(room.processor.run(CHAT.id))
         for user in ("eve", "bob", "ana"):
             await agent.begun.wait()
             room.rig.accept(in_group("/stop", user))
-            room.drain.renew_now(CHAT.id)
+            room.processor.renew_now(CHAT.id)
         await working
 
     asyncio.run(scene())
@@ -119,7 +119,7 @@ def test_turn_that_takes_too_long_after_a_stop_of_somebody_else_says_so():
     async def scene() -> None:
         stopping = asyncio.create_task(stopped(room, agent))
         await agent.begun.wait()
-        object.__setattr__(room.drain, "turn_timeout", 0.0)  # for the turns that begin from now on
+        object.__setattr__(room.processor, "turn_timeout", 0.0)  # for the turns that begin from now on
         await stopping
 
     asyncio.run(scene())
@@ -217,11 +217,11 @@ async def hung_and_stopped(bot: Bot) -> None:
         await asyncio.Event().wait()
 
     plain, bot.agent.agent.arun = bot.agent.agent.arun, hang
-    working = asyncio.create_task(bot.drain.run(CHAT.id))
+    working = asyncio.create_task(bot.processor.run(CHAT.id))
     async with asyncio.timeout(5):
         await begun.wait()
         bot.hear("/stop")
-        bot.drain.renew_now(CHAT.id)
+        bot.processor.renew_now(CHAT.id)
         await working
     bot.agent.agent.arun = plain
 
@@ -235,7 +235,7 @@ class Stopping:
     def __getattr__(self, name: str):
         if name == "claim":
             self._bot.hear("/stop")
-            self._bot.drain.renew_now(CHAT.id)
+            self._bot.processor.renew_now(CHAT.id)
         return getattr(self._records, name)
 
 
@@ -248,7 +248,7 @@ def test_a_burst_is_answered_once():
 def test_a_yes_in_a_burst_stays_by_itself(make_bot):
     """It answers what was asked before it, and here nothing was."""
     bot = make_bot("A", lines=["fine"])
-    object.__setattr__(bot.drain, "joins", True)
+    object.__setattr__(bot.processor, "joins", True)
     bot.hear("delete A")
     bot.hear("yes")
     assert "I had not asked yet" in bot.work()

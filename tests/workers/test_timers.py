@@ -38,7 +38,7 @@ class Room:
         self.agent = ChannelAgent(agent, self.rig.store, **options)
         channels = {"chat": self.channel}
         sender = ReplySender(self.rig.outbox, channels, texts_for)
-        self.drain = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
+        self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, user: str = "ana") -> str:
         """A turn and its answer."""
@@ -47,7 +47,7 @@ class Room:
 
     def work(self) -> str:
         """Drain the room; the last words that arrived."""
-        asyncio.run(self.drain.run(CHAT.id))
+        asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1] if self.channel.texts else ""
 
     def later(self, seconds: float) -> list[str]:

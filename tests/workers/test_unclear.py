@@ -154,7 +154,7 @@ def test_ok_whose_worker_died_runs_once(make_bot):
     bot.die_after("claim")
     assert bot.work().startswith("deleted A")
     assert bot.deleted == ["A"]
-    asyncio.run(bot.drain.run(CHAT.id))
+    asyncio.run(bot.processor.run(CHAT.id))
 
 
 @pytest.mark.parametrize("words", ["好的", "evet mi?", "ладно", "ja maar", "sí?", "d'accord", "ठीक है"])

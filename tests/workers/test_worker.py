@@ -25,7 +25,7 @@ from sayso.config.wiring import rq_entry as jobs
 from sayso.pending.concurrency import LoopThread
 from sayso.pending.redis.client import PREFIX
 from sayso.workers.rq import worker as workers
-from sayso.workers.rq.jobs import DRAIN, QUEUE
+from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from sayso.workers.rq.worker import Capacity, run_worker
 from tests.flows.system import until
 from tests.workers.works import Turns, chat, enqueue, left_behind, make_worker, work_while
@@ -118,7 +118,7 @@ def test_worker_leaves_although_a_turn_refuses_to_end(bare, loop, redis_url, mon
 
 
 def test_told_to_stop_ends_what_runs_and_takes_nothing_more(bare, make, turns):
-    """A graceful drain: conversations are handed over, turns come to their end, the queue is left to others."""
+    """A graceful stop: conversations are handed over, turns come to their end, the queue is left to others."""
     handed_over = threading.Event()
 
     def story() -> None:
@@ -132,7 +132,7 @@ def test_told_to_stop_ends_what_runs_and_takes_nothing_more(bare, make, turns):
         enqueue(bare, number)
     work_while(make(on_stop=handed_over.set), story)
     assert sorted(turns.ended) == [chat(1), chat(2)]
-    assert bare.lrange(QUEUE_KEY, 0, -1) == [b"drain-3"]
+    assert bare.lrange(QUEUE_KEY, 0, -1) == [b"process-3"]
     assert bare.llen(ON_THEIR_WAY) == 0
 
 
@@ -214,7 +214,7 @@ def test_urgent_jobs_take_the_reserve(bare, make, turns):
         enqueue(bare, 4, job_id="first-4", at_front=True)
         turns.until_begun(chat(1), chat(2), chat(4))
         enqueue(bare, 5, job_id="first-5", at_front=True)
-        assert bare.lrange(QUEUE_KEY, 0, -1) == [b"first-5", b"drain-3"]
+        assert bare.lrange(QUEUE_KEY, 0, -1) == [b"first-5", b"process-3"]
         turns.open()
         until(lambda: len(turns.ended) == 5)
 
@@ -245,11 +245,11 @@ def test_rq_sees_what_runs(bare, make, turns):
         until(lambda: StartedJobRegistry(queue=queue).count == 3)
         (seen,) = Worker.all(connection=bare)
         assert (seen.name, seen.pid, seen.get_state()) == (worker.name, os.getpid(), "busy")
-        running = {f"drain-{number}" for number in range(3)}
+        running = {f"process-{number}" for number in range(3)}
         assert {execution.job_id for execution in seen.get_current_executions()} == running
         assert set(StartedJobRegistry(queue=queue).get_job_ids()) == running
         assert bare.llen(ON_THEIR_WAY) == 0
-        job = Job.fetch("drain-1", connection=bare, serializer=JSONSerializer)
+        job = Job.fetch("process-1", connection=bare, serializer=JSONSerializer)
         assert (job.get_status(), job.worker_name) == (JobStatus.STARTED, worker.name)
         turns.open()
         until(lambda: Worker.all(connection=bare)[0].get_state() == "idle")
@@ -268,10 +268,10 @@ def test_stop_command_ends_one_job_and_no_other(bare, make, turns, command):
     def story() -> None:
         until(lambda: started.count == 3)
         if command == "stop-job":
-            send_stop_job_command(bare, "drain-1", serializer=JSONSerializer)
+            send_stop_job_command(bare, "process-1", serializer=JSONSerializer)
         else:
-            (execution,) = Job.fetch("drain-1", connection=bare, serializer=JSONSerializer).get_executions()
-            send_stop_execution_command(bare, "drain-1", execution.id)
+            (execution,) = Job.fetch("process-1", connection=bare, serializer=JSONSerializer).get_executions()
+            send_stop_execution_command(bare, "process-1", execution.id)
         until(lambda: started.count == 2)
         turns.open()
 
@@ -289,7 +289,7 @@ def test_two_stopped_at_once_are_both_stopped(bare, make, turns):
     def story() -> None:
         until(lambda: started.count == 2)
         for number in range(2):
-            send_stop_job_command(bare, f"drain-{number}", serializer=JSONSerializer)
+            send_stop_job_command(bare, f"process-{number}", serializer=JSONSerializer)
         until(lambda: started.count == 0)
 
     handles = [enqueue(bare, number) for number in range(2)]
@@ -305,8 +305,8 @@ def test_what_is_no_command_does_not_deafen_the_worker(bare, make, turns):
         until(lambda: StartedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer).count == 1)
         for words in (b"\xff", b"no json", b"[]", b"7", b"{}", json.dumps({"command": "stop-job"})):
             bare.publish(worker.pubsub_channel_name, words)
-        send_command(bare, worker.name, "stop-job", job_id="drain-9")
-        send_stop_job_command(bare, "drain-0", serializer=JSONSerializer)
+        send_command(bare, worker.name, "stop-job", job_id="process-9")
+        send_stop_job_command(bare, "process-0", serializer=JSONSerializer)
         until(lambda: turns.cut)
 
     enqueue(bare, 0)
@@ -366,7 +366,7 @@ def test_suspended_worker_takes_nothing_until_resumed(bare, make, turns):
 
 
 def test_broken_turn_fails_its_job_only(bare, redis_url, loop):
-    """What escapes a drain is filed with its traceback, and the next job runs."""
+    """What escapes a job is filed with its traceback, and the next job runs."""
     done = []
 
     async def perform(conversation: str) -> None:
@@ -378,8 +378,8 @@ def test_broken_turn_fails_its_job_only(bare, redis_url, loop):
     make_worker(redis_url, loop, perform).work(burst=True, logging_level="CRITICAL")
     assert done == [chat(2)]
     failed = FailedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer)
-    assert (failed.get_job_ids(), status(bare, handles[0])) == (["drain-1"], JobStatus.FAILED)
-    result = Job.fetch("drain-1", connection=bare, serializer=JSONSerializer).latest_result()
+    assert (failed.get_job_ids(), status(bare, handles[0])) == (["process-1"], JobStatus.FAILED)
+    result = Job.fetch("process-1", connection=bare, serializer=JSONSerializer).latest_result()
     assert "LookupError: no such thing" in result.exc_string
 
 
@@ -403,12 +403,12 @@ def vandalise(client: Redis) -> None:
     queue = Queue(QUEUE, connection=client, serializer=JSONSerializer)
     queue.enqueue("os.system", "true", job_id="forbidden")
     for name, fields in {
-        "numbers": {"data": json.dumps([DRAIN, None, 5, {}])},
+        "numbers": {"data": json.dumps([PROCESS_CONVERSATION, None, 5, {}])},
         "no-json": {"data": b"\xff\xfe"},
         "no-list": {"data": json.dumps(7)},
-        "no-limit": {"data": json.dumps([DRAIN, None, [chat(9)], {}]), "timeout": "soon"},
-        "no-date": {"data": json.dumps([DRAIN, None, [chat(9)], {}]), "created_at": "yesterday"},
-        "no-status": {"data": json.dumps([DRAIN, None, [chat(9)], {}]), "status": "odd"},
+        "no-limit": {"data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]), "timeout": "soon"},
+        "no-date": {"data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]), "created_at": "yesterday"},
+        "no-status": {"data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]), "status": "odd"},
         "no-data": {"origin": QUEUE},
     }.items():
         client.hset(f"rq:job:{name}", mapping=fields)
@@ -444,7 +444,7 @@ def test_job_that_is_queued_twice_runs_once_at_a_time(bare, make, turns):
 
     def story() -> None:
         turns.until_begun(chat(1))
-        bare.rpush(QUEUE_KEY, "drain-1")
+        bare.rpush(QUEUE_KEY, "process-1")
         until(lambda: bare.llen(QUEUE_KEY) == 0)
         enqueue(bare, 2)
         turns.until_begun(chat(1), chat(2))
@@ -458,20 +458,20 @@ def test_job_that_is_queued_twice_runs_once_at_a_time(bare, make, turns):
 @pytest.mark.parametrize("kind", [SimpleWorker, Worker])
 def test_plain_rq_runs_our_jobs(bare, tmp_path, monkeypatch, kind):
     """One at a time, in this process or in a forked one; a process that nobody prepared prepares itself."""
-    drained = tmp_path / "drained"
+    processed = tmp_path / "processed"
 
     class FileDrain:
         async def run(self, conversation: str) -> None:
-            with drained.open("a") as file:
+            with processed.open("a") as file:
                 file.write(f"{conversation} {os.getpid() == parent}\n")
 
     parent = os.getpid()
-    monkeypatch.setattr(jobs, "_from_environment", lambda: SimpleNamespace(drain=FileDrain()))
+    monkeypatch.setattr(jobs, "_from_environment", lambda: SimpleNamespace(processor=FileDrain()))
     for number in (1, 2):
         enqueue(bare, number)
     kind([QUEUE], connection=bare, serializer=JSONSerializer).work(burst=True, logging_level="CRITICAL")
     here = kind is SimpleWorker
-    assert drained.read_text().split("\n") == [f"{chat(1)} {here}", f"{chat(2)} {here}", ""]
+    assert processed.read_text().split("\n") == [f"{chat(1)} {here}", f"{chat(2)} {here}", ""]
     if here:
         jobs._processes.pop(parent).loop.close()
 
@@ -498,7 +498,7 @@ def test_jobs_go_on_while_redis_is_away_and_are_booked_later(tmp_path, loop, tur
             until(lambda: turns.ended == [chat(0)])
             server.start()
             client.connection_pool.disconnect()
-            until(lambda: started(connection=client).get_job_ids() == ["drain-1"])
+            until(lambda: started(connection=client).get_job_ids() == ["process-1"])
             enqueue(client, 2)
             until(lambda: chat(2) in turns.begun)
             turns.open()

@@ -15,7 +15,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from sayso.pending.concurrency import LoopThread
-from sayso.workers.rq.jobs import DRAIN, QUEUE
+from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from sayso.workers.rq.worker import Capacity, SaysoWorker
 from tests.flows.system import until
 
@@ -82,7 +82,9 @@ def make_worker(redis_url: str, loop: LoopThread, perform, **options) -> SaysoWo
 def enqueue(client: Redis, number: int, *, job_id: str = "", **options) -> Job:
     """Put a wake-up on our queue."""
     queue = Queue(QUEUE, connection=client, serializer=JSONSerializer)
-    return queue.enqueue(DRAIN, chat(number), job_id=job_id or f"drain-{number}", result_ttl=0, **options)
+    return queue.enqueue(
+        PROCESS_CONVERSATION, chat(number), job_id=job_id or f"process-{number}", result_ttl=0, **options
+    )
 
 
 def work_while(worker: SaysoWorker, story: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ from rq.utils import now
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
 #: The one function that our workers run.
-DRAIN = "sayso.config.wiring.rq_entry.drain"
+PROCESS_CONVERSATION = "sayso.config.wiring.rq_entry.process_conversation"
 #: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
 FIRST = "first-"
 #: Seconds after which RQ cancels a job; a turn has its own, shorter limit.
@@ -59,7 +59,7 @@ class SaysoJob(Job):
     @property
     def conversation(self) -> str:
         """Return the conversation to process. Raises ForbiddenJob for any other function or argument."""
-        ours = self.func_name == DRAIN and self.instance is None and not self.kwargs
+        ours = self.func_name == PROCESS_CONVERSATION and self.instance is None and not self.kwargs
         args = self.args if isinstance(self.args, list | tuple) else ()
         if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
             raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
@@ -104,7 +104,7 @@ class WakeUps:
     def __init__(self, connection: Redis, name: str = QUEUE) -> None:
         #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
         self.queue = (Job.redis_job_namespace_prefix, Queue(name, connection=connection).key)
-        job = make_job(connection, "drain", "", name)
+        job = make_job(connection, "process", "", name)
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
         self._call = job.data.partition(b'""')
 
@@ -112,12 +112,12 @@ class WakeUps:
         """Return prefix of job keys, queue key, key of RQ's set of queues, job id, then the job's hash
         field by field.
         """
-        job_id, at = f"drain-{secrets.token_hex(8)}", _rq_time()
+        job_id, at = f"process-{secrets.token_hex(8)}", _rq_time()
         before, _, after = self._call
         fields = self._fields | {
             "created_at": at,
             "data": _as_zlib(before + json.dumps(conversation).encode() + after),
-            "description": f"drain {conversation}",
+            "description": f"process {conversation}",
             "enqueued_at": at,
         }
         return [*self.queue, Queue.redis_queues_keys, job_id, *chain.from_iterable(fields.items())]
@@ -139,7 +139,7 @@ def _as_zlib(data: bytes) -> bytes:
 def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:
     """Return the job that processes a conversation, created by RQ and not stored."""
     job: Job = SaysoJob.create(
-        DRAIN,
+        PROCESS_CONVERSATION,
         args=(conversation,),
         id=job_id,
         connection=connection,
@@ -147,7 +147,7 @@ def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUE
         timeout=JOB_TIMEOUT,
         result_ttl=0,
         failure_ttl=24 * 3600,
-        description=f"drain {conversation}",
+        description=f"process {conversation}",
         origin=queue,
         status=JobStatus.QUEUED,
     )
