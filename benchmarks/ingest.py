@@ -17,10 +17,10 @@ from benchmarks.peers import peer_app, with_enqueue, with_script
 from benchmarks.stack import ENVIRON, Stack
 from benchmarks.street import event
 from benchmarks.table import Row
-from sayso.channels.slack.events import slack_hook
+from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.telegram.setup import telegram_hook
-from sayso.channels.types import Signed
-from sayso.channels.whatsapp.webhook import whatsapp_hook
+from sayso.channels.types import SignedWebhook
+from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.observability import set_up_logs
@@ -112,7 +112,7 @@ def _goals(medians: dict[tuple[str, str], float]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _environ(path: str, signed: Signed) -> Environ:
+def _environ(path: str, signed: SignedWebhook) -> Environ:
     headers, body = signed
     environ: Environ = {
         "REQUEST_METHOD": "POST",
@@ -143,15 +143,15 @@ def _exhaust(answer: Iterable[bytes]) -> None:
         answer.close()
 
 
-def _slack(number: int) -> Signed:
+def _slack(number: int) -> SignedWebhook:
     return slack_hook(SLACK_SIGNING_SECRET, event(f"D{number % 1000:06}", TEXT, number), time.time())
 
 
-def _telegram(number: int) -> Signed:
+def _telegram(number: int) -> SignedWebhook:
     return telegram_hook(TELEGRAM_SECRET, telegram_text(number, TEXT, user=5_000_000_000 + number % 1000))
 
 
-def _whatsapp(number: int, public_url: str) -> Signed:
+def _whatsapp(number: int, public_url: str) -> SignedWebhook:
     user = f"whatsapp:+49151{number % 1000:08}"
     form = whatsapp_text(f"SM{number:032x}", TEXT, account_sid=TWILIO_ACCOUNT_SID, user=user)
     return whatsapp_hook(f"{public_url}/hooks/shop-wa", TWILIO_AUTH_TOKEN, form)

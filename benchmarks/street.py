@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, cast
 
-from sayso.channels.slack.events import slack_hook
+from sayso.channels.slack.incoming import slack_hook
 from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET
 from sayso.testing.platforms.webhooks import slack_text
 

@@ -1,4 +1,4 @@
-"""The Channel protocol that every platform adapter implements, and the errors it may raise.
+"""What a platform implements: the Channel protocol, the errors that it may raise, and the base of its settings.
 
 ChannelError
 ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
@@ -21,10 +21,14 @@ NotStored               what came in was not stored: answer 503, so that the pla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, BinaryIO, ClassVar, Protocol, Self, runtime_checkable
 
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from sayso.channels.i18n.texts import LANGUAGES
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:
@@ -52,11 +56,11 @@ class WebhookConflict(ChannelError):
 
 
 class SendError(ChannelError):
-    """Raised when it is not certain that a reply arrived. The message is safe to log: no token, address or text."""
+    """Raised unless a reply certainly arrived. The message is safe to log: no token, address or text."""
 
 
 class RateLimited(SendError):
-    """Raised when the platform asks us to wait `retry_after` seconds."""
+    """Raised when the platform asks to wait `retry_after` seconds."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"rate limited, retry after {retry_after:g} s")
@@ -64,7 +68,7 @@ class RateLimited(SendError):
 
 
 class Unreachable(SendError):
-    """Raised when the platform certainly did not accept the message, and may later."""
+    """Raised when the platform certainly did not accept the message but may accept it later."""
 
 
 class ChannelDown(SendError):
@@ -208,27 +212,139 @@ class AdapterDeps:
     key_prefix: str
 
 
-__all__ = [
-    "AdapterDeps",
-    "AddressClosed",
-    "BadHook",
-    "Channel",
-    "ChannelDown",
-    "ChannelError",
-    "DeliveryUncertain",
-    "FetchError",
-    "Forbidden",
-    "MediaSource",
-    "MediaStore",
-    "NotStored",
-    "Overloaded",
-    "RateLimit",
-    "RateLimited",
-    "Refused",
-    "SendError",
-    "SharedCache",
-    "StorageDown",
-    "Unreachable",
-    "WebhookConflict",
-    "WindowClosed",
-]
+class Section(BaseModel):
+    """A part of the YAML. Unknown keys are errors, and values do not change after start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def nothing_if_empty(value: object) -> object:
+    """Return None for "", so that a key with an empty `${NAME:-}` counts as left out."""
+    return None if value == "" else value
+
+
+def web_address(url: str) -> str:
+    """Return the URL without its last slash. Raises ValueError."""
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+        raise ValueError("is not a URL: write it as https://bots.example.com")
+    return url.rstrip("/")
+
+
+def _not_blank(secret: SecretStr) -> SecretStr:
+    if not secret.get_secret_value().strip():
+        raise ValueError("is empty: give it a value")
+    return secret
+
+
+def _not_none(secret: object) -> object:
+    if secret is None:
+        raise ValueError("is empty: give it a value, or leave the key out")
+    return secret
+
+
+def _not_boolean(value: object) -> object:
+    if isinstance(value, bool):  # in Python, True is the number 1
+        raise ValueError("must be a number")
+    return value
+
+
+def _shipped(language: str) -> str:
+    if language not in LANGUAGES:
+        raise ValueError(f"this language is not supported: choose from {', '.join(LANGUAGES)}")
+    return language
+
+
+#: A secret, which the YAML takes from the environment or from a file.
+Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
+#: A secret that may be left out but not be empty: a missing variable must not turn protection off.
+OptionalSecret = Annotated[Secret | None, BeforeValidator(_not_none)]
+Url = Annotated[str, AfterValidator(web_address)]
+OptionalUrl = Annotated[Url | None, BeforeValidator(nothing_if_empty)]
+#: Put this on a number, so that `true` is refused.
+NotBoolean = BeforeValidator(_not_boolean)
+Language = Annotated[str, AfterValidator(_shipped)]
+
+
+class PlatformSettings(Section):
+    """The settings of a channel that a platform can read. Each platform has a subclass with its own keys.
+
+    The configuration adds the keys that are the same for all platforms, such as `tools` and `policy`.
+    """
+
+    #: Whether user ids are phone numbers, with or without a prefix such as `whatsapp:`.
+    has_phone_numbers: ClassVar[bool] = False
+    #: Whether people use the channel on a web page of this bot, at /console/<name>.
+    has_page: ClassVar[bool] = False
+    #: Names that a channel of the platform cannot have.
+    reserved_names: ClassVar[frozenset[str]] = frozenset()
+    #: Whether the platform can drop the updates that wait there.
+    can_drop_updates: ClassVar[bool] = False
+
+    platform: str
+    """The platform: `whatsapp`, `telegram`, `slack`, `console`, or one that an installed distribution brings. Example:
+    `telegram`.
+    """
+    languages: list[Language] = Field(default=list(LANGUAGES), min_length=1)
+    """The languages in which a yes or no is read. Name yours: some words mean yes in one language and something else in
+    another, and then decide nothing in either. Example: `[de, en]`.
+    """
+    language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
+    """The language for people of whom nothing is known yet. Everybody else is answered in the language they write.
+    Without it: English, or the first of `languages`. Example: `de`.
+    """
+    commands: bool = True
+    """Whether /help, /tools, /status, /whoami and /reset are answered without the model. /stop always is. Example:
+    `false`.
+    """
+
+    @model_validator(mode="after")
+    def _language_is_among_languages(self) -> Self:
+        if self.language and self.language not in self.languages:
+            raise ValueError(f"language is {self.language!r}: it must be one of languages, {', '.join(self.languages)}")
+        return self
+
+    @property
+    def speaks(self) -> str:
+        """The language for people whose language is unknown: `language`, else English, else the first."""
+        return self.language or ("en" if "en" in self.languages else self.languages[0])
+
+    @property
+    def account_id(self) -> str:
+        """The id of the channel's account at the platform. It stays the same when a token is renewed."""
+        return ""
+
+    @property
+    def polls(self) -> bool:
+        """Whether the bot asks the platform for messages, instead of getting webhooks."""
+        return False
+
+    @property
+    def update_source(self) -> str:
+        """The id of the queue that the channel polls, "" for none. Two channels must not poll the same queue."""
+        return ""
+
+    @property
+    def needs_public_url(self) -> bool:
+        """Whether a server outside this network must reach the bot."""
+        return not (self.polls or self.has_page)
+
+    @property
+    def is_open_page(self) -> bool:
+        """Whether the channel is a web page without a password."""
+        return False
+
+    def user_ids(self, channel: str, user: str, get_note: Callable[[str], str | None]) -> tuple[str, ...]:
+        """Return all ids under which a person's turns may be stored. `get_note` reads the shared cache."""
+        return (user,)
+
+
+class VendorSettings(PlatformSettings):
+    """The settings of a platform with a vendor's HTTP API."""
+
+    api_url: OptionalUrl = None
+    """Another server in the vendor's place. Example: `http://127.0.0.1:8081`."""
+
+    @property
+    def needs_public_url(self) -> bool:
+        """Whether a server outside this network must reach the bot. The one at `api_url` may be on this network."""
+        return not (self.polls or self.api_url)

@@ -13,9 +13,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any
 
-from sayso.channels.base import AdapterDeps, Channel
+from sayso.channels.base import AdapterDeps, Channel, PlatformSettings
 from sayso.channels.console.settings import ConsoleSettings
-from sayso.channels.settings import PlatformSettings
 from sayso.channels.setup import PlatformSetup, SetupOptions
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.telegram.settings import TelegramSettings

@@ -1,4 +1,4 @@
-"""PlatformSetup: tells a platform where webhooks go and asks it what it knows of a channel."""
+"""PlatformSetup: registers a channel's webhook at its platform, and checks what the platform knows of the channel."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
 from sayso.channels.redaction import redact
-from sayso.channels.types import Signed
+from sayso.channels.types import SignedWebhook
 
 CheckState = Literal["ok", "warn", "fail"]
+#: A problem, and what an operator can do about it.
+Problem = tuple[str, str]
 
-
-#: The most characters that are shown of a text from outside, such as a platform's last error.
+#: How many characters of a text from outside are shown, such as of a platform's last error.
 MAX_CHARS = 300
-
-
 #: The width of the column with a check's name, in characters.
 WIDTH = 22
+#: How many seconds one command at a platform may take in all.
+ASK_SECONDS = 10.0
+#: How many updates Telegram sends at once by default.
+MAX_CONNECTIONS = 40
+#: The secret of the forged webhook that `sayso doctor` sends. No channel's secret is so short.
+FORGED = "forged"
+#: The cure if a platform cannot be reached.
+CONNECTION_CURE = "check that this machine may open https connections to the outside, or try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +46,18 @@ class CheckResult:
 
     def __str__(self) -> str:
         name = f"{self.channel} {self.check}".strip()
-        cure = f"\n{'':4}  {'':{WIDTH}}  cure: {plain(self.cure)}" if self.cure else ""
-        return f"{self.state:4}  {name:{WIDTH}}  {plain(self.says)}{cure}"
+        cure = f"\n{'':4}  {'':{WIDTH}}  cure: {one_line(self.cure)}" if self.cure else ""
+        return f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says)}{cure}"
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """Return a text from outside on one line, without control characters, which could command a terminal."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return line if len(line) <= MAX_CHARS else f"{line[: MAX_CHARS - 1]}…"
 
 
-def shown(url: str) -> str:
-    """Return a URL without the parts that may be secret: its user and its query."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-
-
-#: Seconds that one command at a platform may take in all.
-ASK_SECONDS = 10.0
-
-
-#: How many updates Telegram sends at once by default.
-MAX_CONNECTIONS = 40
-
-
-#: A webhook signed with this secret is a forgery: no channel's secret is so short.
-FORGED = "forged"
-
-
-#: The cure if a platform cannot be reached.
-NO_WAY = "check that this machine may open https connections to the outside, or try again"
-
-
 class SetupError(Exception):
-    """Raised when a platform refuses a command; `cure` says what an operator can do about it."""
+    """Raised when a platform refuses a command. `cure` is what an operator can do about it."""
 
     def __init__(self, says: str, cure: str) -> None:
         super().__init__(f"{says}: {cure}")
@@ -81,10 +66,10 @@ class SetupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """What an operator may ask for when a webhook is set or deleted.
+    """What an operator may ask for when a webhook is set or deleted. Platforms ignore options that they do not have.
 
-    `max_connections`: how many updates the platform may send at once. `drop_pending`: have it drop the updates that
-    wait there. Platforms that cannot do either ignore it.
+    `max_connections`: how many updates the platform may send at once. `drop_pending`: the platform drops the updates
+    that wait there.
     """
 
     max_connections: int = MAX_CONNECTIONS
@@ -105,7 +90,7 @@ class ListedMessage:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file of a message, under the address that a webhook would name."""
+    """One file of a message, with the URL that its webhook has."""
 
     sid: str
     url: str
@@ -113,10 +98,10 @@ class ListedFile:
 
 
 class MessageLog(Protocol):
-    """The messages and files of a channel that its platform keeps. Lives as long as one command and its event loop."""
+    """The messages and files of a channel that its platform stores. Lives as long as one command and its event loop."""
 
     def messages(self, after: float, before: float) -> AsyncIterator[ListedMessage]:
-        """Yield what people sent between two moments in Unix seconds, the newest first. Raises SetupError."""
+        """Yield what people sent between two times in Unix seconds, the newest first. Raises SetupError."""
 
     async def files(self, sid: str) -> list[ListedFile]:
         """Return the files of a message that the platform still has. Raises SetupError."""
@@ -129,15 +114,15 @@ class PlatformSetup(Protocol):
     """One channel at its platform. Lives as long as one command and its event loop, which closes its connections."""
 
     async def set_webhook(self) -> list[str]:
-        """Tell the platform where this channel's webhooks go. Return what was done. Raises SetupError."""
+        """Register the channel's webhook at the platform. Return what was done. Raises SetupError."""
 
     async def check(self) -> list[CheckResult]:
-        """Return what the platform says of the channel. What it would not tell is a failed check."""
+        """Check what the platform knows of the channel. A refused call is a failed check."""
 
     async def delete_webhook(self) -> list[str]:
         """Have the platform send no webhooks any more. Return what was done. Raises SetupError."""
 
-    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
+    def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
         """Return a harmless webhook, signed by the channel's secret or by a wrong one; None if it takes no webhooks.
 
         `now` is in Unix seconds.
@@ -147,9 +132,36 @@ class PlatformSetup(Protocol):
         """Return the platform's log of messages. Raises SetupError for a platform that gives bots none."""
 
 
+class SetupChecks:
+    """The base of all setups: the channel's name, its webhook URL, and check results about it."""
+
+    def __init__(self, name: str, public_url: str) -> None:
+        self._name, self._url = name, hook_url(public_url, name)
+
+    def _ok(self, check: str, says: str) -> CheckResult:
+        return CheckResult(check, "ok", says, channel=self._name)
+
+    def _warn(self, check: str, says: str, cure: str) -> CheckResult:
+        return CheckResult(check, "warn", says, cure, self._name)
+
+    def _fail(self, check: str, says: str, cure: str = "") -> CheckResult:
+        return CheckResult(check, "fail", says, cure or f"run `sayso channel connect {self._name}`", self._name)
+
+
+def failed_check(check: str, channel: str, error: SetupError) -> CheckResult:
+    """Return a refused command as a failed check."""
+    return CheckResult(check, "fail", error.says, error.cure, channel)
+
+
 def hook_url(public_url: str, channel: str) -> str:
     """Return the URL to which a platform sends a channel's webhooks."""
     return f"{public_url}/hooks/{channel}"
+
+
+def bare_url(url: str) -> str:
+    """Return a URL without the parts that may be secret: its user and its query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def is_local(url: str) -> bool:
@@ -177,12 +189,13 @@ def check_https(platform: str, url: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def asking(
-    platform: str, why: Callable[[Exception], tuple[str, str]], *, unanswered: str = NO_WAY
+async def platform_calls(
+    platform: str, explain: Callable[[Exception], Problem | None], *, unanswered: str = CONNECTION_CURE
 ) -> AsyncIterator[None]:
-    """Run commands at a platform within ASK_SECONDS, and translate its SDK's errors. Raises SetupError.
+    """Run calls to a platform within ASK_SECONDS, and translate its SDK's errors. Raises SetupError.
 
-    `why` returns what an error means and the cure; `unanswered` is the cure if no answer came.
+    `explain` returns what an error of the platform means, None for an error that could be of any platform.
+    `unanswered` is the cure if no answer came.
     """
     try:
         async with asyncio.timeout(ASK_SECONDS):
@@ -192,10 +205,24 @@ async def asking(
     except TimeoutError:
         raise SetupError(f"{platform} did not answer in {ASK_SECONDS:g} s", unanswered) from None
     except Exception as exc:  # noqa: BLE001  # an SDK may raise anything for an answer that it cannot parse
-        # The cause is left out: it may name an address with a token in it.
-        raise SetupError(*why(exc)) from None
+        # The cause is left out: it may name a URL with a token in it.
+        raise SetupError(*(explain(exc) or connection_problem(platform, exc))) from None
 
 
-def not_told(check: str, channel: str, error: SetupError) -> CheckResult:
-    """Return a refused command as a failed check."""
-    return CheckResult(check, "fail", error.says, error.cure, channel)
+def connection_problem(platform: str, exc: Exception) -> Problem:
+    """Return the problem of an error that is not the platform's own."""
+    from aiohttp import ClientConnectionError
+
+    if isinstance(exc, (ClientConnectionError, OSError)):
+        return no_connection(platform)
+    return f"{platform}'s answer makes no sense ({type(exc).__name__})", "try again; if api_url is set, check it"
+
+
+def no_connection(platform: str) -> Problem:
+    """Return the problem that no connection to a platform could be opened."""
+    return f"no connection to {platform}", CONNECTION_CURE
+
+
+def too_many_calls(platform: str) -> Problem:
+    """Return the problem that a platform limits the rate of calls."""
+    return f"{platform} was asked too often", "wait a minute, then run it again"

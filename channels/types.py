@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,19 +13,14 @@ from pydantic import TypeAdapter
 
 Intent = Literal["confirm", "cancel", "ignore"]
 
-
 #: A language tag that is stored: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
-
-
 #: File extensions that Python's own table lacks or spells unusually.
 _EXTENSIONS = {
     "audio/amr": ".amr", "audio/flac": ".flac", "audio/mp4": ".m4a", "audio/ogg": ".ogg", "audio/opus": ".opus",
     "audio/wav": ".wav", "audio/wave": ".wav", "audio/webm": ".webm", "image/webp": ".webp",
     "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
 }  # fmt: skip
-
-
 _COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -144,10 +140,8 @@ class Turn:
     written_at: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", storable(self.text))
-        object.__setattr__(self, "user_name", storable(self.user_name))
-        object.__setattr__(self, "quoted", storable(self.quoted))
-        object.__setattr__(self, "replied_to_button", storable(self.replied_to_button))
+        for name in ("text", "user_name", "quoted", "replied_to_button"):
+            object.__setattr__(self, name, storable(getattr(self, name)))
         if self.notes:
             object.__setattr__(self, "notes", tuple(map(storable, self.notes)))
         if not _LANGUAGE.fullmatch(self.language):
@@ -256,6 +250,17 @@ def extension_of(mime_type: str) -> str:
     return _EXTENSIONS.get(kind) or mimetypes.guess_extension(kind) or ""
 
 
+def readable_size(size: int) -> str:
+    """Return a size in bytes as people read it: "1.5 MB"."""
+    unit, name = next((row for row in ((1024 * 1024, "MB"), (1024, "KB")) if size >= row[0]), (1, "B"))
+    return f"{size / unit:.3g} {name}"
+
+
+def joined_labels(buttons: Sequence[Button]) -> str:
+    """Return the buttons' labels as the text of a message that has none, since platforms refuse a message without."""
+    return " / ".join(button.label for button in buttons)
+
+
 def shown_to(turn: Turn, reply: Reply) -> Reply:
     """Return the reply. If only its sender saw the turn, only the sender sees the reply."""
     return replace(reply, only_for=turn.user_id) if turn.ephemeral else reply
@@ -332,6 +337,10 @@ class WebhookRequest:
         return self.headers.get(name.lower(), "")
 
 
+#: Headers and body of a webhook that is signed as its platform would sign it.
+SignedWebhook = tuple[dict[str, str], bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
     """The HTTP answer that a platform expects once its webhook is stored."""
@@ -357,10 +366,4 @@ class Received:
 
 
 _TURN = TypeAdapter(Turn)
-
-
 _REPLY = TypeAdapter(Reply)
-
-
-#: Headers and body of a webhook.
-Signed = tuple[dict[str, str], bytes]

@@ -18,9 +18,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import models_json_schema
 
+from sayso.channels.base import PlatformSettings
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.registry import BUILT_IN
-from sayso.channels.settings import PlatformSettings
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.whatsapp.settings import WhatsAppSettings

@@ -14,16 +14,16 @@ from sayso.agent.toolsets.base import AnswerLost, SourceError, SourceUnreachable
 from sayso.agent.toolsets.openapi_operations import Operation, Place, is_json_type
 from sayso.channels.http import (
     NotPublic,
-    Redirect,
+    PinnedRequest,
     Resolve,
     Unreadable,
     addresses_of,
     content_type_of,
-    follow,
-    hush,
+    follow_redirects,
     origin_of,
     public_address,
     read,
+    silence_url_logs,
 )
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class OriginClient:
         """
         import httpx
 
-        hush()
+        silence_url_logs()
         try:
             async with asyncio.timeout(self.seconds):
                 return await self._follow(self._url(path), method, headers, body, reads_only=reads_only)
@@ -294,38 +294,38 @@ class OriginClient:
     async def _follow(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
     ) -> HttpResponse:
-        async def next_hop(target: httpx.URL) -> Redirect:
+        async def next_hop(target: httpx.URL) -> PinnedRequest:
             if origin_of(target) != origin_of(url):
                 raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
             return await self._checked(target, headers)
 
         hop = await self._checked(url, headers)
-        answer = await follow(
+        answer = await follow_redirects(
             hop, MAX_REDIRECTS if reads_only else 0, lambda hop: self._send_to(hop, method, body), next_hop
         )
         if answer is None:
             raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
         return answer
 
-    async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> Redirect:
+    async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> PinnedRequest:
         """Return the hop to a URL, pinned to a public address unless the operator configured the host."""
         if self.trusted:
-            return Redirect(url, headers)
+            return PinnedRequest(url, headers)
         if url.scheme != "https":
             raise SourceError(f"{self.host} is reached without https: if you mean it, write it as base_url")
         try:
-            return Redirect(url, headers, await public_address(url, self.resolve))
+            return PinnedRequest(url, headers, await public_address(url, self.resolve))
         except NotPublic:
             raise SourceError(f"{self.host} is not public: if you mean it, write it as base_url") from None
         except (OSError, ValueError):
             raise SourceUnreachable(f"{self.host} has no address: check its name") from None
 
-    async def _send_to(self, hop: Redirect, method: str, body: bytes | None) -> HttpResponse | str:
+    async def _send_to(self, hop: PinnedRequest, method: str, body: bytes | None) -> HttpResponse | str:
         """Return the answer, or the location it redirects to."""
         import httpx
 
         limit = httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds))
-        async with hop.asked(method, body, limit=limit, transport=self.transport) as response:
+        async with hop.stream(method, body, limit=limit, transport=self.transport) as response:
             if response.has_redirect_location:
                 return str(response.headers["location"])
             try:

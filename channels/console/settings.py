@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from sayso.channels.settings import OptionalSecret, PlatformSettings
+from sayso.channels.base import OptionalSecret, PlatformSettings
 
 #: Names that a console cannot have: they are paths of its pages, below /console.
 RESERVED_NAMES = frozenset({"events", "poll", "static"})

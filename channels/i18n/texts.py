@@ -16,22 +16,12 @@ from sayso.channels.types import Turn
 CATALOGUES = Path(__file__).parent / "catalogues"
 #: The languages that have a catalogue, in alphabetical order.
 LANGUAGES = tuple(sorted(path.stem for path in CATALOGUES.glob("*.toml")))
-
-
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-
-
 _RELATION = re.compile(r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)")
-
-
 #: Spoken where no catalogue matches.
 FALLBACK = "en"
-
-
 #: Characters of a language tag that are read.
 MAX_TAG_CHARS = 40
-
-
 #: Characters of a preview that are repeated once it was shown whole, so that what became of it fits in one message of
 #: every platform.
 MAX_REPEATED_CHARS = 300
@@ -498,7 +488,5 @@ class SpokenTexts(Protocol):
 
 #: The words for whoever wrote a turn.
 TextsForTurn = Callable[[Turn], SpokenTexts]
-
-
 #: The words of a language, by its BCP 47 tag; "" speaks the default.
 TextsForLanguage = Callable[[str], SpokenTexts]

@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 #: Unseen and not a space: keeps two characters apart that a platform would otherwise read as formatting.
 GAP = "\u200b"
-
-
 Wrap = Callable[[str], str]
 
 
@@ -139,11 +137,7 @@ def _visible_link(label: str, href: str) -> str:
 
 #: How many columns a phone shows, and what stands beside a workspace's list of channels.
 _PHONE, _DESK = 36, 64
-
-
 _MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
-
-
 HTML = Dialect(
     escape=escape_html,
     marks={"strong": ("<b>", "</b>"), "em": ("<i>", "</i>"), "s": ("<s>", "</s>")},
@@ -156,8 +150,6 @@ HTML = Dialect(
     solid=False,
     columns=_PHONE,
 )
-
-
 MRKDWN = Dialect(
     escape=_escape_slack,
     marks=_MARKERS,
@@ -169,8 +161,6 @@ MRKDWN = Dialect(
     quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
     columns=_DESK,
 )
-
-
 WHATSAPP = Dialect(
     escape=_defuse,
     marks=_MARKERS,
@@ -180,8 +170,6 @@ WHATSAPP = Dialect(
     quote=lambda text, depth: _prefix(text, "> "),
     columns=_PHONE,
 )
-
-
 PLAIN = Dialect(
     escape=_words,
     marks={"strong": ("", ""), "em": ("", ""), "s": ("", "")},
@@ -191,21 +179,13 @@ PLAIN = Dialect(
     quote=lambda text, depth: _prefix(text, "> "),
     solid=False,
 )
-
-
 TERMINAL = replace(PLAIN, escape=_visible, code=_visible, pre=_visible_pre, link=_visible_link)
-
-
 ANSI = replace(
     TERMINAL,
     marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")},
 )
-
-
 #: Hosts whose links may hide behind a label, with all their subdomains. One set for the process: those of its bot.
 _own_hosts: frozenset[str] = frozenset()
-
-
 _MARKS = re.compile(r"<[^>]*>|[*_~`]")
 
 

@@ -1,4 +1,4 @@
-"""Slack errors: what each answer of the Web API means for the reply that got it."""
+"""Slack's errors: what each answer of the Web API means for a reply, and for an operator."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from sayso.channels.base import (
     SendError,
     Unreachable,
 )
-from sayso.channels.http import never_sent
+from sayso.channels.http import network_error, retry_after
+from sayso.channels.setup import Problem, too_many_calls
 
-#: What is done about an error: `wait` as long as Slack asks; `down`: nobody can use this token; `scope`: it may not do
-#: this; `closed`: nothing can be posted there; `plain`: the words once more without their form; `repost`: the message
-#: that was to be edited cannot be, a new one can; `unclear`: some part may have happened. Any other error refuses.
+#: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`: the token lacks a
+#: scope. `closed`: nothing can be posted there. `plain`: send the text again without blocks. `repost`: the message
+#: cannot be edited, send a new one. `unclear`: a part may have happened. All other errors are `refused`.
 SlackReaction = Literal["wait", "down", "scope", "closed", "plain", "repost", "unclear", "refused"]
 
 _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
@@ -41,12 +42,14 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     ),
     "repost": ("message_not_found", "cant_update_message", "edit_window_closed"),
     "unclear": ("internal_error", "fatal_error", "service_unavailable", "request_timeout"),
-    # We hold on to no trigger, so these cannot come too late; the last is about one channel and one method.
+    # No trigger is stored, so a trigger cannot expire; `no_permission` concerns one channel and one method.
     "refused": ("expired_trigger_id", "exchanged_trigger_id", "streaming_state_conflict", "no_permission"),
 }  # fmt: skip
-#: The reaction to each error that Slack names.
+#: The reaction to each known error code.
 REACTIONS: Mapping[str, SlackReaction] = {code: reaction for reaction, codes in _REACTIONS.items() for code in codes}
 
+#: Error codes for a token that Slack does not accept.
+TOKEN_ERRORS = (*_REACTIONS["down"], "not_allowed_token_type")
 #: What an operator can do about an error.
 _CURES = {
     "not_in_channel": "invite the app to the channel",
@@ -58,12 +61,11 @@ _CURES = {
         "install the app again and copy its bot_token",
     ),
 }
-_NO_JSON = "Slack's answer makes no sense"
 
 
 @dataclass(frozen=True, slots=True)
 class SlackAnswer:
-    """What Slack said, named as the SDK names it. An answer that is no JSON object has no `data`."""
+    """An answer of Slack, with the SDK's names. `data` is empty for an answer that is not a JSON object."""
 
     api_url: str
     status_code: int
@@ -72,7 +74,7 @@ class SlackAnswer:
 
     @classmethod
     def of(cls, url: str, status: int, headers: Mapping[str, str], body: bytes) -> SlackAnswer:
-        """An answer as it came."""
+        """Return the answer with this body."""
         try:
             data = json.loads(body)
         except ValueError:
@@ -81,68 +83,62 @@ class SlackAnswer:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Errors of the SDK and of the network, told as ours. Raises SendError."""
+def translated() -> Iterator[None]:
+    """Translate the errors of the SDK and of the network. Raises SendError."""
     from aiohttp import ClientError
     from slack_sdk.errors import SlackApiError, SlackClientError
 
     try:
         yield
     except SlackApiError as exc:
-        raise error_of(exc.response) from exc
+        raise _error_of(exc.response) from exc
     except SlackClientError as exc:
         raise DeliveryUncertain("no clear answer from Slack") from exc
     except (ClientError, OSError) as exc:
-        raise _network_error(exc) from None  # it may name the address that a file was to go to
+        raise network_error("Slack", exc) from None  # the cause may name the URL of an upload
 
 
 @contextmanager
-def harmless() -> Iterator[None]:
-    """The same for what shows nobody anything, or shows it once however often it is done: it may be tried again."""
+def translated_repeatable() -> Iterator[None]:
+    """Translate the errors of calls that can be repeated: they show nothing, or the same however often they are made.
+
+    Raises SendError, Unreachable in place of DeliveryUncertain.
+    """
     try:
-        with told():
+        with translated():
             yield
     except DeliveryUncertain as exc:
         raise Unreachable(str(exc)) from exc
 
 
-def code_of(response: Any) -> str:
-    """Slack's error code; anything that does not look like one may quote the message."""
+def error_code(response: Any) -> str:
+    """Return Slack's error code, "" for none. Anything that does not look like a code may quote the message."""
     data = getattr(response, "data", None)
     code = str(data.get("error") or "") if isinstance(data, dict) else ""
-    return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error"
+    return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error" if code else ""
 
 
 def reaction_to(code: str) -> SlackReaction:
-    """What is done about an error of this code. `restricted_action` has many endings."""
-    if code.startswith("restricted_action"):
-        return "closed"
-    return REACTIONS.get(code, "refused")
+    """Return what follows from an error code. `restricted_action` has many suffixes."""
+    return "closed" if code.startswith("restricted_action") else REACTIONS.get(code, "refused")
 
 
-def error_of(response: Any) -> SendError:
-    """What an answer means that is not the one we hoped for."""
-    if not hasattr(response, "status_code"):  # the bare answer, of which the SDK could not read a word
-        limited = response.status == 429
-        return RateLimited(_retry_after(response.headers)) if limited else DeliveryUncertain(_NO_JSON)
-    code, status = code_of(response), int(response.status_code)
+def _error_of(response: Any) -> SendError:
+    unreadable = DeliveryUncertain("Slack's answer makes no sense")
+    if not hasattr(response, "status_code"):  # aiohttp's response, whose body the SDK could not parse
+        return RateLimited(retry_after(response.headers)) if response.status == 429 else unreadable
+    code, status = error_code(response) or "unknown_error", int(response.status_code)
     reaction = reaction_to(code)
     if status == 429 or reaction == "wait":
-        return RateLimited(_retry_after(response.headers))
+        return RateLimited(retry_after(response.headers))
     if status >= 500 or reaction == "unclear":
         return DeliveryUncertain(f"Slack answered {code if status < 500 else status}")
     if not response.data:
-        return DeliveryUncertain(_NO_JSON)
-    return _kind(reaction, response)(f"Slack error {code}{_cure(code, response.data)}")
-
-
-def _kind(reaction: SlackReaction, response: Any) -> type[SendError]:
-    """Without the scope that words need the app can say nothing, so they wait for the cure; other methods have less
-    to lose than their one call, and hold nothing up.
-    """
-    if reaction == "scope":
-        return ChannelDown if "/chat." in str(response.api_url) else Refused
-    return {"down": ChannelDown, "closed": AddressClosed}.get(reaction, Refused)
+        return unreadable
+    kinds: dict[str, type[SendError]] = {"down": ChannelDown, "closed": AddressClosed}
+    if "/chat." in str(response.api_url):  # without the scope to send text, all replies must wait for the operator
+        kinds["scope"] = ChannelDown
+    return kinds.get(reaction, Refused)(f"Slack error {code}{_cure(code, response.data)}")
 
 
 def _cure(code: str, data: Mapping[str, Any]) -> str:
@@ -152,12 +148,10 @@ def _cure(code: str, data: Mapping[str, Any]) -> str:
     return f": {_CURES[code]}" if code in _CURES else ""
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
-    seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
-    return float(seconds) if seconds.isdecimal() else 1.0
-
-
-def _network_error(exc: Exception) -> SendError:
-    if never_sent(exc):
-        return Unreachable("no connection to Slack")
-    return DeliveryUncertain("the connection to Slack broke before its answer")
+def setup_problem(exc: Exception) -> Problem | None:
+    """Return what an error of the SDK means for an operator, None if it could be of any platform."""
+    response: Any = getattr(exc, "response", None)
+    code = error_code(response)
+    if code in ("ratelimited", "rate_limited") or getattr(response, "status_code", 0) == 429:
+        return too_many_calls("Slack")
+    return (f"Slack refuses: {code}", "correct what it names") if code else None

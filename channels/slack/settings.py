@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sayso.channels.settings import Secret, VendorSettings
+from sayso.channels.base import Secret, VendorSettings
 
 
 class SlackSettings(VendorSettings):

@@ -30,6 +30,7 @@ from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tl
 from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.telegram.errors import reaction, send_error
+from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.outgoing import (
     CAPTION_LIMIT,
     TEXT_LIMIT,
@@ -39,7 +40,6 @@ from sayso.channels.telegram.outgoing import (
     beginning,
 )
 from sayso.channels.telegram.settings import TelegramSettings
-from sayso.channels.telegram.updates import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What Telegram answers against a call, as data: which reaction follows, and which error where none helps."""
+"""Telegram's errors: what each of them means for a call of the Bot API, and for an operator."""
 
 from __future__ import annotations
 
@@ -14,28 +14,19 @@ from sayso.channels.base import (
     SendError,
     Unreachable,
 )
+from sayso.channels.setup import Problem, no_connection, too_many_calls
 
-#: wait: after a while. moved: to the chat's new id, once. done: it is as it should be. plain: once more, unformatted.
-#: caption: edit the words under the file instead. anew: as a message of its own. document: as a file without preview.
-#: link: as an address to fetch the file from. closed, down, refused, unsent, unknown: the errors of a channel.
+#: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
+#: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
+#: new message. `document`: send the file without preview. `link`: send a link to the file. `closed`, `down`, `refused`,
+#: `unsent` and `unknown` are errors of the channel.
 TelegramReaction = Literal[
-    "wait",
-    "moved",
-    "done",
-    "plain",
-    "caption",
-    "anew",
-    "document",
-    "link",
-    "closed",
-    "down",
-    "refused",
-    "unsent",
-    "unknown",
-]
+    "wait", "moved", "done", "plain", "caption", "anew", "document", "link",
+    "closed", "down", "refused", "unsent", "unknown",
+]  # fmt: skip
 
-#: By the name of PTB's error, which stands for the status, and by the words: the first row that fits counts. A row
-#: without words is for all others. BadRequest and TimedOut are NetworkErrors to PTB: they must come before it.
+#: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
+#: first match counts. In PTB, BadRequest and TimedOut are subclasses of NetworkError, so they come before it.
 REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ("RetryAfter", "", "wait"),
     ("ChatMigrated", "", "moved"),
@@ -62,24 +53,26 @@ REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ("NetworkError", "request entity too large|content too large", "link"),
     ("", "", "unknown"),
 )
-#: Seconds to wait where Telegram says that there was too much, and not for how long.
+#: How many seconds to wait if Telegram limits the rate and does not say for how long.
 DEFAULT_WAIT = 1.0
 
 
 def reaction(exc: Exception) -> TelegramReaction:
-    """What follows from an error of PTB."""
+    """Return what follows from an error of PTB."""
     kinds = {kind.__name__ for kind in type(exc).__mro__} | {""}
-    said = str(exc).lower()
-    return next(does for kind, words, does in REACTIONS if kind in kinds and re.search(words, said))
+    text = str(exc).lower()
+    return next(result for kind, pattern, result in REACTIONS if kind in kinds and re.search(pattern, text))
 
 
 def send_error(exc: Exception) -> SendError:
-    """An error of PTB in the words of the channel port: no token, no address and no word of the message in it."""
+    """Return the channel's error for an error of PTB, without token, URL or any text of the message."""
+    # After a colon, Telegram's text may quote the message.
+    reason = f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
     match reaction(exc):
         case "wait":
-            return RateLimited(_seconds(exc))
+            return RateLimited(_wait_seconds(exc))
         case "closed":
-            return AddressClosed(_reason(exc))
+            return AddressClosed(reason)
         case "down":
             return ChannelDown("Telegram does not know this token: it was revoked or is wrong")
         case "unsent":
@@ -87,15 +80,26 @@ def send_error(exc: Exception) -> SendError:
         case "unknown":
             return DeliveryUncertain("no clear answer from Telegram")
         case "link":
-            return Refused("what is sent is too large for Telegram")
-    return Refused(_reason(exc))
+            return Refused("the message or its file is too large for Telegram")
+    return Refused(reason)
 
 
-def _seconds(exc: Any) -> float:
+def _wait_seconds(exc: Any) -> float:
     wait = getattr(exc, "retry_after", DEFAULT_WAIT)
     return float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait)
 
 
-def _reason(exc: Exception) -> str:
-    """The kind of refusal. What follows a colon may quote the message, so it is left out."""
-    return f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
+def setup_problem(channel: str, exc: Exception) -> Problem | None:
+    """Return what an error of PTB means for an operator, None if it could be of any platform."""
+    from telegram import error
+
+    from sayso.channels.telegram.client import NeverSent
+
+    if isinstance(exc, error.InvalidToken):
+        cure = f"copy the bot's token from @BotFather again, to where channels.{channel}.token comes from"
+        return "Telegram does not know this token", cure
+    if isinstance(exc, error.RetryAfter):
+        return too_many_calls("Telegram")
+    if isinstance(exc, (error.BadRequest, error.Forbidden, error.Conflict)):
+        return f"Telegram refuses: {exc}", "correct what it names; public_url must be reachable from outside"
+    return no_connection("Telegram") if isinstance(exc, NeverSent) else None

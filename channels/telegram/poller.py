@@ -30,8 +30,6 @@ CONFLICT_SECONDS = 30.0
 MAX_BACKOFF_SECONDS = 30.0
 #: How many updates Telegram returns at once. All are later than the first one that it may not forget.
 WINDOW = 100
-
-
 #: What became of an update: stored; refused because its conversation has too many; or the storage failed.
 UpdateResult = Literal["stored", "refused", "failed"]
 

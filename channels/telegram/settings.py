@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from sayso.channels.settings import OptionalSecret, Secret, VendorSettings
+from sayso.channels.base import OptionalSecret, Secret, VendorSettings
 
 
 class TelegramSettings(VendorSettings):

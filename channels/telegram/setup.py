@@ -14,48 +14,39 @@ from sayso.channels.http import PooledSessions, tls
 from sayso.channels.i18n.texts import LANGUAGES, texts_for
 from sayso.channels.setup import (
     FORGED,
-    NO_WAY,
     CheckResult,
     MessageLog,
+    SetupChecks,
     SetupError,
     SetupOptions,
-    asking,
+    bare_url,
     check_https,
     check_outside,
-    hook_url,
-    not_told,
-    shown,
+    failed_check,
+    platform_calls,
 )
 from sayso.channels.telegram.adapter import new_bot
+from sayso.channels.telegram.errors import setup_problem
+from sayso.channels.telegram.incoming import ALLOWED_UPDATES
 from sayso.channels.telegram.settings import TelegramSettings
-from sayso.channels.telegram.updates import ALLOWED_UPDATES
-from sayso.channels.types import Signed
+from sayso.channels.types import SignedWebhook
 
 if TYPE_CHECKING:
     from telegram import WebhookInfo
 
-
 #: The ports to which Telegram's own servers send webhooks.
 PORTS = (443, 80, 88, 8443)
-
-
 #: The commands in the menu beside people's keyboards. Every channel understands them.
 COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
-
-
 #: How long Telegram's last error counts as current, in seconds.
 RECENT_SECONDS = 3600.0
-
-
 #: From this many waiting updates on the check warns: fewer may be a burst.
 MANY_PENDING = 20
-
-
 _API = "https://api.telegram.org"
 
 
-class TelegramSetup:
-    """One bot at Telegram. A PlatformSetup. `now` returns Unix seconds."""
+class TelegramSetup(SetupChecks):
+    """The PlatformSetup of one bot at Telegram. `now` returns Unix seconds."""
 
     def __init__(
         self,
@@ -66,8 +57,8 @@ class TelegramSetup:
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._name, self._settings = name, settings
-        self._url = hook_url(public_url, name)
+        super().__init__(name, public_url)
+        self._settings = settings
         self._max_connections, self._drop_pending, self._now = options.max_connections, options.drop_pending, now
         api_url = settings.api_url or _API
         self._is_telegram = urlsplit(api_url).hostname == urlsplit(_API).hostname
@@ -78,10 +69,10 @@ class TelegramSetup:
         secret = self._settings.webhook_secret
         if secret is None:
             cure = "run `sayso poll`, or take `polling: true` out of the configuration first"
-            raise SetupError(f"{self._name} polls, and would get nothing more once a webhook is set", cure)
+            raise SetupError(f"{self._name} polls, and would get no more updates once a webhook is set", cure)
         if self._is_telegram:
             _check_address(self._url)
-        async with self._asking():
+        async with self._calls():
             bot = self._bots.here()
             me = await bot.get_me()
             await bot.set_webhook(
@@ -95,8 +86,8 @@ class TelegramSetup:
                 await bot.set_my_commands(menu, language_code=language)
         return [
             f"bot @{me.username} ({me.id})",
-            f"webhook set to {shown(self._url)}, with the secret_token of the configuration",
-            f"updates asked for: {', '.join(ALLOWED_UPDATES)}; {self._max_connections} at once at most",
+            f"webhook set to {bare_url(self._url)}, with the secret_token of the configuration",
+            f"updates asked for: {', '.join(ALLOWED_UPDATES)}; at most {self._max_connections} at once",
             *(["updates that waited were dropped"] if self._drop_pending else []),
             f"commands listed: {' '.join(f'/{command}' for command in self._commands)}",
         ]
@@ -104,11 +95,11 @@ class TelegramSetup:
     async def check(self) -> list[CheckResult]:
         """Check the bot, what it gets in groups, and its webhook with the last error."""
         try:
-            async with self._asking():
+            async with self._calls():
                 bot = self._bots.here()
                 me, info = await bot.get_me(), await bot.get_webhook_info()
         except SetupError as exc:
-            return [not_told("token", self._name, exc)]
+            return [failed_check("token", self._name, exc)]
         gets = "all messages" if me.can_read_all_group_messages else "commands, replies to it and mentions only"
         bot_itself = [
             self._ok("token", f"bot @{me.username} ({me.id})"),
@@ -120,18 +111,20 @@ class TelegramSetup:
 
     async def delete_webhook(self) -> list[str]:
         """Delete the webhook. Raises SetupError."""
-        async with self._asking():
+        async with self._calls():
             bot = self._bots.here()
             before = await bot.get_webhook_info()
             await bot.delete_webhook(drop_pending_updates=self._drop_pending or None)
-        done = f"webhook deleted: it was {shown(before.url)}" if before.url else "no webhook was set: nothing to delete"
+        done = (
+            f"webhook deleted: it was {bare_url(before.url)}" if before.url else "no webhook was set: nothing to delete"
+        )
         if not (before.url or self._drop_pending):
             return [done]
         kept = "dropped" if self._drop_pending else "kept for a day, for the next webhook or for `sayso poll`"
         return [done, f"{before.pending_update_count} waiting updates {kept}"]
 
-    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
-        """Return an update of no kind that we know; None for a bot that polls."""
+    def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
+        """Return an update of an unknown kind; None for a bot that polls."""
         secret = FORGED if forged else self._settings.webhook_secret
         if self._settings.webhook_secret is None or secret is None:
             return None
@@ -140,9 +133,8 @@ class TelegramSetup:
     def message_log(self) -> MessageLog:
         """Raise SetupError: Telegram gives bots no log."""
         raise SetupError(
-            "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself",
-            f"see with `sayso channel status {self._name}` how many updates wait; "
-            "files there are not a bot's to delete",
+            "Telegram gives bots no list of messages: it repeats what the bot did not accept for 24 hours by itself",
+            f"`sayso channel status {self._name}` shows how many updates wait; a bot cannot delete files there",
         )
 
     @property
@@ -151,9 +143,9 @@ class TelegramSetup:
         return COMMANDS if self._settings.commands else ("stop",)
 
     def _menus(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
-        """Yield the menu for each language that we know, then the one for all others.
+        """Yield the menu for each known language, then the one for all others.
 
-        Languages that this channel does not speak get one too: the menu of an earlier configuration would stay.
+        Languages that this channel does not speak get one too, else the menu of an earlier configuration would stay.
         """
         for language in (*LANGUAGES, None):
             words = texts_for(language if language in self._settings.languages else self._settings.speaks)
@@ -161,15 +153,17 @@ class TelegramSetup:
 
     def _address(self, info: WebhookInfo) -> CheckResult:
         if info.url == self._url:
-            return self._ok("webhook", f"{shown(info.url)}, which is ours")
-        says = f"Telegram sends to {shown(info.url)}, not to {shown(self._url)}" if info.url else "no webhook is set"
+            return self._ok("webhook", f"{bare_url(info.url)}, which is ours")
+        says = (
+            f"Telegram sends to {bare_url(info.url)}, not to {bare_url(self._url)}" if info.url else "no webhook is set"
+        )
         return self._fail("webhook", says)
 
     def _no_address(self, info: WebhookInfo) -> CheckResult:
         if not info.url:
             return self._ok("polling", "no webhook is set: polling gets the updates")
-        says = f"Telegram sends to {shown(info.url)}, and so gives a poller nothing"
-        return CheckResult("polling", "fail", says, f"run `sayso channel disconnect {self._name}`", self._name)
+        says = f"Telegram sends to {bare_url(info.url)}, so a poller gets nothing"
+        return self._fail("polling", says, f"run `sayso channel disconnect {self._name}`")
 
     def _updates(self, info: WebhookInfo) -> CheckResult:
         given = set(info.allowed_updates or ())
@@ -186,8 +180,8 @@ class TelegramSetup:
         answers = "`sayso poll` runs" if self._settings.polling else "public_url answers"
         command = "disconnect" if self._settings.polling else "connect"
         drop = f"sayso channel {command} {self._name} --drop-pending"
-        cure = f"see that {answers}; what is too old to answer goes with `{drop}`"
-        return CheckResult("pending", "warn", says, cure, self._name)
+        cure = f"check that {answers}; `{drop}` drops updates that are too old to answer"
+        return self._warn("pending", says, cure)
 
     def _last_error(self, info: WebhookInfo) -> CheckResult:
         if not info.last_error_message or info.last_error_date is None:
@@ -196,16 +190,10 @@ class TelegramSetup:
         says = f"{info.last_error_message} ({at:%Y-%m-%d %H:%M:%S} UTC)"
         if self._now() - at.timestamp() > RECENT_SECONDS:
             return self._ok("last error", f"{says}, over an hour ago")
-        return CheckResult("last error", "fail", says, _cure_of(info.last_error_message, self._name), self._name)
+        return self._fail("last error", says, _cure_of(info.last_error_message, self._name))
 
-    def _ok(self, check: str, says: str) -> CheckResult:
-        return CheckResult(check, "ok", says, channel=self._name)
-
-    def _fail(self, check: str, says: str) -> CheckResult:
-        return CheckResult(check, "fail", says, f"run `sayso channel connect {self._name}`", self._name)
-
-    def _asking(self) -> AbstractAsyncContextManager[None]:
-        return asking("Telegram", partial(_why, self._name))
+    def _calls(self) -> AbstractAsyncContextManager[None]:
+        return platform_calls("Telegram", partial(setup_problem, self._name))
 
 
 def _check_address(url: str) -> None:
@@ -216,48 +204,31 @@ def _check_address(url: str) -> None:
     if ":" in (parts.hostname or ""):
         raise SetupError(
             f"public_url is an IPv6 address, {parts.hostname}, and Telegram sends to IPv4 only",
-            "write a name into public_url that has an IPv4 address, too",
+            "use a host name with an IPv4 address in public_url",
         )
     if (parts.port or 443) not in PORTS:
         ports = ", ".join(map(str, PORTS))
         raise SetupError(
             f"public_url is on port {parts.port}, and Telegram sends to {ports} only",
-            "have your proxy listen at one of them, and write that into public_url",
+            "have your proxy listen on one of them, and write that into public_url",
         )
-
-
-def _why(channel: str, exc: Exception) -> tuple[str, str]:
-    from telegram import error
-
-    from sayso.channels.telegram.client import NeverSent
-
-    if isinstance(exc, error.InvalidToken):
-        token = f"copy the bot's token from @BotFather again, to where channels.{channel}.token comes from"
-        return "Telegram does not know this token", token
-    if isinstance(exc, error.RetryAfter):
-        return "Telegram was asked too often", "wait a minute, then run it again"
-    if isinstance(exc, (error.BadRequest, error.Forbidden, error.Conflict)):
-        return f"Telegram refuses: {exc}", "see what it names; public_url must be reachable from outside"
-    if isinstance(exc, NeverSent):
-        return "no connection to Telegram", NO_WAY
-    return f"Telegram's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"
 
 
 def _cure_of(message: str, channel: str) -> str:
     """Return the cure for Telegram's last error."""
     said = message.lower()
     if "403" in said:
-        return f"the secret_token differs: run `sayso channel connect {channel}` with the settings of the running web"
+        return f"the secret_token differs: run `sayso channel connect {channel}` with the settings of the web process"
     if "404" in said:
-        return f"the web knows no channel {channel!r}, or the proxy cuts the path: restart it with this configuration"
+        return f"the web process has no channel {channel!r}, or the proxy cuts the path: restart it with these settings"
     if "ssl" in said or "certificate" in said:
-        return "the proxy's certificate is not one that Telegram trusts: serve the whole chain of a public authority"
+        return "Telegram does not trust the proxy's certificate: serve the whole chain of a public authority"
     if "503" in said or "500" in said or "502" in said:
-        return "the web answered, and could not keep the update: its log, and `sayso doctor` on Redis, say why"
-    return "see that public_url answers from outside, over the ports that Telegram uses"
+        return "the web process could not store the update: its log, and `sayso doctor` on Redis, say why"
+    return "check that public_url answers from outside, on the ports that Telegram uses"
 
 
-def telegram_hook(secret: str, update: Mapping[str, Any]) -> Signed:
+def telegram_hook(secret: str, update: Mapping[str, Any]) -> SignedWebhook:
     """Return the headers and body of a signed Telegram webhook."""
     headers = {"content-type": "application/json", "x-telegram-bot-api-secret-token": secret}
     return headers, json.dumps(update).encode()

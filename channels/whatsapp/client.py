@@ -18,18 +18,11 @@ from sayso.channels.whatsapp.settings import sender_key
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-
 #: Where Twilio's API is; the first also gives out the files that people sent.
 ORIGINS = ("https://api.twilio.com", "https://content.twilio.com", "https://messaging.twilio.com")
-
-
 #: The number that all of Twilio's trial senders share. No API knows its settings.
 SANDBOX = "whatsapp:+14155238886"
-
-
 JSON = "application/json"
-
-
 #: Too many calls at once. Other codes that come with 429 have pauses of their own.
 _BUSY = 20429
 

@@ -1,4 +1,4 @@
-"""Twilio's errors: what each of its codes means for a message, and its client's exceptions in our words."""
+"""Twilio's errors: what each code and exception means for a message, and for an operator."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sayso.channels.base import (
     Unreachable,
     WindowClosed,
 )
-from sayso.channels.http import never_sent
-from sayso.channels.setup import NO_WAY
+from sayso.channels.http import network_error
+from sayso.channels.setup import Problem, too_many_calls
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
-    """What a code comes to: the error that is raised, and why.
+    """What a code means: the error that is raised, and why.
 
-    `wait`: seconds, of a RateLimited. `once_more`: the first time it is an Unreachable, so that it is tried again.
+    `wait`: the seconds of a RateLimited. `once_more`: the first attempt raises Unreachable, so that it is repeated.
     """
 
     kind: type[SendError]
@@ -35,26 +35,26 @@ class ErrorMeaning:
     once_more: bool = False
 
 
-#: Between two tries at the limit of the day, which counts the last 24 hours: a reply has ten, and must outlast it.
+#: Seconds between two attempts at the daily limit, which counts the last 24 hours. A reply's ten attempts outlast it.
 DAY_LIMIT_SECONDS = 3 * 3600.0
 
 _CODE = re.compile(r"[0-9]{5}")
 
 _BUSY = ErrorMeaning(RateLimited, "too many calls at once", wait=1.0)
 _CREDENTIALS = ErrorMeaning(ChannelDown, "the account SID or the auth token is wrong")
-_NOBODY = ErrorMeaning(AddressClosed, "nobody can be reached at this address")
+_NO_PERSON = ErrorMeaning(AddressClosed, "nobody can be reached at this address")
 _SENDER = ErrorMeaning(ChannelDown, "the sender is not set up for WhatsApp, or was closed")
 _CONTENT = ErrorMeaning(Refused, "the message or its file is not accepted")
 _PARAMETERS = ErrorMeaning(Refused, "the parameters contradict each other")
 _DECLINED = ErrorMeaning(Refused, "Meta declined to deliver it")
 
-#: Twilio's codes, at a call or later in a status callback.
+#: The meaning of each code, in an answer or in a status callback.
 REACTIONS: dict[int, ErrorMeaning] = {
     20003: _CREDENTIALS,
     20429: _BUSY,
-    21211: _NOBODY,
+    21211: _NO_PERSON,
     21610: ErrorMeaning(AddressClosed, "the person has opted out"),
-    21614: _NOBODY,
+    21614: _NO_PERSON,
     21617: _CONTENT,
     21620: _CONTENT,
     21654: _PARAMETERS,
@@ -62,7 +62,7 @@ REACTIONS: dict[int, ErrorMeaning] = {
     30007: ErrorMeaning(Refused, "it was filtered"),
     30008: ErrorMeaning(Refused, "it failed for an unknown reason", once_more=True),
     63001: _SENDER,
-    63003: _NOBODY,
+    63003: _NO_PERSON,
     63005: _CONTENT,
     63007: _SENDER,
     63008: _SENDER,
@@ -72,10 +72,10 @@ REACTIONS: dict[int, ErrorMeaning] = {
     63019: ErrorMeaning(Refused, "its file could not be fetched", once_more=True),
     63020: _SENDER,
     63021: _CONTENT,
-    63024: _NOBODY,
+    63024: _NO_PERSON,
     63030: _PARAMETERS,
     63032: _DECLINED,
-    63038: ErrorMeaning(RateLimited, "the account's limit of the day is reached", wait=DAY_LIMIT_SECONDS),
+    63038: ErrorMeaning(RateLimited, "the daily limit of the account is reached", wait=DAY_LIMIT_SECONDS),
     63049: _DECLINED,
     63051: _SENDER,
     92005: _PARAMETERS,
@@ -86,27 +86,27 @@ _BY_STATUS = {
     502: ErrorMeaning(Unreachable, "its gateway failed"),
     503: ErrorMeaning(Unreachable, "it is not available"),
 }
-#: Answers to a Content that Twilio does not know, does not accept, or whose variables it does not like.
+#: Codes for a Content that Twilio does not know or accept, or whose variables it refuses.
 _CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
-#: Those of them that say so of the Content itself, whatever is put into it.
+#: The codes among them that concern the Content itself, whatever its variables are.
 _LOST_CODES = frozenset({21655, 63027, 63028, 92005})
 
 
 class ContentRefused(Refused):
-    """Raised when Twilio would not send a Content: its words may still be sent alone."""
+    """Raised when Twilio refuses a Content. Its text may still be sent alone."""
 
 
 class ContentLost(ContentRefused):
-    """Raised when that is because Twilio does not have the Content, or another one in its place."""
+    """Raised when Twilio does not have the Content, or has another one under its id."""
 
 
 def reaction_to(code: str) -> ErrorMeaning | None:
-    """What a status callback's ErrorCode means; None for "" and what nobody knows."""
+    """Return what the ErrorCode of a status callback means, None for "" or an unknown code."""
     return REACTIONS.get(int(code)) if _CODE.fullmatch(code) else None
 
 
 def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool = False) -> SendError:
-    """The error that an answer of Twilio's is; `code` is 0 where it gave none."""
+    """Return the error for an answer of Twilio. `code` is 0 if the answer has none."""
     if with_content and code in _CONTENT_CODES:
         return (ContentLost if code in _LOST_CODES else ContentRefused)(f"Twilio error {code}")
     reaction = REACTIONS.get(code) or _BY_STATUS.get(status)
@@ -122,7 +122,7 @@ def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool =
 
 @contextlib.contextmanager
 def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None]:
-    """Say in our words what Twilio's client raised. Its messages are left out: they quote the phone number."""
+    """Translate the errors of Twilio's client. Raises SendError, without Twilio's texts: they quote phone numbers."""
     from aiohttp import ClientError
     from twilio.base.exceptions import TwilioException  # type: ignore[import-untyped]  # twilio ships no types
 
@@ -134,33 +134,25 @@ def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise DeliveryUncertain("Twilio's answer cannot be read") from None
     except (ClientError, TimeoutError, OSError) as exc:
-        if never_sent(exc):
-            raise Unreachable("no connection to Twilio") from exc
-        raise DeliveryUncertain("the connection to Twilio broke before its answer") from exc
+        raise network_error("Twilio", exc) from exc
 
 
-_KEYS = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
-
-
-def setup_problem(exc: Exception) -> tuple[str, str]:
-    """What an error of Twilio's client means, and the cure."""
-    from aiohttp import ClientConnectionError
-
+def setup_problem(exc: Exception) -> Problem | None:
+    """Return what an error of Twilio's client means for an operator, None if it could be of any platform."""
     status, code = status_of(exc), getattr(exc, "code", None)
     if status == 401 or code == 20003:
-        return "Twilio does not take account_sid and auth_token", _KEYS
+        cure = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
+        return "Twilio does not take account_sid and auth_token", cure
     if isinstance(exc, RateLimited) or code == 20429:
-        return "Twilio was asked too often", "wait a minute, then run it again"
+        return too_many_calls("Twilio")
     if status == 404 or code == 20404:
-        return "Twilio knows no such thing", "see that the ids in the configuration are of this account"
-    if isinstance(exc, (ClientConnectionError, OSError)):
-        return "no connection to Twilio", NO_WAY
+        return "Twilio has no resource of this id", "check that the ids in the configuration are of this account"
     if status or code:
         return f"Twilio refuses with error {code or status}", f"see https://www.twilio.com/docs/api/errors/{code or ''}"
-    return f"Twilio's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"
+    return None
 
 
 def status_of(exc: Exception) -> int:
-    """The HTTP status of a refusal, else 0. Of a list that was refused the SDK tells only the answer itself."""
+    """Return the HTTP status of a refusal, else 0. The error of a refused list holds only the whole answer."""
     answer = exc.args[-1] if exc.args else None
     return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from sayso.channels.settings import OptionalSecret, Secret, VendorSettings, nothing_if_empty
+from sayso.channels.base import OptionalSecret, Secret, VendorSettings, nothing_if_empty
 from sayso.channels.types import Conversation
 
 

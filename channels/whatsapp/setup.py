@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -12,46 +11,45 @@ from sayso.channels.setup import (
     FORGED,
     CheckResult,
     MessageLog,
+    SetupChecks,
     SetupError,
     SetupOptions,
-    asking,
+    bare_url,
     check_outside,
-    hook_url,
-    not_told,
-    shown,
+    failed_check,
+    platform_calls,
 )
-from sayso.channels.types import Signed
+from sayso.channels.types import SignedWebhook
 from sayso.channels.whatsapp.client import SANDBOX, new_client
 from sayso.channels.whatsapp.errors import setup_problem
+from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings
-from sayso.channels.whatsapp.webhook import whatsapp_hook
 
-#: Tells Twilio to retry a failed webhook up to three times, also after a 5xx or a timeout. By default it retries once,
-#: and only after a failed connection. A fragment is neither sent nor signed.
+#: Has Twilio retry a failed webhook up to three times, also after a 5xx or a timeout. By default it retries once, and
+#: only after a failed connection. A URL's fragment is neither sent nor signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
 
 _SEARCHED = 1000
 #: The id of no message.
 _NO_MESSAGE = "SM" + "0" * 32
+_SANDBOX_PAGE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
-class TwilioSetup:
-    """One sender at Twilio. A PlatformSetup."""
+class TwilioSetup(SetupChecks):
+    """The PlatformSetup of one sender at Twilio."""
 
     def __init__(self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions) -> None:
-        self._name, self._settings = name, settings
-        self._url = hook_url(public_url, name)
+        super().__init__(name, public_url)
+        self._settings = settings
         self._service = settings.messaging_service_sid or ""
-        make = partial(
-            new_client, settings.account_sid, settings.auth_token.get_secret_value(), settings.api_url or None
-        )
-        self._client = PooledSessions(make)
+        token = settings.auth_token.get_secret_value()
+        self._client = PooledSessions(partial(new_client, settings.account_sid, token, settings.api_url or None))
 
     async def set_webhook(self) -> list[str]:
         """Set the URLs of the messaging service, or of the sender. Raises SetupError.
 
-        The fallback is the same URL again: without one, a webhook that Twilio gave up is lost.
+        The fallback is the same URL: without one, a webhook that Twilio gave up is lost.
         """
         if not self._settings.api_url:
             check_outside(self._url)
@@ -59,30 +57,30 @@ class TwilioSetup:
             return self._by_hand()
         await self._set(self._url + RETRIES, self._url, f"{self._url}/status")
         return [
-            f"{self._where}: webhook set to {shown(self._url)}, tried again after an error, and as the fallback",
-            f"status callback set to {shown(self._url)}/status",
+            f"{self._where}: webhook set to {bare_url(self._url)}, retried after an error, and as the fallback",
+            f"status callback set to {bare_url(self._url)}/status",
         ]
 
     async def check(self) -> list[CheckResult]:
-        """Check the account, where its webhooks go, whether its sender is online, and its templates."""
+        """Check the account, its webhook, its sender and its templates."""
         try:
-            async with self._asking():
+            async with self._calls():
                 account = await self._client.here().api.v2010.accounts(self._settings.account_sid).fetch_async()
         except SetupError as exc:
-            return [not_told("account", self._name, exc)]
+            return [failed_check("account", self._name, exc)]
         return [self._account(account), *await self._address(), *await self._templates()]
 
     async def delete_webhook(self) -> list[str]:
         """Delete the URLs. Raises SetupError."""
         if self._is_sandbox:
-            return [f"the Sandbox has no API: empty its addresses in the Console ({_PLACE})"]
+            return [f"the Sandbox has no API: empty its addresses in the Console ({_SANDBOX_PAGE})"]
         await self._set("", "", "")
         return [
             f"{self._where}: webhook, fallback and status callback deleted; messages to it are lost until one is set"
         ]
 
-    def probe(self, now: float, *, forged: bool = False) -> Signed | None:
-        """Return the delivery status of a message that nobody sent: it is logged, and that is all."""
+    def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
+        """Return the delivery status of a message that does not exist. It is logged and has no other effect."""
         secret = FORGED if forged else self._settings.auth_token.get_secret_value()
         form = {"AccountSid": self._settings.account_sid, "MessageSid": _NO_MESSAGE, "MessageStatus": "sent"}
         return whatsapp_hook(self._url, secret, form)
@@ -101,14 +99,14 @@ class TwilioSetup:
 
     def _by_hand(self) -> list[str]:
         return [
-            f"{SANDBOX} is Twilio's Sandbox, which has no API. In the Twilio Console, {_PLACE}:",
+            f"{SANDBOX} is Twilio's Sandbox, which has no API. In the Twilio Console, {_SANDBOX_PAGE}:",
             f"  When a message comes in:  {self._url}{RETRIES}  (POST)",
             f"  Status callback URL:      {self._url}/status  (POST)",
-            "Each person joins by sending the words shown there, and again after three days.",
+            "Each person joins by sending the text shown there, and again after three days.",
         ]
 
     async def _set(self, url: str, fallback: str, status: str) -> None:
-        async with self._asking():
+        async with self._calls():
             if self._service:
                 await self._client.here().messaging.v1.services(self._service).update_async(
                     inbound_request_url=url, inbound_method="POST", fallback_url=fallback, fallback_method="POST",
@@ -135,67 +133,63 @@ class TwilioSetup:
         found = next((sender for sender in senders if sender.sender_id == self._settings.from_), None)
         if found is None:
             known = ", ".join(sorted(str(sender.sender_id) for sender in senders)) or "none"
-            raise SetupError(f"this account has no sender {self._settings.from_}", f"write one of its own: {known}")
+            raise SetupError(f"this account has no sender {self._settings.from_}", f"use one of its own: {known}")
         return found
 
     def _account(self, account: Any) -> CheckResult:
         says = f"{account.friendly_name or 'account'}: {account.status}, {account.type}"
         if account.status != "active":
-            return self._fail("account", says, "see the Twilio Console for what it waits for")
+            return self._fail("account", says, "the Twilio Console shows what it waits for")
         if account.type == "Trial":
-            return CheckResult("account", "warn", says, "upgrade it: a trial has few messages a day", self._name)
+            return self._warn("account", says, "upgrade it: a trial has few messages a day")
         return self._ok("account", says)
 
     async def _address(self) -> list[CheckResult]:
         if self._is_sandbox:
-            return [self._ok("webhook", f"the Sandbox has no API; it must be {shown(self._url)} ({_PLACE})")]
+            return [self._ok("webhook", f"the Sandbox has no API; it must be {bare_url(self._url)} ({_SANDBOX_PAGE})")]
         try:
-            async with self._asking():
+            async with self._calls():
                 return [*(await (self._of_service() if self._service else self._of_sender()))]
         except SetupError as exc:
-            return [not_told("webhook", self._name, exc)]
+            return [failed_check("webhook", self._name, exc)]
 
     async def _of_service(self) -> list[CheckResult]:
         service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         if service.use_inbound_webhook_on_number:
-            says = f"{self._where} leaves webhooks to its numbers"
-            return [self._fail("webhook", says, f"run `sayso channel connect {self._name}`")]
+            return [self._fail("webhook", f"{self._where} leaves webhooks to its numbers")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
 
     async def _of_sender(self) -> list[CheckResult]:
         sender = await self._sender()
         webhook = sender.webhook or {}
-        told = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
-        return [self._online(sender), self._compared(*told)]
+        values = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
+        return [self._online(sender), self._compared(*values)]
 
     def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):
             return self._ok("sender", f"{sender.sender_id} is {sender.status}")
         reasons = "; ".join(_reason_text(reason) for reason in sender.offline_reasons or ())
         says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
-        return self._fail("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
+        return self._fail("sender", says, "open the sender in the Twilio Console, Messaging, Senders")
 
     def _compared(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
-        cure = f"run `sayso channel connect {self._name}`"
         if (url or "").partition("#")[0] != self._url:
-            says = f"Twilio sends to {shown(url)}, not to {shown(self._url)}" if url else "no webhook is set"
-            return self._fail("webhook", says, cure)
+            says = f"Twilio sends to {bare_url(url)}, not to {bare_url(self._url)}" if url else "no webhook is set"
+            return self._fail("webhook", says)
         if method and method != "POST":
-            return self._fail("webhook", f"Twilio sends by {method}, which is refused", cure)
+            return self._fail("webhook", f"Twilio sends by {method}, which is refused")
         if not fallback:
-            return CheckResult("webhook", "warn", "no fallback: what fails is lost", cure, self._name)
-        return self._ok("webhook", f"{shown(self._url)}, which is ours, with a fallback")
+            cure = f"run `sayso channel connect {self._name}`"
+            return self._warn("webhook", "no fallback: failed webhooks are lost", cure)
+        return self._ok("webhook", f"{bare_url(self._url)}, which is ours, with a fallback")
 
     async def _templates(self) -> list[CheckResult]:
-        return [await self._template(kind, sid) for kind, sid in self._named_templates()]
-
-    def _named_templates(self) -> Iterator[tuple[str, str]]:
-        named = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
-        yield from ((kind, sid) for kind, sid in named.items() if sid)
+        sids = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
+        return [await self._template(kind, sid) for kind, sid in sids.items() if sid]
 
     async def _template(self, kind: str, sid: str) -> CheckResult:
         try:
-            async with self._asking():
+            async with self._calls():
                 content = self._client.here().content.v1.contents(sid)
                 name = (await content.fetch_async()).friendly_name
                 approval = (await content.approval_fetch().fetch_async()).whatsapp or {}
@@ -206,24 +200,12 @@ class TwilioSetup:
         if status == "approved":
             return self._ok(kind, says)
         reason = str(approval.get("rejection_reason") or "")
-        cure = (
-            "have it approved in the Twilio Console, Content Template Builder; without that it reaches nobody outside"
-        )
+        cure = "have it approved in the Twilio Console, Content Template Builder; until then it cannot be sent"
         return self._fail(kind, f"{says}: {reason}" if reason else says, cure)
 
-    def _ok(self, check: str, says: str) -> CheckResult:
-        return CheckResult(check, "ok", says, channel=self._name)
-
-    def _fail(self, check: str, says: str, cure: str) -> CheckResult:
-        return CheckResult(check, "fail", says, cure, self._name)
-
-    def _asking(self) -> AbstractAsyncContextManager[None]:
-        return asking("Twilio", setup_problem)
-
-
-_PLACE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
+    def _calls(self) -> AbstractAsyncContextManager[None]:
+        return platform_calls("Twilio", setup_problem)
 
 
 def _reason_text(reason: Any) -> str:
-    """Return a reason, which is a text or an object that holds one."""
     return str(reason.get("message") or reason.get("code") or reason) if isinstance(reason, dict) else str(reason)

@@ -15,8 +15,17 @@ from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.media import MediaRoom
 from sayso.channels.registry import open_setup
-from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupError, hook_url, is_local, not_told, shown
-from sayso.channels.types import Signed
+from sayso.channels.setup import (
+    CheckResult,
+    MessageLog,
+    PlatformSetup,
+    SetupError,
+    bare_url,
+    failed_check,
+    hook_url,
+    is_local,
+)
+from sayso.channels.types import SignedWebhook
 from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
@@ -38,8 +47,8 @@ class Probe:
 
     channel: str
     url: str
-    forged: Signed
-    signed: Signed
+    forged: SignedWebhook
+    signed: SignedWebhook
 
     async def results(self, web: httpx.AsyncClient) -> list[CheckResult]:
         """Send both. The forged one goes first: where another server answers, it never gets a right signature."""
@@ -55,15 +64,15 @@ class Probe:
         if signed.status_code != 200:
             says = f"a signed webhook was answered with {signed.status_code}, not 200"
             return [self._failure(says, _cure_of_refusal(signed))]
-        says = f"{shown(self.url)} takes what is signed and refuses what is forged"
+        says = f"{bare_url(self.url)} takes what is signed and refuses what is forged"
         return [CheckResult("signature", "ok", says, channel=self.channel)]
 
-    async def _send(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | CheckResult:
+    async def _send(self, web: httpx.AsyncClient, signed: SignedWebhook) -> httpx.Response | CheckResult:
         headers, body = signed
         try:
             return await web.post(self.url, headers=headers, content=body)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            says = f"{shown(self.url)} does not answer ({type(exc).__name__})"
+            says = f"{bare_url(self.url)} does not answer ({type(exc).__name__})"
             return self._failure(says, "see that the web runs and that public_url leads to it, also from this machine")
 
     def _failure(self, says: str, cure: str) -> CheckResult:
@@ -205,7 +214,7 @@ class Doctor:
         return CheckResult("clock", "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
 
     async def _address(self) -> AsyncIterator[CheckResult]:
-        given = shown(self._url)
+        given = bare_url(self._url)
         if is_local(self._url):
             vendors = [name for name, channel in self._settings.channels.items() if channel.needs_public_url]
             if vendors:
@@ -273,7 +282,7 @@ class Doctor:
             recovery = MissedMessages(name, listed, Recovery(gate), notebook, per_minute=per_minute, clock=self._own)
             found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
-            yield not_told("messages", name, exc)
+            yield failed_check("messages", name, exc)
         except (ConfigError, RedisError):
             return
         else:

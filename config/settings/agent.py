@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sayso.channels.settings import NotBoolean, OptionalSecret, Section
+from sayso.channels.base import NotBoolean, OptionalSecret, Section
 from sayso.config.settings.base import OptionalRedisUrl, OptionalServerUrl
 
 #: The model that needs no account: it matches messages to tools, and is no language model.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from sayso.channels.settings import Url, nothing_if_empty
+from sayso.channels.base import Url, nothing_if_empty
 
 
 def redis_address(url: str) -> str:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
 
 from sayso.agent.guards.policy import ArgumentForm, problem_of
+from sayso.channels.base import NotBoolean, PlatformSettings, Section
 from sayso.channels.registry import BUILT_IN, find_platform
-from sayso.channels.settings import NotBoolean, PlatformSettings, Section
 from sayso.config.settings.agent import ChannelAgentSettings
 from sayso.config.settings.tools import RolesSettings, Selector
 

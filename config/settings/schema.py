@@ -25,9 +25,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from sayso.channels.base import NotBoolean, Section, web_address
 from sayso.channels.media import MediaLimits
 from sayso.channels.registry import BUILT_IN
-from sayso.channels.settings import NotBoolean, Section, web_address
 from sayso.config.settings.agent import AgentSettings, ModelSettings
 from sayso.config.settings.base import Path_, redis_address
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model

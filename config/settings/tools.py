@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sayso.channels.settings import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section
+from sayso.channels.base import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section
 from sayso.config.settings.base import NAMESPACE, OptionalServerUrl, Path_, ServerUrl
 
 #: A section below `tools` has exactly one of these keys, which says what kind of source it is.

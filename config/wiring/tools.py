@@ -24,7 +24,7 @@ from sayso.agent.toolsets.openapi_request import Auth
 from sayso.agent.toolsets.plugins import SelectorLoadError, find_selector
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from sayso.agent.toolsets.selectors import Embedder, ToolSelector, UserRoles
-from sayso.channels.settings import Secret
+from sayso.channels.base import Secret
 from sayso.config.settings.base import Path_
 from sayso.config.settings.channels import DenyWhenSettings
 from sayso.config.settings.loader import ConfigError

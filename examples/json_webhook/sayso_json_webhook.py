@@ -27,15 +27,16 @@ from sayso.channels.base import (
     FetchError,
     Forbidden,
     MediaSource,
+    PlatformSettings,
     RateLimit,
     RateLimited,
     Refused,
-    Unreachable,
+    Secret,
+    Url,
 )
-from sayso.channels.http import PooledSessions, never_sent
+from sayso.channels.http import PooledSessions, network_error, retry_after
 from sayso.channels.markdown.split import split
 from sayso.channels.registry import Platform
-from sayso.channels.settings import PlatformSettings, Secret, Url
 from sayso.channels.types import (
     Conversation,
     Delivery,
@@ -158,15 +159,13 @@ class JsonWebhookChannel:
         headers = {"Content-Type": "application/json", SIGNATURE: sign(self._secret, body)}
         try:
             async with self._sessions.here().post(self._reply_url, data=body, headers=headers) as answer:
-                status, retry_after, content = answer.status, answer.headers.get("Retry-After", ""), await answer.read()
+                status, wait, content = answer.status, retry_after(answer.headers), await answer.read()
         except (ClientError, OSError, TimeoutError) as exc:
-            if never_sent(exc):
-                raise Unreachable("no connection to the platform") from None
-            raise DeliveryUncertain(f"the answer was lost: {type(exc).__name__}") from None
+            raise network_error("the platform", exc) from None
         if status == 404 and "edits" in message:
             return None
         if status == 429:
-            raise RateLimited(float(retry_after) if retry_after.isdecimal() else 1.0)
+            raise RateLimited(wait)
         if status in (401, 403):
             raise ChannelDown("the platform refuses our signature: check secret")
         if status == 410:

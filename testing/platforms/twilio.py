@@ -18,7 +18,7 @@ from urllib.parse import urldefrag, urlencode, urlsplit
 from uuid import uuid4
 
 from sayso.channels.markdown import utf16_len
-from sayso.channels.whatsapp.webhook import whatsapp_hook
+from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
 
 #: A sender and a messaging service that every fake account has. The number of the Sandbox is not a sender.

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from sayso.channels.slack.events import slack_hook as slack_hook
+from sayso.channels.slack.incoming import slack_hook as slack_hook
 from sayso.channels.telegram.setup import telegram_hook as telegram_hook
-from sayso.channels.types import Signed as Signed
-from sayso.channels.whatsapp.webhook import whatsapp_hook as whatsapp_hook
+from sayso.channels.types import SignedWebhook as SignedWebhook
+from sayso.channels.whatsapp.incoming import whatsapp_hook as whatsapp_hook
 
 #: The body of a Telegram webhook.
 Update = dict[str, Any]

@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from sayso.agent.tools.errors import did_you_mean
-from sayso.channels.settings import Section
+from sayso.channels.base import Section
 
 #: What can be killed.
 FaultTarget = Literal["worker", "machine", "web", "redis"]

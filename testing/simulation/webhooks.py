@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from sayso.channels.types import Signed
+from sayso.channels.types import SignedWebhook
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -30,7 +30,7 @@ RETRY_SECONDS, CONSTANT_RETRIES, MAX_FACTOR = 1.0, 5, 10.0
 #: The most deliveries of one webhook.
 MAX_DELIVERIES = 5
 #: Returns the webhook, signed when it is called.
-SignWebhook = Callable[[], Signed]
+SignWebhook = Callable[[], SignedWebhook]
 #: Distance between the names of two people in one group; larger than the number of groups.
 STRANGER_OFFSET = 1_000_000
 
@@ -171,13 +171,13 @@ class WebhookClient(Protocol):
     def chat(self) -> str:
         """The fake platform's name of the chat that receives the answers."""
 
-    def text(self, number: int, text: str) -> signing.Signed:
+    def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
 
-    def tap(self, number: int, data: str) -> signing.Signed:
+    def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
 
-    def photo(self, number: int, caption: str) -> signing.Signed:
+    def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
@@ -192,15 +192,15 @@ class WhatsAppClient:
         self._url = url
         self.chat = f"whatsapp:+49151{name:08}"
 
-    def text(self, number: int, text: str) -> signing.Signed:
+    def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
         return self._signed(signing.whatsapp_text(self._sid(number), text, **self._sender()))
 
-    def tap(self, number: int, data: str) -> signing.Signed:
+    def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
         return self._signed(signing.whatsapp_tap(self._sid(number), data, **self._sender()))
 
-    def photo(self, number: int, caption: str) -> signing.Signed:
+    def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""
         return self._signed(signing.whatsapp_photo(self._sid(number), self._photo, caption, **self._sender()))
 
@@ -214,7 +214,7 @@ class WhatsAppClient:
     def _sender(self) -> dict[str, str]:
         return {"account_sid": fakes.TWILIO_ACCOUNT_SID, "user": self.chat}
 
-    def _signed(self, form: dict[str, str]) -> signing.Signed:
+    def _signed(self, form: dict[str, str]) -> signing.SignedWebhook:
         return signing.whatsapp_hook(self._url, fakes.TWILIO_AUTH_TOKEN, form)
 
 
@@ -232,15 +232,15 @@ class TelegramClient:
         """The fake platform's name of the chat that receives the answers."""
         return str(self._chat)
 
-    def text(self, number: int, text: str) -> signing.Signed:
+    def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
         return self._signed(signing.telegram_text(number, text, **self._chat_fields(addressed=" " in text)))
 
-    def tap(self, number: int, data: str) -> signing.Signed:
+    def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
         return self._signed(signing.telegram_tap(number, data, user=self._user, chat=self._chat))
 
-    def photo(self, number: int, caption: str) -> signing.Signed:
+    def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""
         return self._signed(signing.telegram_photo(number, self._photo, caption, **self._chat_fields()))
 
@@ -255,7 +255,7 @@ class TelegramClient:
         reply = {"reply_to_message": bot} if addressed and self._chat < 0 else {}
         return {"user": self._user, "chat": self._chat, **reply}
 
-    def _signed(self, update: dict[str, Any]) -> signing.Signed:
+    def _signed(self, update: dict[str, Any]) -> signing.SignedWebhook:
         return signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
@@ -274,15 +274,15 @@ class SlackClient:
         self._user = f"U{name}"
         self.chat = chat or f"D{name:08}"
 
-    def text(self, number: int, text: str) -> signing.Signed:
+    def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
         return self._signed(signing.slack_text(self._ts(number), self._with_mention(text), **self._chat_fields()))
 
-    def tap(self, number: int, data: str) -> signing.Signed:
+    def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
         return self._signed(signing.slack_tap(f"t.{number}", data, **self._chat_fields()))
 
-    def photo(self, number: int, caption: str) -> signing.Signed:
+    def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""
         return self._signed(
             signing.slack_photo(self._ts(number), self._photo, self._with_mention(caption), **self._chat_fields())
@@ -308,7 +308,7 @@ class SlackClient:
     def _ts(self, number: int) -> str:
         return f"1795204800.{number:06}"
 
-    def _signed(self, body: bytes) -> signing.Signed:
+    def _signed(self, body: bytes) -> signing.SignedWebhook:
         return signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, self._clock())
 
 

@@ -159,7 +159,9 @@ class Platform:
         return self.build(media, f"{platforms.url}/{self.fake}" if self.fake else None)
 
 
-def hook(signed: signing.Signed, url: str = "https://bots.example.com/hooks/x", now: float = NOW) -> WebhookRequest:
+def hook(
+    signed: signing.SignedWebhook, url: str = "https://bots.example.com/hooks/x", now: float = NOW
+) -> WebhookRequest:
     """A signed request as a Hook."""
     headers, body = signed
     return WebhookRequest(url=url, headers=headers, body=body, now=now)

@@ -23,7 +23,7 @@ from sayso.channels.markdown import (
     whatsapp_text,
 )
 from sayso.channels.slack.adapter import SlackChannel
-from sayso.channels.slack.blocks import SECTION_LIMIT
+from sayso.channels.slack.outgoing import SECTION_LIMIT
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.telegram.outgoing import TEXT_LIMIT
 from sayso.channels.types import Reply

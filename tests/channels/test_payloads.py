@@ -252,7 +252,7 @@ NEWS = {
 ALERTS = {
     "slack/tokens_revoked": "revoked the bot's token",
     "slack/app_uninstalled": "was uninstalled",
-    "slack/app_rate_limited": "holds events of the app back",
+    "slack/app_rate_limited": "holds back events of the app",
 }
 
 

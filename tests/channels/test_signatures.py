@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from slack_sdk.signature import SignatureVerifier
 from twilio.request_validator import RequestValidator, get_signature_algorithm
 
-from sayso.channels.slack.events import slack_hook, slack_signed
-from sayso.channels.whatsapp.webhook import twilio_signed
+from sayso.channels.slack.incoming import slack_hook, slack_signed
+from sayso.channels.whatsapp.incoming import twilio_signed
 
 TOKEN = "test-auth-token-0123456789abcdef"
 SECRET = "slack-test-signing-secret"

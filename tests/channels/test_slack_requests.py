@@ -50,7 +50,7 @@ def changed(message: dict[str, Any], before: dict[str, Any], channel: str = "D0A
 @pytest.mark.parametrize(
     ("message", "before", "reason"),
     [
-        ({"edited": {"user": "U0ADA"}}, {}, "change of no words"),
+        ({"edited": {"user": "U0ADA"}}, {}, "change without new text"),
         ({"edited": {"user": "U0BOB"}}, {"text": "no"}, "change that its author did not make"),
         ({}, {"text": "no"}, "change that its author did not make"),
         ({"user": "U0BOT", "edited": {"user": "U0BOT"}}, {"text": "no"}, "sent by a bot"),
@@ -216,7 +216,7 @@ def test_file_outside_of_slack_is_a_note(read):
     """platforms.md 3.2: the token goes to no other host, so nobody tries."""
     file = {"mode": "external", "is_external": True, "name": "plan", "url_private": "https://docs.example/d"}
     told = turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[file])))
-    assert (told.media, told.notes) == ((), ("a file that is kept outside of Slack: plan https://docs.example/d",))
+    assert (told.media, told.notes) == ((), ("a file that is stored outside of Slack: plan https://docs.example/d",))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.base import AddressClosed, FetchError, RateLimited, Refused, Unreachable
 from sayso.channels.slack.adapter import SlackChannel
-from sayso.channels.slack.blocks import LABEL_LIMIT
+from sayso.channels.slack.outgoing import LABEL_LIMIT
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms

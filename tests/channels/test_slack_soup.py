@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.channels.slack.adapter import SlackChannel, _message
-from sayso.channels.slack.blocks import SECTION_LIMIT
+from sayso.channels.slack.adapter import SlackChannel
+from sayso.channels.slack.outgoing import SECTION_LIMIT, message_of
 from sayso.channels.types import Button, Conversation, Reply
 from sayso.testing.platforms.slack import _message_error, _valid
 from tests.channels.test_markup import MARKDOWN, WORDS
@@ -43,7 +43,7 @@ def message(reply: Reply) -> dict:
     """One piece as it goes to chat.postMessage."""
     from sayso.channels.markdown import slack_mrkdwn
 
-    return _message([slack_mrkdwn(reply.text)], reply, THREAD.chat, THREAD)
+    return message_of([slack_mrkdwn(reply.text)], reply.buttons, THREAD.chat, THREAD)
 
 
 def checked(pieces: list[Reply]) -> None:

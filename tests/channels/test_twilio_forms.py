@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.base import BadHook
 from sayso.channels.types import Turn
-from sayso.channels.whatsapp.webhook import TwilioForm, status_of, turn_of
+from sayso.channels.whatsapp.incoming import TwilioForm, status_of, turn_of
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
 

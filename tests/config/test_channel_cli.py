@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.telegram.incoming import ALLOWED_UPDATES
 from sayso.channels.telegram.setup import COMMANDS
-from sayso.channels.telegram.updates import ALLOWED_UPDATES
 from sayso.channels.whatsapp.client import SANDBOX
 from sayso.channels.whatsapp.setup import RETRIES
 from sayso.config.cli.main import main
@@ -263,7 +263,7 @@ def test_template_that_is_not_approved_is_told(bench: Bench, status: str, *, fin
 def test_template_that_twilio_does_not_know_is_named(bench: Bench):
     """Which of two ids is wrong is seen."""
     bench.configure(whatsapp=f", template: HX{8:032x}")
-    assert f"Twilio knows no such thing: HX{8:032x}" in bench.run("status", "wa")[1]
+    assert f"Twilio has no resource of this id: HX{8:032x}" in bench.run("status", "wa")[1]
 
 
 def test_wrong_twilio_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):

@@ -23,7 +23,7 @@ def settings_of(folder: Path, line: str):
     [
         (
             "languages: [pt, xx]",
-            ":4:21: channels.web.languages.1: no table of yes and no for this language: choose from ar",
+            ":4:21: channels.web.languages.1: this language is not supported: choose from ar",
         ),
         ("languages: []", ":4:5: channels.web.languages: is empty: add one"),
         ("languages: no", "languages: must be a list"),

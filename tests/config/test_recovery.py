@@ -199,7 +199,7 @@ def test_service_without_a_number_has_a_list_too(bench: Bench):
 def test_place_is_told_and_left(bench: Bench):
     """Latitude and longitude are in a webhook only."""
     bench.arrive(ANA, "", ago=600)
-    assert "left: neither words nor a file" in bench.run()[1]
+    assert "left: neither text nor a file" in bench.run()[1]
 
 
 def test_no_further_than_ids_are_remembered(bench: Bench):
@@ -242,8 +242,8 @@ def test_more_than_can_be_looked_at_is_told(bench: Bench, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("channel", "why"),
     [
-        ("tg", "sends again for 24 hours"),
-        ("sl", "sends again three times"),
+        ("tg", "repeats what the bot did not accept for 24 hours"),
+        ("sl", "repeats what the bot did not accept three times"),
         ("web", "a page"),
     ],
 )

@@ -50,7 +50,7 @@ MISTAKES = {
     "cache of two stores": ("agent: {cache: {store: redis, max_entries: 5}}\n", "agent.cache: max_entries is not for"),
     "half a price": ("agent: {prices: {m: [1]}}\n", ":1:18: agent.prices.m.1: missing: add it"),
     "summary by a number": ("agent: {memory: {summarize: 5}}\n", "agent.memory.summarize: must be a section"),
-    "url": ("public_url: bots.example.com\n", ":1:1: public_url: no URL: write it as https://bots.example.com (it is"),
+    "url": ("public_url: bots.example.com\n", ":1:1: public_url: is not a URL: write it as https://bots.example.com ("),
     "unset": ("public_url: ${NOPE}\n", ":1:1: public_url: NOPE is not set: export NOPE=..., or write ${NOPE:-default}"),
     "malformed": ("public_url: ${NOPE\n", ":1:1: public_url: malformed ${...}: write ${NAME}"),
     "no file": ("public_url: ${file:nope}\n", ":1:1: public_url: cannot read 'nope' (No such file or directory)"),
@@ -58,7 +58,7 @@ MISTAKES = {
     "console's path": ("channels:\n  a: {platform: console}\n  poll: {platform: console}\n", ":3:3: channels.poll:"),
     "vendor's url": (
         "channels:\n  a: {platform: slack, bot_token: ${SECRET}, signing_secret: ${SECRET}, api_url: fake:80}\n",
-        ":2:73: channels.a.api_url: no URL: write it as https://bots.example.com (it is 'fake:80')",
+        ":2:73: channels.a.api_url: is not a URL: write it as https://bots.example.com (it is 'fake:80')",
     ),
     "operators nowhere": (
         "channels:\n  a:\n    platform: console\n    escalate: {after: 300, to: {channel: opps, chat: C1}}\n  ops:\n"

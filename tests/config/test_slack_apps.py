@@ -142,7 +142,7 @@ def test_limit_of_slack_is_told(shop: Shop):
 def test_app_that_may_have_been_made_is_looked_for_first(shop: Shop):
     """platforms.md 3.4: "possible some aspect succeeded": run again blindly, there would be two."""
     shop.apps.error = "internal_error"
-    assert "whether the app is there" in shop.run("--create")[1]
+    assert "whether the app exists" in shop.run("--create")[1]
     shop.config.write_text(shop.config.read_text().replace(shop.platforms.slack_url, "http://127.0.0.1:1"))
     assert "no connection to Slack" in shop.run("--create")[1]
 

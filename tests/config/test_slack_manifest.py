@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from sayso.channels.slack.scopes import EVENTS, METHODS, scopes
+from sayso.channels.slack.app_manifest import EVENTS, METHODS, scopes
 from sayso.config.cli.main import main
 from sayso.testing.platforms.slack import SCOPES, faults
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written

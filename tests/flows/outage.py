@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from sayso.channels.types import Signed
+from sayso.channels.types import SignedWebhook
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, free_port, until
 
 #: Seconds within which everybody must be answered once Redis is back.
@@ -104,7 +104,7 @@ class Outage:
             self.refused.append(written)
         return answer.status_code == 200
 
-    def _deliver(self, path: str, signed: Signed, *, to_sibling: bool = False) -> httpx.Response:
+    def _deliver(self, path: str, signed: SignedWebhook, *, to_sibling: bool = False) -> httpx.Response:
         """Over a connection that is kept: a new client for each webhook costs more than the webhook."""
         headers, body = signed
         url = self.sibling if to_sibling else self.system.url

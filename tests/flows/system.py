@@ -142,7 +142,7 @@ class System:
         self.workers.append(self.process("worker"))
         return self.workers[-1]
 
-    def post(self, path: str, signed: signing.Signed) -> httpx.Response:
+    def post(self, path: str, signed: signing.SignedWebhook) -> httpx.Response:
         """Deliver a webhook once."""
         headers, body = signed
         return httpx.post(f"{self.url}/hooks/{path}", headers=headers, content=body, timeout=PATIENCE)
@@ -206,14 +206,14 @@ class Person(ABC):
         return len(self.system.ledger(self.chat)) == self._read
 
     @abstractmethod
-    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+    def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
         """A typed message as a signed webhook: its path below /hooks/, headers and body."""
 
     @abstractmethod
-    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+    def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
         """A tap as a signed webhook."""
 
-    def _deliver(self, hook: tuple[str, signing.Signed]) -> None:
+    def _deliver(self, hook: tuple[str, signing.SignedWebhook]) -> None:
         for _ in range(2):
             answer = self.system.post(*hook)
             assert answer.status_code == 200, answer.text
@@ -230,16 +230,16 @@ class WhatsAppPerson(Person):
     def chat(self) -> str:  # type: ignore[override]
         return f"whatsapp:+49151{self.name:08}"
 
-    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+    def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
         return self._signed(self._form(signing.whatsapp_text, number, text))
 
-    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+    def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
         return self._signed(self._form(signing.whatsapp_tap, number, data))
 
     def _form(self, make: Callable[..., dict[str, str]], number: int, text: str) -> dict[str, str]:
         return make(f"SM{number:032x}", text, account_sid=fakes.TWILIO_ACCOUNT_SID, user=self.chat)
 
-    def _signed(self, form: dict[str, str]) -> tuple[str, signing.Signed]:
+    def _signed(self, form: dict[str, str]) -> tuple[str, signing.SignedWebhook]:
         url = f"{self.system.url}/hooks/shop-wa"
         return "shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form)
 
@@ -253,13 +253,13 @@ class TelegramPerson(Person):
     def chat(self) -> str:  # type: ignore[override]
         return str(5_000_000_000 + self.name)
 
-    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+    def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
         return self._signed(signing.telegram_text(number, text, user=int(self.chat)))
 
-    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+    def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
         return self._signed(signing.telegram_tap(number, data, user=int(self.chat)))
 
-    def _signed(self, update: dict[str, Any]) -> tuple[str, signing.Signed]:
+    def _signed(self, update: dict[str, Any]) -> tuple[str, signing.SignedWebhook]:
         return self.channel, signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
@@ -276,14 +276,14 @@ class SlackPerson(Person):
     def chat(self) -> str:  # type: ignore[override]
         return f"D{self.name:08}"
 
-    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+    def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
         ts = f"1795204800.{number:06}"
         return self._signed(signing.slack_text(ts, text, user=f"U{self.name}", channel=self.chat))
 
-    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+    def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
         return self._signed(signing.slack_tap(f"t.{number}", data, user=f"U{self.name}", channel=self.chat))
 
-    def _signed(self, body: bytes) -> tuple[str, signing.Signed]:
+    def _signed(self, body: bytes) -> tuple[str, signing.SignedWebhook]:
         return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 
 

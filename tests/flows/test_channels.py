@@ -95,10 +95,10 @@ class ConsolePerson(Person):
         bubbles = [{"at": each["at"], "text": each["html"]} for each in entries if each["type"] == "bubble"]
         return [each for each in bubbles if each["at"] not in self._heard]
 
-    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+    def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
         raise NotImplementedError
 
-    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+    def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
         raise NotImplementedError
 
 
@@ -113,18 +113,18 @@ def sayso(system: System, *args: str) -> str:
     return done.stdout
 
 
-def twice(system: System, hooks: Sequence[tuple[str, signing.Signed]]) -> None:
+def twice(system: System, hooks: Sequence[tuple[str, signing.SignedWebhook]]) -> None:
     """Deliver each webhook, and then all of them again."""
     for hook in (*hooks, *hooks):
         assert system.post(*hook).status_code == 200
 
 
-def telegram(update: dict[str, Any]) -> tuple[str, signing.Signed]:
+def telegram(update: dict[str, Any]) -> tuple[str, signing.SignedWebhook]:
     """An update of the bot that everybody may talk to."""
     return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
-def slack(body: bytes) -> tuple[str, signing.Signed]:
+def slack(body: bytes) -> tuple[str, signing.SignedWebhook]:
     """A request of Slack's."""
     return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 
@@ -134,13 +134,13 @@ def wants_to_delete(process: Server, invoice: str, *then: dict[str, Any]) -> Non
     process.script({"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": invoice}, "id": "a"}]}, *then)
 
 
-def telegram_edit(person: Person, number: int, text: str) -> tuple[str, signing.Signed]:
+def telegram_edit(person: Person, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
     """They change the words of their first message."""
     first = person.name * 1000 + 1
     return telegram(signing.telegram_edit(number, text, message_id=first, user=int(person.chat)))
 
 
-def slack_edit(person: Person, number: int, text: str) -> tuple[str, signing.Signed]:
+def slack_edit(person: Person, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
     """They change the words of their first message."""
     ts, user = f"1795204800.{person.name * 1000 + 1:06}", f"U{person.name}"
     return slack(
@@ -160,13 +160,13 @@ def test_an_edit_that_says_yes_confirms_nothing(bots: System, process: Server, k
     assert (bots.effects("delete", "INV-47"), len(process.calls)) == (0, 2)
 
 
-def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.Signed]:
+def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
     """A tap on the first button of a message in the ledger."""
     data, message_id = entry["data"], entry["number"]
     return telegram(signing.telegram_tap(number, data, user=int(person.chat), message_id=message_id))
 
 
-def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.Signed]:
+def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
     """A tap on the first button of a message in the ledger."""
     ts = f"1795204700.{entry['number']:06d}"
     tap = signing.slack_tap(f"t.{number}", entry["data"], user=f"U{person.name}", channel=person.chat, message_ts=ts)

@@ -148,7 +148,7 @@ class Till(System):
         self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url))
         self._client = httpx.Client(timeout=30)
 
-    def post(self, path: str, signed: signing.Signed) -> httpx.Response:
+    def post(self, path: str, signed: signing.SignedWebhook) -> httpx.Response:
         """Deliver a webhook once."""
         headers, body = signed
         return self._client.post(f"{self.url}/hooks/{path}", headers=headers, content=body)
@@ -287,7 +287,7 @@ def decide(customer: Customer, question: Arrival, manner: str) -> int:
     return len(hooks)
 
 
-def persist(customer: Customer, hook: tuple[str, signing.Signed]) -> None:
+def persist(customer: Customer, hook: tuple[str, signing.SignedWebhook]) -> None:
     """Deliver a webhook as Telegram does: again until it is taken."""
     until(lambda: customer.system.post(*hook).status_code == 200, seconds=PATIENCE)
 

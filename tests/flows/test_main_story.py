@@ -196,7 +196,7 @@ def test_the_platform_is_asked_again_after_a_rate_limit(system: System) -> None:
     assert until(person.hears_nothing_more)
 
 
-def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.Signed]:
+def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
     """They swipe a message and type."""
     form = signing.whatsapp_text(
         f"SM{number:032x}",
@@ -209,14 +209,14 @@ def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[
     return "shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form)
 
 
-def telegram_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.Signed]:
+def telegram_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
     """They reply to a message."""
     original = {"message_id": int(quoted), "from": {"id": 7000000001, "is_bot": True}, "text": "?"}
     update = signing.telegram_text(number, text, user=int(person.chat), reply_to_message=original)
     return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
-def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.Signed]:
+def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
     """They write in another thread, for the message that they would quote is in none."""
     thread = {"thread_ts": "1795204600.000100"} if quoted else {}
     body = signing.slack_text(f"1795204800.{number:06}", text, user=f"U{person.name}", channel=person.chat, **thread)

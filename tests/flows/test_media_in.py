@@ -13,7 +13,7 @@ from tests.flows.system import Person, SlackPerson, System, TelegramPerson, What
 
 CAPTION = "This is my dog"
 
-Hook = tuple[str, signing.Signed]
+Hook = tuple[str, signing.SignedWebhook]
 
 
 def whatsapp_photo(system: System, person: Person, url: str, caption: str) -> Hook:

@@ -15,9 +15,9 @@ import httpx
 import pytest
 from redis import Redis
 
-from sayso.channels.slack.events import slack_hook
-from sayso.channels.types import Conversation, Signed, Turn
-from sayso.channels.whatsapp.webhook import whatsapp_hook
+from sayso.channels.slack.incoming import slack_hook
+from sayso.channels.types import Conversation, SignedWebhook, Turn
+from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.signing import split_button
@@ -42,7 +42,7 @@ class Stage:
         self.system = system
         self.redis = Redis.from_url(system.redis.url, decode_responses=True)
 
-    def post(self, name: str, signed: Signed) -> int:
+    def post(self, name: str, signed: SignedWebhook) -> int:
         """The status with which a recorded webhook is answered."""
         return self.system.post(place(name), signed).status_code
 
@@ -81,7 +81,7 @@ def place(name: str) -> str:
     return CHANNELS[name.partition("/")[0]] + ("/status" if "/status" in recorded["url"] else "")
 
 
-def signed(name: str, url: str) -> Signed:
+def signed(name: str, url: str) -> SignedWebhook:
     """A recorded webhook, with a signature for this address and this moment beside its other headers."""
     recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
     body = (recorded["raw_body"] if "raw_body" in recorded else json.dumps(recorded["json"])).encode()
@@ -94,7 +94,7 @@ def signed(name: str, url: str) -> Signed:
     return told, body
 
 
-def with_one_byte_changed(name: str, hook: Signed) -> list[Signed]:
+def with_one_byte_changed(name: str, hook: SignedWebhook) -> list[SignedWebhook]:
     """The webhook with one byte of what is signed changed: at both ends, in the middle, and between."""
     headers, body = hook
     if name.startswith("telegram/"):  # it signs nothing: the secret must be right, byte for byte

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from sayso.channels.types import Signed
+from sayso.channels.types import SignedWebhook
 from sayso.testing.platforms.server import RecordedRequest
 from sayso.testing.simulation.faults import CHANCES, MAX_IN_A_ROW, RETRY_AFTER, FlakyPlatforms
 from sayso.testing.simulation.proxy import Proxy
@@ -119,7 +119,7 @@ def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: py
     delivery = WebhookDelivery(repeated=1.0, chance=Random(1))
 
     async def deliver() -> None:
-        hook: Callable[[], Signed] = lambda: ({}, b"hello")  # noqa: E731
+        hook: Callable[[], SignedWebhook] = lambda: ({}, b"hello")  # noqa: E731
         await delivery.deliver(f"http://127.0.0.1:{server.server_address[1]}/hooks/x", hook)
         await delivery.wait_for_repeats()
 

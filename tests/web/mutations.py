@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from sayso.channels.slack.events import slack_hook
+from sayso.channels.slack.incoming import slack_hook
 from sayso.testing.platforms import fake_platforms as fakes
 from tests.web.services import PUBLIC_URL
 

@@ -13,12 +13,10 @@ from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from sayso.channels.base import BadHook
-from sayso.channels.types import Conversation, Media, Signed, StatusUpdate, Tap, Turn, storable
+from sayso.channels.types import Conversation, Media, SignedWebhook, StatusUpdate, Tap, Turn, storable
 
 #: The header that Twilio adds for accounts with shared keys: `key=<id>,algorithm=<name>`.
 TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
-
-
 _HASHES = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
 
 
@@ -88,7 +86,7 @@ def _hosts(host: str) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> Signed:
+def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> SignedWebhook:
     """Headers and body of a Twilio webhook to `url` (query included)."""
     words = url + "".join(name + form[name] for name in sorted(form))
     digest = hmac.new(auth_token.encode(), words.encode(), hashlib.sha1).digest()
@@ -101,20 +99,12 @@ def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> Signed:
 
 #: Fields a form may have: Twilio sends about thirty.
 MAX_FIELDS = 500
-
-
 #: The SmsStatus of what a person sent. Statuses of our messages have a MessageStatus besides.
 RECEIVED = "received"
-
-
 #: A message of Twilio's. A signature covers names and values without what separates them, so a captured form still
 #: verifies when a letter moves from one field to the next. An id that grew or shrank would be a new event.
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-
-
 _CARDS = ("text/vcard", "text/x-vcard")
-
-
 _Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from sayso.channels.types import AddressChange, Conversation, Media, Received, Tap, Turn, storable
 
 TelegramJson = Mapping[str, Any]
-
-
 #: Where a message carries a file, in the order we look, with the MIME type when Telegram names none. An animation comes
 #: as a document, too.
 _FILES = {
@@ -22,8 +20,6 @@ _FILES = {
     "video": "video/mp4",
     "video_note": "video/mp4",
 }
-
-
 #: What people see in a message and no bot can read on.
 _CLOSED = {
     "paid_media": "paid media",
@@ -110,16 +106,10 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "poll": _poll,
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
 }
-
-
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
-
-
 #: The kinds of update that a webhook asks for: what is read here, and no other. Left out of `setWebhook`, the setting
 #: before it would stay.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member", "stopped_message_generation")
-
-
 #: Where a bot is a member: it may be told there. A `restricted` one is if the update says so.
 _INSIDE = ("creator", "administrator", "member")
 

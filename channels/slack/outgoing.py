@@ -1,0 +1,98 @@
+"""A reply as Slack messages: how it is split, and its text and buttons in Block Kit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.markdown.split import fits, head, split
+from sayso.channels.slack.incoming import ROW_MARK, THREAD_MARK, USER_MARK
+from sayso.channels.types import Button, Conversation, Media, Reply, joined_labels, readable_size
+
+#: Characters in one section after escaping, and on a button.
+SECTION_LIMIT, LABEL_LIMIT = 3000, 75
+#: Buttons in a row, and in a message. More are hard to choose from, so they are listed in the text.
+ROW_LIMIT, BUTTON_LIMIT = 5, 25
+#: What Slack could look up in a file's comment: our links, bare URLs, bare names.
+_LOOKED_UP = re.compile(r"[<@]|://")
+
+Block = dict[str, Any]
+
+
+def pieces_of(reply: Reply) -> Sequence[Reply]:
+    """Return one message per section of text. The first one edits; the last one has the buttons.
+
+    A file carries the text only if that is one section without links and names, because only for a message can Slack
+    be told not to look them up. Buttons and edits need a message beside the file. More than 25 buttons are listed.
+    """
+    if reply.media and not reply.buttons and not reply.edits and _is_comment(reply.text):
+        return (reply,)
+    if len(reply.buttons) > BUTTON_LIMIT:
+        labels = (f"{number}. {' '.join(button.label.split())}" for number, button in enumerate(reply.buttons, 1))
+        text = "\n\n".join(part for part in (reply.text, "\n".join(labels)) if part)
+        return pieces_of(replace(reply, text=text, buttons=()))
+    texts = [Reply(text) for text in split(reply.text, SECTION_LIMIT, _length) if text.strip()]
+    if reply.buttons:
+        texts = texts or [Reply(joined_labels(reply.buttons))]
+        texts[-1] = replace(texts[-1], buttons=reply.buttons)
+    if reply.edits and texts:
+        texts[0] = replace(texts[0], edits=reply.edits, optional=reply.optional)
+    if not reply.media:
+        return tuple(texts)
+    file = Reply(media=reply.media)
+    return (*texts, file) if reply.edits else (file, *texts)
+
+
+def first_section(md: str) -> str:
+    """Return the beginning of a text that fits in one section."""
+    return head(md, SECTION_LIMIT, _length)
+
+
+def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation) -> Block:
+    """Return the parameters of a message: a section for each mrkdwn text, then the buttons in rows.
+
+    `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
+    """
+    rows = [buttons[start : start + ROW_LIMIT] for start in range(0, len(buttons), ROW_LIMIT)]
+    blocks = [*map(_section, texts), *(_row(row, number, conversation) for number, row in enumerate(rows))]
+    return {"channel": chat, "text": "\n".join(texts), "blocks": blocks, "parse": "none", "link_names": False}
+
+
+def link_text(media: Media, size: int, url: str) -> str:
+    """Return the Markdown for a file that Slack does not accept: its name, its size in bytes and its URL."""
+    name = (media.filename or "file").replace("`", "'")
+    return f"`{name}` ({readable_size(size)}): {url}"
+
+
+def is_user(chat: str) -> bool:
+    """Return whether a chat is named by a person's id, for which Slack opens a direct message on demand."""
+    return chat.startswith(("U", "W"))
+
+
+def _is_comment(md: str) -> bool:
+    return fits(md, SECTION_LIMIT, _length) and not _LOOKED_UP.search(slack_mrkdwn(md))
+
+
+def _length(md: str) -> int:
+    return len(slack_mrkdwn(md))
+
+
+def _section(text: str) -> Block:
+    # With `verbatim` a bare "@channel" stays text.
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+
+
+def _row(buttons: Sequence[Button], row: int, to: Conversation) -> Block:
+    mark = f"{USER_MARK}{to.chat}" if is_user(to.chat) else f"{THREAD_MARK}{to.thread}"
+    elements = [_button(row * ROW_LIMIT + number, button) for number, button in enumerate(buttons)]
+    return {"type": "actions", "block_id": f"{mark}{ROW_MARK}{row}" if row else mark, "elements": elements}
+
+
+def _button(number: int, button: Button) -> Block:
+    label = button.label if len(button.label) <= LABEL_LIMIT else f"{button.label[: LABEL_LIMIT - 1]}…"
+    text = {"type": "plain_text", "text": label}
+    element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
+    return element if button.style == "default" else {**element, "style": button.style}
