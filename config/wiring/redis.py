@@ -13,8 +13,8 @@ from sayso.config.settings.data_folder import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect
+from sayso.pending.redis.pipeline import AutoPipeline
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.redis.wire import Wire
 from sayso.workers.redis.data_loss import FILE as TIDE
 from sayso.workers.redis.data_loss import DataLossGuard, WatermarkFile
 from sayso.workers.rq.jobs import WakeUps
@@ -58,7 +58,7 @@ def _open_redis(url: str, *, patient: bool) -> Redis:
         cure = "write it as redis://host:6379/0, rediss://... or unix:///path"
         raise ConfigError([f"REDIS_URL (or redis_url) is no URL of a Redis: {cure}"]) from exc
     if patient:
-        Connections.of(client).wire = Wire(url)
+        Connections.of(client).pipeline = AutoPipeline(url)
     return client
 
 

@@ -25,7 +25,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from sayso.pending.redis.ferry import aboard, wait_for
-from sayso.pending.redis.wire import Wire
+from sayso.pending.redis.pipeline import AutoPipeline
 
 V = TypeVar("V")
 
@@ -88,12 +88,12 @@ class Connections:
     count for its metrics: about as much work as a script. Here a connection that has gone stale shows when it is
     used. What is sent must bear being sent twice, as our scripts do.
 
-    Calls from an event loop (`offload.reach`) go over the `wire`, if there is one for that loop; else each waits in a
+    Calls from an event loop (`reach`) go over the `pipeline`, if there is one for that loop; else each waits in a
     thread.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
-        self.wire: Wire | None = None
+        self.pipeline: AutoPipeline | None = None
         #: Called before each command: raises when none may be asked.
         self.before: Callable[[], None] = _nothing
         #: What threads ask through; none where they wait as long as it takes.
@@ -116,8 +116,8 @@ class Connections:
         packed = _packed(command)
         if not aboard():
             return self._ask(packed)
-        if self.wire and self.wire.serves(asyncio.get_running_loop()):
-            return wait_for(self.wire.ask(packed))
+        if self.pipeline and self.pipeline.serves(asyncio.get_running_loop()):
+            return wait_for(self.pipeline.execute(packed))
         return wait_for(asyncio.to_thread(self._ask, packed))
 
     def _ask(self, packed: bytes) -> Any:

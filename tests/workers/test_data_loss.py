@@ -12,8 +12,8 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from sayso.pending.concurrency import reach
 from sayso.pending.redis.client import Connections, connect
+from sayso.pending.redis.pipeline import AutoPipeline
 from sayso.pending.redis.scripts import Halted, LuaScripts
-from sayso.pending.redis.wire import Wire
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.redis import data_loss as tides
 from sayso.workers.redis.data_loss import (
@@ -106,7 +106,7 @@ def test_new_connection_notices_before_it_is_used(rig, tide, redis_url):
 
 
 def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url):
-    """A worker's wire connects by itself again, and repeats what was not answered."""
+    """A worker's pipeline connects again by itself, and repeats what was not answered."""
     rig.accept(turn())
     tide.look()
     rig.client.flushall()
@@ -114,12 +114,12 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url
     async def ask() -> None:
         client = connect(redis_url)
         connections = Connections.of(client)
-        connections.wire = Wire(redis_url)
+        connections.pipeline = AutoPipeline(redis_url)
         tide.guard(client)
         mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
         with pytest.raises(Halted):
             await reach(mailbox.lease, "chat:x", "token")
-        await connections.wire.close()
+        await connections.pipeline.close()
 
     asyncio.run(ask())
     assert rig.client.keys() == [HALTED]

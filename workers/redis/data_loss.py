@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from redis import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.connection import Connection
 from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
@@ -210,14 +211,12 @@ class DataLossGuard:
         return CURE if self._halt or self._refusing else ""
 
     def guard(self, client: Redis) -> None:
-        """Check the watermark first on every connection that this client, or its event loop's wire, makes
-        from now on.
-        """
+        """Check the watermark first on every connection that this client, or its pipeline, makes from now on."""
         client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
         connections = Connections.of(client)
         connections.before = self.refuse
-        if connections.wire:
-            connections.wire.greeting = self.dialog
+        if connections.pipeline:
+            connections.pipeline.on_connect(self._check_async)
 
     def refuse(self) -> None:
         """Raise Halted if this server has lost writes and the halt could not be written to it."""
@@ -233,6 +232,23 @@ class DataLossGuard:
             return connection.read_response()
 
         run_dialog(self.dialog(), ask)
+
+    async def _check_async(self, connection: AbstractConnection) -> None:
+        """Check the watermark on a new connection of an event loop. Raises redis.RedisError: do not use it."""
+        await connection.on_connect()
+        dialog = self.dialog()
+        try:
+            command = next(dialog)
+            while True:
+                try:
+                    await connection.send_command(*command)
+                    answer = await connection.read_response()
+                except RedisError as exc:
+                    command = dialog.throw(exc)
+                else:
+                    command = dialog.send(answer)
+        except StopIteration:
+            return
 
     def look(self) -> None:
         """Check the server's watermark, and give it an identity if it has none. Raises redis.RedisError."""

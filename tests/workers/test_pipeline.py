@@ -1,4 +1,4 @@
-"""Wire: every command gets its own answer, however the connection behaves, or an honest error in the end."""
+"""AutoPipeline: each command gets its own answer, however the connection behaves, or an error in the end."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ import threading
 
 import pytest
 from hiredis import pack_command
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
 from sayso.pending.concurrency import reach
-from sayso.pending.redis import wire as wires
+from sayso.pending.redis import pipeline as pipelines
 from sayso.pending.redis.client import Connections, connect
+from sayso.pending.redis.pipeline import MAX_TRIES, AutoPipeline
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.redis.wire import MAX_TRIES, Wire
 from tests.workers.proxy import Proxy, as_it_is
 
 
-class Pauses:
-    """Remembers how long the wire wanted to wait, and does not wait."""
-
-    def __init__(self) -> None:
-        self.taken: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        """Go on in the next round of the loop."""
-        self.taken.append(seconds)
-        await asyncio.sleep(0)
+def at_once() -> Retry:
+    """The usual number of tries, without pauses."""
+    return Retry(NoBackoff(), MAX_TRIES - 1, (RedisError,))
 
 
 class Server:
@@ -83,8 +78,8 @@ def test_cut_before_the_server_heard_is_asked_again(redis_url):
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.questions = once(b"INCR", cut)
-            wire = Wire(proxy.url, rest=Pauses())
-            return await wire.ask(asked("INCR", "n")), proxy.opened
+            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            return await pipeline.execute(asked("INCR", "n")), proxy.opened
 
     assert asyncio.run(story()) == (1, 2)
 
@@ -95,10 +90,10 @@ def test_lost_answer_is_asked_for_again(redis_url):
 
     async def story():
         async with Proxy(redis_url) as proxy:
-            wire = Wire(proxy.url, rest=Pauses())
-            await wire.ask(asked("PING"))
+            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            await pipeline.execute(asked("PING"))
             proxy.answers = once(b":1\r\n", cut)
-            return await wire.ask(asked("INCR", "n"))
+            return await pipeline.execute(asked("INCR", "n"))
 
     assert asyncio.run(story()) == 2
 
@@ -108,8 +103,8 @@ def test_nothing_is_asked_twice_without_a_loss(redis_url):
     """A thousand at once on a good connection: a thousand commands."""
 
     async def story():
-        wire = Wire(redis_url)
-        return await asyncio.gather(*(wire.ask(asked("INCR", "n")) for _ in range(1000)))
+        pipeline = AutoPipeline(redis_url)
+        return await asyncio.gather(*(pipeline.execute(asked("INCR", "n")) for _ in range(1000)))
 
     assert asyncio.run(story()) == list(range(1, 1001))
 
@@ -120,14 +115,14 @@ def test_each_of_a_thousand_has_his_own_answer_through_cuts(redis_url):
     async def story():
         packets = itertools.count(1)
         async with Proxy(redis_url) as proxy:
-            wire = Wire(proxy.url, rest=Pauses())
-            await wire.ask(asked("PING"))
+            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            await pipeline.execute(asked("PING"))
             proxy.answers = lambda data: None if next(packets) % 50 == 0 else data
 
             async def one(number: int) -> str:
                 for _ in range(number % 7):
                     await asyncio.sleep(0)
-                return await wire.ask(asked("ECHO", f"number {number}"))
+                return await pipeline.execute(asked("ECHO", f"number {number}"))
 
             return await asyncio.gather(*(one(number) for number in range(1000)))
 
@@ -140,10 +135,10 @@ def test_asker_who_left_shifts_no_answer(redis_url):
     async def story():
         held = asyncio.Event()
         async with Proxy(redis_url) as proxy:
-            wire = Wire(proxy.url)
-            await wire.ask(asked("PING"))
+            pipeline = AutoPipeline(proxy.url)
+            await pipeline.execute(asked("PING"))
             proxy.questions = lambda data: held.set() or data
-            tasks = [asyncio.create_task(wire.ask(asked("ECHO", str(number)))) for number in range(9)]
+            tasks = [asyncio.create_task(pipeline.execute(asked("ECHO", str(number)))) for number in range(9)]
             await held.wait()
             for task in tasks[::3]:
                 task.cancel()
@@ -157,9 +152,9 @@ def test_what_was_not_sent_yet_is_not_sent_for_who_left(redis_url, redis_client)
     """A cancelled caller's command does not take place behind its back while Redis was away."""
 
     async def story():
-        wire = Wire(redis_url)
-        left = asyncio.create_task(wire.ask(asked("SET", "left", "1")))
-        stays = asyncio.create_task(wire.ask(asked("SET", "stays", "1")))
+        pipeline = AutoPipeline(redis_url)
+        left = asyncio.create_task(pipeline.execute(asked("SET", "left", "1")))
+        stays = asyncio.create_task(pipeline.execute(asked("SET", "stays", "1")))
         await asyncio.sleep(0)
         left.cancel()
         await stays
@@ -168,34 +163,31 @@ def test_what_was_not_sent_yet_is_not_sent_for_who_left(redis_url, redis_client)
     assert redis_client.keys("*") == ["stays"]
 
 
-def test_away_is_told_after_bounded_tries_with_growing_pauses(tmp_path):
+def test_away_is_told_after_bounded_tries(tmp_path):
     """And the next caller has tries of his own."""
 
     async def story():
-        pauses = Pauses()
-        wire = Wire(f"unix://{tmp_path}/nobody.sock", chance=lambda: 1.0, rest=pauses)
+        pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", retry=at_once())
         for _ in range(2):
-            with pytest.raises(RedisConnectionError, match="cannot connect"):
-                await wire.ask(asked("PING"))
-        return pauses.taken
+            with pytest.raises(RedisConnectionError, match=f"no answer in {MAX_TRIES} tries"):
+                await pipeline.execute(asked("PING"))
 
-    growing = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert asyncio.run(story()) == growing * 2
+    asyncio.run(story())
 
 
-def test_all_who_wait_hear_that_redis_is_away(tmp_path):
+def test_all_who_wait_hear_that_redis_is_away(redis_url, tmp_path):
     """Whatever stands in the way: here no socket, and a fault that no connection should have."""
 
-    async def story(break_it):
-        wire = Wire(f"unix://{tmp_path}/nobody.sock", rest=Pauses())
-        break_it(wire)
-        return await asyncio.gather(*(wire.ask(asked("PING")) for _ in range(5)), return_exceptions=True)
+    async def story(url, break_it):
+        pipeline = AutoPipeline(url, retry=at_once())
+        break_it(pipeline)
+        return await asyncio.gather(*(pipeline.execute(asked("PING")) for _ in range(5)), return_exceptions=True)
 
-    def unheard_of(wire: Wire) -> None:
-        wire._pool.make_connection = lambda: 1 / 0
+    def unheard_of(pipeline: AutoPipeline) -> None:
+        pipeline.on_connect(lambda _: 1 / 0)
 
-    for break_it in (lambda _: None, unheard_of):
-        assert {type(answer) for answer in asyncio.run(story(break_it))} == {RedisConnectionError}
+    for url, break_it in ((f"unix://{tmp_path}/nobody.sock", lambda _: None), (redis_url, unheard_of)):
+        assert {type(answer) for answer in asyncio.run(story(url, break_it))} == {RedisConnectionError}
 
 
 def test_line_that_is_cut_each_time_is_given_up(redis_url):
@@ -204,48 +196,43 @@ def test_line_that_is_cut_each_time_is_given_up(redis_url):
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.questions = lambda data: None if b"ECHO" in data else data
-            wire = Wire(proxy.url, rest=Pauses())
+            pipeline = AutoPipeline(proxy.url, retry=at_once())
             with pytest.raises(RedisConnectionError, match=f"no answer in {MAX_TRIES} tries"):
-                await wire.ask(asked("ECHO", "poison"))
+                await pipeline.execute(asked("ECHO", "poison"))
             proxy.questions = as_it_is
-            return proxy.opened, await wire.ask(asked("ECHO", "fine"))
+            return proxy.opened, await pipeline.execute(asked("ECHO", "fine"))
 
     opened, answer = asyncio.run(story())
-    assert (opened, answer) == (MAX_TRIES + 1, "fine")
-
-
-def test_pause_never_overflows():
-    """However long a server has been losing its connections."""
-    assert Wire("redis://h", chance=lambda: 1.0)._pause(5000) == wires.LONGEST_PAUSE
+    assert (opened, answer) == (MAX_TRIES, "fine")
 
 
 def test_silence_is_a_loss(redis_url, monkeypatch):
     """An answer that does not come is asked for on another connection."""
-    monkeypatch.setattr(wires, "ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr(pipelines, "ANSWER_SECONDS", 0.02)
 
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.answers = once(b"hello", swallow)
-            wire = Wire(proxy.url, rest=Pauses())
-            return await wire.ask(asked("ECHO", "hello")), proxy.opened
+            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            return await pipeline.execute(asked("ECHO", "hello")), proxy.opened
 
     assert asyncio.run(story()) == ("hello", 2)
 
 
 def test_server_that_lets_us_in_and_says_nothing_is_away(redis_url, monkeypatch):
     """A stopped process still accepts connections: the greeting has a limit, too."""
-    monkeypatch.setattr(wires, "CONNECT_SECONDS", 0.02)
+    monkeypatch.setattr(pipelines, "CONNECT_SECONDS", 0.02)
 
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.answers = swallow
-            wire = Wire(proxy.url, rest=Pauses())
+            pipeline = AutoPipeline(proxy.url, retry=at_once())
             with pytest.raises(RedisConnectionError):
-                await wire.ask(asked("PING"))
+                await pipeline.execute(asked("PING"))
             silent = proxy.opened
             proxy.answers = as_it_is
-            monkeypatch.setattr(wires, "CONNECT_SECONDS", 30.0)
-            return silent, await wire.ask(asked("ECHO", "back"))
+            monkeypatch.setattr(pipelines, "CONNECT_SECONDS", 30.0)
+            return silent, await pipeline.execute(asked("ECHO", "back"))
 
     assert asyncio.run(story()) == (MAX_TRIES, "back")
 
@@ -256,11 +243,10 @@ def test_loading_server_is_as_good_as_away_until_it_has_loaded():
     async def story():
         loading = b"-LOADING Redis is loading the dataset in memory\r\n"
         async with Server(loading, loading, b"$4\r\nback\r\n") as server:
-            pauses = Pauses()
-            wire = Wire(server.url, rest=pauses)
-            return await wire.ask(asked("ECHO", "back")), server.opened, len(pauses.taken)
+            pipeline = AutoPipeline(server.url, retry=at_once())
+            return await pipeline.execute(asked("ECHO", "back")), server.opened
 
-    assert asyncio.run(story()) == ("back", 3, 2)
+    assert asyncio.run(story()) == ("back", 3)
 
 
 def test_answer_that_nobody_asked_for_costs_the_connection():
@@ -268,8 +254,8 @@ def test_answer_that_nobody_asked_for_costs_the_connection():
 
     async def story():
         async with Server(b"$3\r\none\r\n$5\r\nalien\r\n", b"$3\r\ntwo\r\n") as server:
-            wire = Wire(server.url, rest=Pauses())
-            return [await wire.ask(asked("ECHO", word)) for word in ("one", "two")], server.opened
+            pipeline = AutoPipeline(server.url, retry=at_once())
+            return [await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")], server.opened
 
     assert asyncio.run(story()) == (["one", "two"], 2)
 
@@ -278,9 +264,9 @@ def test_news_of_the_server_is_nobodys_answer():
     """Some services push notices between the answers."""
 
     async def story():
-        async with Server(b">2\r\n$6\r\nMOVING\r\n:1\r\n$3\r\none\r\n>1\r\n$4\r\nnews\r\n", b"$3\r\ntwo\r\n") as server:
-            wire = Wire(server.url)
-            return [await wire.ask(asked("ECHO", word)) for word in ("one", "two")], server.opened
+        async with Server(b">2\r\n$6\r\nMOVING\r\n:1\r\n$3\r\none\r\n", b">1\r\n$4\r\nnews\r\n$3\r\ntwo\r\n") as server:
+            pipeline = AutoPipeline(server.url)
+            return [await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")], server.opened
 
     assert asyncio.run(story()) == (["one", "two"], 1)
 
@@ -290,7 +276,7 @@ def test_babble_is_asked_again_on_a_new_connection():
 
     async def story():
         async with Server(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$3\r\none\r\n") as server:
-            return await Wire(server.url, rest=Pauses()).ask(asked("ECHO", "one")), server.opened
+            return await AutoPipeline(server.url, retry=at_once()).execute(asked("ECHO", "one")), server.opened
 
     assert asyncio.run(story()) == ("one", 2)
 
@@ -300,9 +286,11 @@ def test_answer_that_is_no_text_fails_one_caller_only(redis_url, redis_client):
     redis_client.execute_command("SET", "raw", b"\xff\xfe")
 
     async def story():
-        wire = Wire(redis_url)
+        pipeline = AutoPipeline(redis_url)
         commands = [("ECHO", "a"), ("GET", "raw"), ("ECHO", "b"), ("MGET", "raw", "raw"), ("ECHO", "c")]
-        return await asyncio.gather(*(wire.ask(asked(*command)) for command in commands), return_exceptions=True)
+        return await asyncio.gather(
+            *(pipeline.execute(asked(*command)) for command in commands), return_exceptions=True
+        )
 
     answers = asyncio.run(story())
     assert [type(answer) for answer in answers] == [str, InvalidResponse, str, InvalidResponse, str]
@@ -313,9 +301,11 @@ def test_error_is_an_answer_for_who_asked(redis_url):
     """And for nobody else in the packet."""
 
     async def story():
-        wire = Wire(redis_url)
+        pipeline = AutoPipeline(redis_url)
         commands = [("ECHO", "a"), ("NOSUCHCOMMAND",), ("EVALSHA", "0" * 40, "0"), ("ECHO", "b")]
-        return await asyncio.gather(*(wire.ask(asked(*command)) for command in commands), return_exceptions=True)
+        return await asyncio.gather(
+            *(pipeline.execute(asked(*command)) for command in commands), return_exceptions=True
+        )
 
     a, unknown, no_script, b = asyncio.run(story())
     assert (a, type(unknown), type(no_script), b) == ("a", ResponseError, NoScriptError, "b")
@@ -326,29 +316,12 @@ def test_big_answers_arrive_whole(redis_url, redis_client):
     redis_client.set("big", "x" * (8 << 20))
 
     async def story():
-        wire = Wire(redis_url)
+        pipeline = AutoPipeline(redis_url)
         commands = [("ECHO", "a"), ("GET", "big"), ("ECHO", "b")]
-        return await asyncio.gather(*(wire.ask(asked(*command)) for command in commands))
+        return await asyncio.gather(*(pipeline.execute(asked(*command)) for command in commands))
 
     a, big, b = asyncio.run(story())
     assert (a, len(big), b) == ("a", 8 << 20, "b")
-
-
-def test_answers_in_crumbs_are_put_together():
-    """A network may hand over a byte at a time."""
-
-    async def story():
-        async with Server(b"$5\r\nfirst\r\n") as server:
-            wire = Wire(server.url)
-            await wire.ask(asked("ECHO", "first"))
-            task = asyncio.create_task(wire.ask(asked("ECHO", "word")))
-            await asyncio.sleep(0)  # it asks
-            await asyncio.sleep(0)  # it is sent
-            for byte in b"$4\r\nword\r\n":
-                wire._line.data_received(bytes([byte]))
-            return await task
-
-    assert asyncio.run(story()) == "word"
 
 
 @pytest.mark.parametrize("where", ["unix", "tcp"])
@@ -359,7 +332,7 @@ def test_password_and_number_of_a_url_are_used(redis_url, redis_client, where):
         async with Proxy(redis_url) as proxy:
             host, socket = proxy.url.partition("redis://")[2], redis_url.partition("unix://")[2]
             url = f"redis://ana:secret@{host}/3" if where == "tcp" else f"unix://ana:secret@{socket}?db=3"
-            return await Wire(url, rest=Pauses()).ask(asked("SET", "here", "1"))
+            return await AutoPipeline(url, retry=at_once()).execute(asked("SET", "here", "1"))
 
     redis_client.acl_setuser("ana", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"])
     try:
@@ -377,7 +350,7 @@ def test_wrong_password_is_told_and_not_shown(redis_url):
     async def story():
         socket = redis_url.partition("unix://")[2]
         with pytest.raises(RedisError) as caught:
-            await Wire(f"unix://ana:hunter2@{socket}", rest=Pauses()).ask(asked("PING"))
+            await AutoPipeline(f"unix://ana:hunter2@{socket}", retry=at_once()).execute(asked("PING"))
         return str(caught.value)
 
     assert "hunter2" not in asyncio.run(story())
@@ -390,13 +363,13 @@ def test_close_tells_all_who_wait(redis_url):
         sent = asyncio.Event()
         async with Proxy(redis_url) as proxy:
             proxy.questions = lambda data: data if b"ECHO" not in data else (sent.set() or b"")
-            wire = Wire(proxy.url)
-            tasks = [asyncio.create_task(wire.ask(asked("ECHO", "sent")))]
+            pipeline = AutoPipeline(proxy.url)
+            tasks = [asyncio.create_task(pipeline.execute(asked("ECHO", "sent")))]
             await sent.wait()
-            tasks.append(asyncio.create_task(wire.ask(asked("ECHO", "unsent"))))
+            tasks.append(asyncio.create_task(pipeline.execute(asked("ECHO", "unsent"))))
             await asyncio.sleep(0)
-            await wire.close()
-            tasks.append(asyncio.create_task(wire.ask(asked("ECHO", "late"))))
+            await pipeline.close()
+            tasks.append(asyncio.create_task(pipeline.execute(asked("ECHO", "late"))))
             return await asyncio.gather(*tasks, return_exceptions=True), proxy.opened
 
     answers, opened = asyncio.run(story())
@@ -408,27 +381,27 @@ def test_close_while_connecting_tells_all_who_wait(tmp_path):
     """Redis away, and we leave."""
 
     async def story():
-        wire = Wire(f"unix://{tmp_path}/nobody.sock", rest=lambda _: asyncio.Event().wait())
-        task = asyncio.create_task(wire.ask(asked("PING")))
+        pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", retry=Retry(ConstantBackoff(60), 1, (RedisError,)))
+        task = asyncio.create_task(pipeline.execute(asked("PING")))
         await asyncio.sleep(0)  # it asks
-        await wire.close()
+        await pipeline.close()
         with pytest.raises(RedisConnectionError, match="closed"):
             await task
 
     asyncio.run(story())
 
 
-def test_wire_outlives_its_loop(redis_url):
+def test_pipeline_outlives_its_loop(redis_url):
     """What a dead loop left half done holds up nobody on the next one."""
-    wire = Wire(redis_url)
+    pipeline = AutoPipeline(redis_url)
 
     async def leave():
-        task = asyncio.create_task(wire.ask(asked("ECHO", "left")))
-        await wire.ask(asked("PING"))
+        task = asyncio.create_task(pipeline.execute(asked("ECHO", "left")))
+        await pipeline.execute(asked("PING"))
         return task
 
     async def ask():
-        return await wire.ask(asked("ECHO", "again"))
+        return await pipeline.execute(asked("ECHO", "again"))
 
     asyncio.run(leave())
     assert [asyncio.run(ask()), asyncio.run(ask())] == ["again", "again"]
@@ -438,12 +411,12 @@ def test_second_loop_goes_another_way(redis_url, redis_client, tmp_path):
     """A future is its own loop's: another one's caller would never wake. Its calls go through a thread instead."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
-    scripts, wire = LuaScripts(client, tmp_path), Wire(redis_url)
-    Connections.of(client).wire = wire
+    scripts, pipeline = LuaScripts(client, tmp_path), AutoPipeline(redis_url)
+    Connections.of(client).pipeline = pipeline
 
     async def elsewhere():
         with pytest.raises(RuntimeError, match="another event loop"):
-            await wire.ask(asked("PING"))
+            await pipeline.execute(asked("PING"))
         return await reach(scripts.run, "echo", "room", "there")
 
     async def story():
@@ -458,15 +431,15 @@ def test_scripts_the_server_forgot_are_loaded_again_by_all_at_once(redis_url, re
     """After SCRIPT FLUSH a hundred callers at once have a hundred answers, each his own; the text is sent once."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
-    scripts, wire, loads = LuaScripts(client, tmp_path), Wire(redis_url), []
-    Connections.of(client).wire = wire
-    send = wire.ask
+    scripts, pipeline, loads = LuaScripts(client, tmp_path), AutoPipeline(redis_url), []
+    Connections.of(client).pipeline = pipeline
+    send = pipeline.execute
 
-    async def ask(packed: bytes):
+    async def execute(packed: bytes):
         loads.extend([packed] if b"LOAD" in packed else [])
         return await send(packed)
 
-    wire.ask = ask
+    pipeline.execute = execute
 
     async def story():
         await reach(scripts.run, "echo", "room", "first")
@@ -479,14 +452,14 @@ def test_scripts_the_server_forgot_are_loaded_again_by_all_at_once(redis_url, re
 
 
 def test_two_threads_at_first_find_one_owner(redis_url):
-    """The loop that asked first keeps the wire, whoever looks at the same moment."""
-    wire, loops = Wire(redis_url), [asyncio.new_event_loop() for _ in range(8)]
+    """The loop that asked first keeps the pipeline, whoever looks at the same moment."""
+    pipeline, loops = AutoPipeline(redis_url), [asyncio.new_event_loop() for _ in range(8)]
     served: list[bool] = []
     start = threading.Barrier(8)
 
     def look(loop: asyncio.AbstractEventLoop) -> None:
         start.wait()
-        served.append(wire.serves(loop))
+        served.append(pipeline.serves(loop))
 
     threads = [threading.Thread(target=look, args=(loop,)) for loop in loops]
     for thread in threads:
