@@ -268,8 +268,8 @@ class ConversationProcessor:
             return queued.rejoined()
         if queued.turn.group:
             return queued.gathered()
-        alone = queued.attempt > 1  # a turn that kills its worker must do so alone
-        return queued.joined(agent.is_answer) if self.joins and not alone else queued
+        is_first_attempt = queued.attempt == 1  # a turn that kills its worker must do so alone
+        return queued.joined(agent.is_answer) if self.joins and queued.following and is_first_attempt else queued
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)

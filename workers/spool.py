@@ -235,11 +235,14 @@ class Spool:
         self,
         file: SpoolFile,
         mailbox: Inbox,
+        ignores: Callable[[Turn], str] = lambda _: "",
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`ignores` returns why the bot ignores a turn, "" if it does not. Ignored turns are not written to disk."""
         self._file = file
+        self._ignores = ignores
         self._mailbox = mailbox
         self._clock = clock
         self._circuit_breaker = RedisCircuitBreaker(pause_seconds=PAUSE_SECONDS, clock=monotonic)
@@ -258,6 +261,9 @@ class Spool:
                 pass
             except RedisError as exc:  # it may have arrived all the same: then it will be a duplicate
                 log.error("redis.away", extra={"reason": type(exc).__name__})
+        if reason := self._ignores(turn):
+            log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
+            return Accepted("ignored", 0)
         self._file.keep(turn, tapped=tapped, received_at=received_at)
         self.watch()
         return Accepted("spooled", 0)

@@ -135,7 +135,7 @@ class ChannelAgent:
         )
         self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
-        ToolExecutors(lambda: agent.tools, self.store, lambda: agent.config)
+        ToolExecutors(lambda: agent.tools, self.store, lambda: agent.config).register()
 
     def ask_channel(
         self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,

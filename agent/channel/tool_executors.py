@@ -44,11 +44,15 @@ class ToolExecutors:
         self._store = store
         self._config = config
         self._known = {tool.name: tool for tool in tools()}
+
+    def register(self) -> None:
+        """Register all tools with the store, and have it ask here for changed tools and before each run."""
         for tool in self._known.values():
             self._register(tool)
-        store.executors.keep_fresh(self._refresh)
-        store.executors.guard(self._may_run)
-        store.executors.watch(lambda action, executor: partial(_run_observed, action, config(), executor))
+        executors = self._store.executors
+        executors.keep_fresh(self._refresh)
+        executors.guard(self._may_run)
+        executors.watch(lambda action, executor: partial(_run_observed, action, self._config(), executor))
 
     def _may_run(self, action: PendingAction) -> bool:
         """Return whether an action may run: not against the current policy, nor with another version of its tool.

@@ -41,13 +41,6 @@ class TurnInbox(Protocol):
         """
 
 
-class SenderFilter(Protocol):
-    """Tells which turns the bot ignores."""
-
-    def ignores(self, turn: Turn) -> str:
-        """Return why the bot ignores the turn, "" if it does not."""
-
-
 class DeliveryReports(Protocol):
     """Stores what platforms report about replies and addresses."""
 
@@ -74,14 +67,13 @@ class Ingress:
     def __init__(
         self,
         inbox: TurnInbox,
-        senders: SenderFilter,
         *,
         deliveries: DeliveryReports,
         alerts: ChannelAlerts,
         action_of: Callable[[str], str],
     ) -> None:
         """`action_of` returns the id of the pending action that a button's data names, "" for other buttons."""
-        self._inbox, self._senders = inbox, senders
+        self._inbox = inbox
         self._deliveries, self._alerts, self._action_of = deliveries, alerts, action_of
 
     def store(self, channel: str, received: Received) -> None:
@@ -120,10 +112,6 @@ class Ingress:
         log.log(level, "reply.status", extra=extra)
 
     def _accept(self, turn: Turn) -> None:
-        reason = self._senders.ignores(turn)
-        if reason:  # asked before the inbox, which may be a file on disk
-            log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
-            return
         action = self._action_of(turn.tap.data) if turn.tap else ""
         if turn.tap and not action and turn.tap.label:  # a button of the business's own: its label is what they say
             turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")

@@ -177,7 +177,7 @@ def bootstrap(
         audit_collector=_audit_collector(settings, redis, state, keys),
         deliveries=RedisDeliveries(scripts, redis.wake_up),
         alerts=alerts,
-        spool=Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None,
+        spool=Spool(SpoolFile(state / SPOOL), access_control, access_control.ignores) if settings.spool else None,
         data_loss_guard=guard_against_loss(settings, redis.url, redis.client, data),
         tools=tools,
         agent_deps=deps,

@@ -31,7 +31,6 @@ def ingress_of(services: Services) -> Ingress:
     """Return what stores turns: in the spool where one is configured, else in Redis."""
     return Ingress(
         services.spool or services.access_control,
-        services.access_control,
         deliveries=services.deliveries,
         alerts=services.alerts,
         action_of=_action_of,

@@ -32,16 +32,16 @@ def test_blocked_person_never_gets_in(
         user, aliases=tuple(aliases), addressed=addressed, in_group=in_group, tap=Tap("x") if tap else None, chat="c"
     )
     asked = rules(allow=allow, block=block, pairing=pairing, groups=groups, chats=chats, phones=phones)
-    verdict = asked.judge(said, standing)
+    verdict = asked.judge(said, lambda _: standing)
     if standing == "blocked" or set(block) & {name for name in (user, *aliases) if name}:
-        assert verdict == Ignored("blocked")
+        assert isinstance(verdict, Ignored)
     if isinstance(verdict, Admitted) and (allow is not None or pairing):
         assert standing == "approved" or set(asked.ids(said)) & (asked.allow or set())
 
 
 def test_block_beats_allow():
     """Somebody may be on both lists."""
-    assert rules(allow=["ana"], block=["ana"]).judge(turn(), "approved") == Ignored("blocked")
+    assert rules(allow=["ana"], block=["ana"]).judge(turn(), lambda _: "approved") == Ignored("blocked")
 
 
 def test_tap_of_a_blocked_person_is_ignored():
@@ -65,7 +65,7 @@ def test_pairing_makes_everybody_a_stranger_first():
     """Until an operator approves them, or the list names them."""
     asked = rules(pairing=True)
     assert asked.judge(turn()) == UnknownSender()
-    assert asked.judge(turn(), "approved") == Admitted(turn())
+    assert asked.judge(turn(), lambda _: "approved") == Admitted(turn())
     assert rules(pairing=True, allow=["ana"]).judge(turn()) == Admitted(turn())
 
 

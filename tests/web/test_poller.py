@@ -73,9 +73,7 @@ def said(number: int, user: int = 5123456789) -> dict:
 def polled(bot: Bot, mailbox: FakeMailbox | None = None, alerts: MemoryAlerts | None = None) -> Poller:
     """A poller of the bot, in front of a mailbox."""
     gate = AccessControl(mailbox or FakeMailbox(), voice)
-    ingress = Ingress(
-        gate, gate, deliveries=FakeDeliveries(), alerts=alerts or MemoryAlerts(), action_of=lambda data: ""
-    )
+    ingress = Ingress(gate, deliveries=FakeDeliveries(), alerts=alerts or MemoryAlerts(), action_of=lambda data: "")
     return Poller(bot, ingress, Held())
 
 

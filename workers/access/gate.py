@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sayso.channels.i18n.texts import TextsForTurn
@@ -61,7 +62,7 @@ class AccessControl:
         rules, config = self._rules(turn), self._config
         if not (rules and config):
             return Admitted(turn)
-        return rules.judge(turn, config.people.decision(turn.conversation.channel, rules.ids(turn)))
+        return rules.judge(turn, partial(config.people.decision, turn.conversation.channel))
 
     def turn_status(self, turn: Turn) -> TurnStatus:
         """Return the status of a turn in the mailbox. Raises redis.RedisError."""
@@ -88,11 +89,7 @@ class AccessControl:
 
     def admits(self, turn: Turn) -> bool:
         """Return whether the rules admit the sender of a turn, without telling them. Raises redis.RedisError."""
-        rules, config = self._rules(turn), self._config
-        if not (rules and config):
-            return True
-        operator_decision = config.people.decision(turn.conversation.channel, rules.ids(turn))
-        return isinstance(rules.judge(turn, operator_decision), Admitted)
+        return isinstance(self.judge(turn), Admitted)
 
     def _rules(self, turn: Turn) -> AccessRules | None:
         return self._config.rules.get(turn.conversation.channel) if self._config else None

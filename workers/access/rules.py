@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -79,13 +79,17 @@ class AccessRules:
             return "group"
         return ""
 
-    def judge(self, turn: Turn, operator_decision: OperatorDecision = "") -> AccessDecision:
-        """Return what becomes of a turn, given what an operator decided about its sender. A block overrides
-        everything.
+    def judge(
+        self, turn: Turn, find_decision: Callable[[Sequence[str]], OperatorDecision] = lambda _: ""
+    ) -> AccessDecision:
+        """Return what becomes of a turn. `find_decision` returns what an operator decided about the sender's ids; it is
+        only asked where the configuration alone does not ignore the turn.
         """
-        reason = "blocked" if operator_decision == "blocked" else self.ignores(turn)
-        if reason:
+        if reason := self.ignores(turn):
             return Ignored(reason)
+        operator_decision = find_decision(self.ids(turn))
+        if operator_decision == "blocked":
+            return Ignored("blocked")
         if not self._is_known(turn, operator_decision):
             # Messages between others, and edits, are never answered.
             speaks_to_bot = turn.addressed and turn.kind == "message" and self.ids(turn)
