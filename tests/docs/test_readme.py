@@ -83,3 +83,12 @@ def test_every_redis_key_has_a_line_in_the_docs() -> None:
     kinds = {kind for script in scripts for kind in re.findall(r"shard \.\. ':([a-z]+)", script)}
     assert kinds, "the scripts build no key?"
     assert [kind for kind in sorted(kinds) if f"{{N}}:{kind}" not in text] == []
+
+
+def test_words_that_people_search_for_are_there() -> None:
+    """In the README, in the documentation and in the metadata of the package."""
+    words = ["human in the loop", "approval", "tool calling", "WhatsApp bot", "Telegram bot", "Slack bot"]
+    words += ["webhook", "idempotency", "dead letter", "backoff"]
+    docs = " ".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    for text in (README, docs, (ROOT / "pyproject.toml").read_text()):
+        assert [word for word in words if word.lower() not in " ".join(text.lower().split())] == []
