@@ -245,7 +245,7 @@ def _yaml_part(part: Part, properties: dict[str, Any]) -> str:
     fields = {info.alias or name: info for name, info in part.model.model_fields.items() if name not in hidden}
     docs = field_docs()[part.model.__name__]
     rows = [
-        f"| `{key}` | {_type(properties[key])} | {_default(info)} | {docs[key][0]} | `{docs[key][1]}` |\n"
+        f"| `{key}` | {_type(properties[key])}{_default(info)} | {docs[key][0]}<br>Example: `{docs[key][1]}` |\n"
         for key, info in fields.items()
     ]
     base = channels.ChannelSettings if part.base is PlatformSettings else part.base
@@ -253,18 +253,22 @@ def _yaml_part(part: Part, properties: dict[str, Any]) -> str:
         f"{part.place[:1].upper()}{part.place[1:]}." if part.place else "",
         " ".join((part.model.__doc__ or "").split()),
         f"It also has the keys of [{_title(base)}](#{_anchor(base)})." if base else "",
-        f"See [{part.see.partition('/')[2]}](../{part.see})." if part.see else "",
+        f"See [{Path(part.see).stem}](../{part.see})." if part.see else "",
     ]
-    head = "| key | type | default | what it does | example |\n|---|---|---|---|---|\n"
+    head = "| key | type | what it does |\n|---|---|---|\n"
     return f"## {part.title}\n\n{' '.join(filter(None, intro))}\n\n{head}{''.join(rows)}"
 
 
 def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "<br>required"
     default = field.get_default(call_default_factory=True)
-    if field.is_required() or default in (None, "", [], {}) or isinstance(default, BaseModel):
-        return "required" if field.is_required() else ""
+    if default in (None, "", [], {}) or isinstance(default, BaseModel):
+        return ""
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
     text = yaml.safe_dump(default, default_flow_style=True, width=1000).strip()
-    return f"`{text.removesuffix('...').strip()}`"
+    return f"<br>default `{text.removesuffix('...').strip()}`"
 
 
 def _type(node: dict[str, Any]) -> str:
