@@ -289,7 +289,7 @@ class PlatformSettings(Section):
     another, and then decide nothing in either. Example: `[de, en]`.
     """
     language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
-    """The language for people of whom nothing is known yet. Everybody else is answered in the language they write.
+    """The language for people whose language is not known yet. Others are answered in the language that they write.
     Without it: English, or the first of `languages`. Example: `de`.
     """
     commands: bool = True

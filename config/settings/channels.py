@@ -80,7 +80,7 @@ def _not_an_empty_access(access: object) -> object:
 
 
 class AccessSettings(Section):
-    """Who may talk on a channel. Nobody is asked without it."""
+    """Who may talk on a channel."""
 
     allow: list[Annotated[str, Field(min_length=1)]] | None = None
     """The ids of the people who may talk. Without it: everybody. Example: `[U1, U2]`."""

@@ -86,7 +86,7 @@ class SelectorSettings(Section):
     embedding: EmbeddingSettings | None = None
     """Shows the tools that are nearest to the message. `{}` for the defaults. Example: `{top_k: 8}`."""
     any_of: list[Selector] | None = Field(default=None, alias="any", min_length=1)
-    """Selectors of which any may show a tool. Example: `[{embedding: {}}, {keyword: {refund: [refund]}}]`."""
+    """A tool is shown if one of these shows it. Example: `[{embedding: {}}, {keyword: {refund: [refund]}}]`."""
     all_of: list[Selector] | None = Field(default=None, alias="all", min_length=1)
     """Selectors that must all show a tool. A list in place of a section means the same. Example:
     `[{roles: {allowed: {staff: ['*']}, default: staff}}, {embedding: {}}]`.
