@@ -292,8 +292,9 @@ class AgentSettings(Section):
     """The model behind all channels, and everything around it."""
 
     model: AnyModel = OFFLINE
-    """The vendor and its name of the model. `offline` matches messages to tools by their words; it is no language model
-    and needs no account. Example: `openai:gpt-5-mini`.
+    """The vendor and its name of the model. Vendors: `openai`, `openai-responses`, `anthropic`, `gemini`, `ollama`.
+    `offline` matches messages to tools by their words; it is no language model and needs no account. Example:
+    `openai:gpt-5-mini`.
     """
     api_key: OptionalSecret = None
     """The vendor's key. Without it the key comes from OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY; a server at
