@@ -31,7 +31,7 @@ from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
-from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_ingress
+from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_inbox
 from sayso.config.wiring.ingress import Recovery, poll_lock
 from sayso.config.wiring.redis import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
@@ -277,10 +277,11 @@ class Doctor:
             return
         self._setups.append(listed)
         try:
-            gate, notebook = open_ingress(self._settings, self._data)
+            access_control, cache = open_inbox(self._settings, self._data)
             per_minute = rules_of(channel).per_minute or 0
-            recovery = MissedMessages(name, listed, Recovery(gate), notebook, per_minute=per_minute, clock=self._own)
-            found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
+            inbox = Recovery(access_control)
+            missed = MissedMessages(name, listed, inbox, cache, per_minute=per_minute, clock=self._own)
+            found = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield failed_check("messages", name, exc)
         except (ConfigError, RedisError):

@@ -18,7 +18,6 @@ from sayso.config.cli.options import FINDING, Options, SaysoGroup, pass_options
 from sayso.config.cli.output import clear_errors, counted, fail, load, one_line, print_result
 
 if TYPE_CHECKING:
-    from sayso.config.settings.schema import Settings
     from sayso.pending.audit.chain import ChainReport
     from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.audit.entry import AuditEntry, Body
@@ -65,21 +64,16 @@ def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, l
     from sayso.config.server.processes import find_config
     from sayso.config.settings.loader import ConfigError, load_settings
     from sayso.config.wiring.redis import find_redis
-
-    try:
-        settings = load_settings(find_config(options.config, options.data))
-        return _uncollected_entries_at(settings, find_redis(settings, options.data)), []
-    except (ConfigError, RedisError, ValueError, KeyError):
-        return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]
-
-
-def _uncollected_entries_at(settings: Settings, url: str) -> UncollectedEntries:
     from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.redis.client import connect
 
-    client = connect(url)
-    client.ping()
-    return UncollectedEntries(client, prefix=settings.key_prefix)
+    try:
+        settings = load_settings(find_config(options.config, options.data))
+        client = connect(find_redis(settings, options.data))
+        client.ping()
+        return UncollectedEntries(client, prefix=settings.key_prefix), []
+    except (ConfigError, RedisError, ValueError, KeyError):
+        return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]
 
 
 def _report_lines(report: ChainReport, notes: list[str]) -> Iterator[str]:
@@ -87,10 +81,10 @@ def _report_lines(report: ChainReport, notes: list[str]) -> Iterator[str]:
     yield from (f"fault: {fault}" for fault in report.faults[:MAX_FAULTS])
     if len(report.faults) > MAX_FAULTS:
         yield f"... and {len(report.faults) - MAX_FAULTS:,} more"
-    verdict = "the chain is broken" if report.faults else "the chain holds"
+    conclusion = "the chain is broken" if report.faults else "the chain holds"
     yield (
         f"{counted(report.entries, 'entry', 'entries')}, {counted(report.shards, 'shard', 'shards')}, "
-        f"{counted(len(report.faults), 'fault', 'faults')}: {verdict}"
+        f"{counted(len(report.faults), 'fault', 'faults')}: {conclusion}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from sayso.channels.base import SharedCache
     from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup
     from sayso.channels.slack.settings import SlackSettings
-    from sayso.channels.whatsapp.message_log import FoundMessage, MediaDeletion, MessageState, MissedMessages
+    from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
     from sayso.config.settings.schema import Settings
     from sayso.workers.access.gate import AccessControl
 
@@ -171,17 +170,13 @@ async def _recover(
         if options.as_json:
             messages.append(asdict(message))
         elif message.state != "before":
-            click.echo(_message_line(message))
+            reason = f": {message.why}" if message.why else ""
+            at = f"{datetime.fromtimestamp(message.sent_at, UTC):%Y-%m-%d %H:%M:%S}"
+            click.echo(f"{at}  {message.sid}  {message.conversation}  {message.state}{reason}")
     counts = ", ".join(f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state])
     summary = f"{states.total()} messages{f': {counts}' if counts else ''}"
     print_result(options, {"messages": messages, "counts": dict(states)}, [summary])
     return states
-
-
-def _message_line(message: FoundMessage) -> str:
-    at = f"{datetime.fromtimestamp(message.sent_at, UTC):%Y-%m-%d %H:%M:%S}"
-    reason = f": {message.why}" if message.why else ""
-    return f"{at}  {message.sid}  {message.conversation}  {message.state}{reason}"
 
 
 @channel.command("purge-media", examples=["sayso channel purge-media shop-wa --older 24h"])
@@ -226,7 +221,7 @@ def _message_log(
 ) -> Iterator[tuple[Settings, MessageLog, AccessControl, SharedCache]]:  # fmt: skip
     """Yield the settings, the platform's message log, and what takes turns in. Exits for errors with a cure."""
     from sayso.channels.setup import SetupError
-    from sayso.config.wiring.bootstrap import open_ingress
+    from sayso.config.wiring.bootstrap import open_inbox
     from sayso.config.wiring.platforms import open_message_log
 
     settings = load(options.config, options.data)
@@ -234,14 +229,13 @@ def _message_log(
     try:
         message_log = open_message_log(settings, channel)
         with clear_errors():
-            yield settings, message_log, *open_ingress(settings, options.data)
+            yield settings, message_log, *open_inbox(settings, options.data)
     except SetupError as exc:
         fail(str(exc))
 
 
 @channel.command(examples=["sayso channel manifest desk", "sayso channel manifest desk --update A0123ABCD"])
 @click.argument("channel", required=False, default="")
-@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 @click.option("--name", default="Sayso", show_default=True, help="The app's name in Slack.")
 @click.option("--command", default="/sayso", show_default=True, help="The name of its slash command.")
 @click.option(
@@ -255,7 +249,6 @@ def _message_log(
 def manifest(
     options: Options,
     channel: str,
-    form: str,
     name: str,
     command: str,
     view: Literal["assistant", "agent"],
@@ -264,7 +257,8 @@ def manifest(
     validate: bool,
     create: bool,
 ) -> None:
-    """Print the manifest of CHANNEL's Slack app, by default the first Slack channel's. Paste it at api.slack.com/apps.
+    """Print the manifest of CHANNEL's Slack app, by default the first Slack channel's, as YAML or with --json as JSON.
+    Paste it at api.slack.com/apps.
 
     --validate, --create and --update send it to Slack instead, with the app configuration token in SLACK_CONFIG_TOKEN.
     The bot's own token and secret may still be missing.
@@ -287,8 +281,10 @@ def manifest(
             return
     except SetupError as exc:
         fail(str(exc))
-    as_json = options.as_json or form == "json"
-    click.echo(json.dumps(content, indent=2) if as_json else _to_yaml(content), nl=as_json)
+    import yaml
+
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+    print_result(options, content, text.splitlines())
 
 
 def _slack_channel(settings: Settings, name: str) -> str:
@@ -320,9 +316,3 @@ async def _send_manifest(
             return await apps.create(manifest, channel)
         case _:
             return await apps.update(app_id, manifest)
-
-
-def _to_yaml(manifest: dict[str, object]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=120))

@@ -93,12 +93,12 @@ def _opened(options: Options) -> Iterator[tuple[Deliveries, Callable[[], list[Al
     """Yield the deliveries, and a function that returns the alerts of all channels."""
     from redis.exceptions import RedisError
 
-    from sayso.config.wiring.bootstrap import open_alerts, open_deliveries
+    from sayso.config.wiring.bootstrap import open_deliveries
     from sayso.pending.redis.scripts import Halted
 
     settings = load(options.config, options.data)
     with clear_errors():
-        stored, alerts = open_deliveries(settings, options.data), open_alerts(settings, options.data)
+        stored, alerts = open_deliveries(settings, options.data)
     try:
         yield stored, lambda: alerts.of(settings.channels)
     except Halted as exc:

@@ -14,7 +14,6 @@ from sayso.config.cli.options import Options, SaysoGroup, pass_options
 from sayso.config.cli.output import check_channel, clear_errors, fail, load, one_line, print_result
 
 if TYPE_CHECKING:
-    from sayso.config.settings.schema import Settings
     from sayso.workers.access.people import AccessList, ListedPerson, Register, Waiting
     from sayso.workers.access.rules import AccessRules
     from sayso.workers.outbox import Outbox
@@ -65,7 +64,9 @@ def approve(options: Options, channel: str, person: str) -> None:
         waited = commands.register.approve(channel, commands.name_of(person))
         is_told = bool(waited and commands.tell(waited))
     remarks = list(commands.remarks(person, waited))
-    name = _name_of(waited, person)
+    name = one_line(person, WIDTH)
+    if waited:
+        name = one_line(f"{waited.name} ({waited.ids[0]})" if waited.name else waited.ids[0], WIDTH)
     lines = [f"{name} may talk on {channel}{', and is told' if is_told else ''}", *(f"({each})" for each in remarks)]
     print_result(options, {"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
 
@@ -179,7 +180,9 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     from sayso.workers.access.people import Register, TooManyPeople, UnknownPerson
 
     settings = load(options.config, options.data)
-    _check_access(settings, channel)
+    check_channel(settings, channel)
+    if settings.channels[channel].access is None:
+        fail(f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}")
     with clear_errors():
         access_list, outbox = open_people(settings, options.data)
     try:
@@ -188,19 +191,6 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
         fail(one_line(str(exc), 300))
     except RedisError as exc:
         fail(f"Redis does not answer ({type(exc).__name__}): people are stored there")
-
-
-def _check_access(settings: Settings, channel: str) -> None:
-    """Exit unless the channel decides who may talk there."""
-    check_channel(settings, channel)
-    if settings.channels[channel].access is None:
-        fail(f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}")
-
-
-def _name_of(waited: Waiting | None, person: str) -> str:
-    if waited is None:
-        return one_line(person, WIDTH)
-    return one_line(f"{waited.name} ({waited.ids[0]})" if waited.name else waited.ids[0], WIDTH)
 
 
 def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:

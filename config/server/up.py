@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
@@ -95,17 +94,14 @@ class SupervisedPart:
             log.error("up.died", extra={"part": self.name, "failures": self._failures})
         if now >= self._due:
             self._due, self.started = None, now
-            self._try_start()
+            try:
+                self.start()
+            except (EmbeddedRedisError, ConfigError, OSError) as exc:
+                log.error("up.start_failed", extra={"part": self.name, "reason": exc})
 
     def _pause(self, now: float) -> float:
         self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
         return min(MAX_PAUSE_SECONDS, 2.0 ** min(self._failures - 2, 10)) if self._failures > 1 else 0.0
-
-    def _try_start(self) -> None:
-        try:
-            self.start()
-        except (EmbeddedRedisError, ConfigError, OSError) as exc:
-            log.error("up.start_failed", extra={"part": self.name, "reason": exc})
 
 
 @dataclass(slots=True)
@@ -140,7 +136,7 @@ class Up:
         Raises ConfigError, UpError, AddressUnusable and EmbeddedRedisError.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, lambda *_: self._stopping.set())
         check_consoles(self.settings, self.public_url)
         check_free(self.host, self.port)
         try:
@@ -160,9 +156,6 @@ class Up:
     @property
     def _state_folder(self) -> Path:
         return self.settings.state_folder(self.data)
-
-    def _on_signal(self, _: int, __: FrameType | None) -> None:
-        self._stopping.set()
 
     def _start_redis(self) -> str:
         url = self.settings.redis_url or os.environ.get("REDIS_URL", "")

@@ -21,11 +21,6 @@ from sayso.config.settings.schema import Origin, Settings, is_secret_place, keys
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
 #: What pydantic's kinds of error mean to somebody who writes YAML.
-#: Keys that earlier versions had, and what to do about each.
-_REMOVED: dict[Path_, str] = {
-    ("shards",): "conversations live on one Redis since this version. With the version before, name the server of "
-    "redis_url under `shards`, empty the others with `sayso shards rebalance --without NAME`, and remove this key",
-}
 _MESSAGES = {
     "dict_type": "must be a section: indented `key: value` lines",
     "model_type": "must be a section: indented `key: value` lines",
@@ -363,14 +358,13 @@ class _Reader:
 
     def _message(self, error: dict[str, Any], path: Path_) -> str:
         kind, key = error["type"], _last(path)
-        if kind == "extra_forbidden" and path in _REMOVED:
-            return _REMOVED[path]
         if kind == "extra_forbidden":
             close = nearest(key, keys_beside(error["loc"]))
             return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
         if kind == "union_tag_not_found":
             return f"platform is missing: one of {', '.join(platform_names())}"
-        message = _MESSAGES.get(kind) or _plain_message(str(error["msg"]))
+        own_message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+        message = _MESSAGES.get(kind) or own_message
         if kind in ("missing", "too_short", "console_open"):
             return message
         if kind == "union_tag_invalid":
@@ -407,10 +401,6 @@ def _is_redis(path: Path_) -> bool:
 
 def _last(path: Path_) -> str:
     return str(path[-1]) if path else ""
-
-
-def _plain_message(message: str) -> str:
-    return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def _yaml_problem(file: Path, exc: yaml.YAMLError) -> str:

@@ -47,7 +47,7 @@ from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.workers.access.gate import AccessControl
 from sayso.workers.access.people import RedisPeople
 from sayso.workers.alerts import Alerts, RedisAlerts, RedisSharedCache
-from sayso.workers.mailbox import LUA, InboxLimits, Mailbox, RedisMailbox
+from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.outbox import FOLDER as RECEIPTS
 from sayso.workers.outbox import Deliveries, ReceiptFiles, RedisDeliveries, RedisOutbox
 from sayso.workers.processor import ConversationProcessor
@@ -72,7 +72,6 @@ class Services:
     public_url: str
     redis_url: str
     redis: Redis
-    mailbox: Mailbox
     access_control: AccessControl
     channels: Mapping[str, Channel]
     media: LocalMediaStore
@@ -110,36 +109,28 @@ def bootstrap(
     """
     keys = open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
-    redis_url = redis_url or find_redis(settings, data)
     public_url = find_public_url(settings, public_url)
     check_consoles(settings, public_url)
     trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
-    redis = RedisParts.connect(settings, redis_url, patient=is_worker)
+    redis = RedisParts.connect(settings, redis_url or find_redis(settings, data), patient=is_worker)
     if not is_worker:
         hurry(redis.client)  # platforms must get their answer in time
     _check_disks(settings, data, is_worker=is_worker)
     prefix, state = settings.key_prefix, settings.state_folder(data)
-    scripts, clock = redis.scripts(LUA), SharedClock(redis.client)
+    scripts, wake_up = redis.scripts(LUA), redis.wake_up
+    clock, texts = SharedClock(redis.client), TextFiles(data / TEXTS)
     cache, alerts = RedisSharedCache(redis.client, prefix=prefix), RedisAlerts(redis.client, prefix=prefix)
-
-    media = LocalMediaStore(
-        data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=media_limits(settings)
-    )
-    texts = TextFiles(data / TEXTS)
+    limits = media_limits(settings)
+    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=limits)
     adapter_deps = AdapterDeps(
-        cache=cache,
-        media=media,
-        keys=keys,
-        public_url=public_url,
-        redis=redis.client,
-        connect=lambda seconds: connect(redis_url, answer_seconds=seconds),
-        key_prefix=prefix,
-    )
+        cache=cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
+        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=prefix,
+    )  # fmt: skip
     channels = {name: open_channel(name, settings, adapter_deps) for name in settings.channels}
 
     tools = _open_tools(settings, is_worker=is_worker)
     deps = (
-        AgentDeps.for_worker(settings, data, media=media, redis=redis.client, redis_url=redis_url, provider=provider)
+        AgentDeps.for_worker(settings, data, media=media, redis=redis.client, redis_url=redis.url, provider=provider)
         if is_worker
         else AgentDeps.for_web(settings, data, provider)
     )
@@ -148,11 +139,10 @@ def bootstrap(
         reload_on_edit(tools, settings, agents)
 
     texts_for_turn = _texts_for_turn(agents)
-    mailbox = RedisMailbox(scripts, texts_for_turn, redis.wake_up, limits=_inbox_limits(settings))
-    access_control = AccessControl(mailbox, texts_for_turn, access_config(settings, redis.client, redis_url))
+    mailbox, access_control = _open_inbox(settings, redis, texts_for_turn)
     worker_lock = WorkerLock(state / ALIVE)
     sender = ReplySender(
-        RedisOutbox(scripts, redis.wake_up), channels, texts_for,
+        RedisOutbox(scripts, wake_up), channels, texts_for,
         paces=rate_limits_of(settings, channels),
         receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=alerts,
     )  # fmt: skip
@@ -160,30 +150,18 @@ def bootstrap(
         mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, media,
         worker=worker_lock.name, notes=cache, **processor_options(settings),
     )  # fmt: skip
+    ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
     return Services(
-        settings=settings,
-        public_url=public_url,
-        redis_url=redis.url,
-        redis=redis.client,
-        mailbox=mailbox,
-        access_control=access_control,
-        channels=channels,
-        media=media,
-        clock=clock,
-        texts=texts,
-        worker_lock=worker_lock,
-        processor=processor,
-        reaper=_reaper(settings, redis, worker_lock),
-        audit_collector=_audit_collector(settings, redis, state, keys),
-        deliveries=RedisDeliveries(scripts, redis.wake_up),
-        alerts=alerts,
+        settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
+        access_control=access_control, channels=channels, media=media, clock=clock, texts=texts,
+        worker_lock=worker_lock, processor=processor,
+        reaper=Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix),
+        audit_collector=AuditCollector(redis.client, ledger, prefix=prefix),
+        deliveries=RedisDeliveries(scripts, wake_up), alerts=alerts,
         spool=Spool(SpoolFile(state / SPOOL), access_control, access_control.ignores) if settings.spool else None,
         data_loss_guard=guard_against_loss(settings, redis.url, redis.client, data),
-        tools=tools,
-        agent_deps=deps,
-        deployment=_deployment(settings, keys),
-        is_worker=is_worker,
-    )
+        tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), is_worker=is_worker,
+    )  # fmt: skip
 
 
 def find_public_url(settings: Settings, given: str = "") -> str:
@@ -227,9 +205,15 @@ def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
     return texts
 
 
-def _inbox_limits(settings: Settings) -> InboxLimits:
-    limits = settings.limits
-    return InboxLimits(limits.waiting, limits.per_minute, limits.in_one_go, limits.conversations)
+def _open_inbox(
+    settings: Settings, redis: RedisParts, texts_for_turn: TextsForTurn
+) -> tuple[RedisMailbox, AccessControl]:
+    """Return the mailbox, and the access control in front of it."""
+    configured = settings.limits
+    limits = InboxLimits(configured.waiting, configured.per_minute, configured.in_one_go, configured.conversations)
+    mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits)
+    access = access_config(settings, redis.client, redis.url)
+    return mailbox, AccessControl(mailbox, texts_for_turn, access)
 
 
 def processor_options(settings: Settings) -> dict[str, Any]:
@@ -241,16 +225,6 @@ def processor_options(settings: Settings) -> dict[str, Any]:
         "notice_after": workers.still_after,
         "streams": frozenset(name for name, channel in settings.channels.items() if channel.streaming),
     }
-
-
-def _reaper(settings: Settings, redis: RedisParts, worker_lock: WorkerLock) -> Reaper:
-    wake_up, prefix = redis.wake_up, settings.key_prefix
-    return Reaper(redis.client, redis.scripts(LUA), wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
-
-
-def _audit_collector(settings: Settings, redis: RedisParts, state: Path, keys: list[str]) -> AuditCollector:
-    ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
-    return AuditCollector(redis.client, ledger, prefix=settings.key_prefix)
 
 
 def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
@@ -272,10 +246,11 @@ def preload(settings: Settings) -> None:
         confirm_parser(channel)
 
 
-def open_deliveries(settings: Settings, data: Path) -> Deliveries:
-    """Return the deliveries, for a command. Raises ConfigError."""
+def open_deliveries(settings: Settings, data: Path) -> tuple[Deliveries, Alerts]:
+    """Return the deliveries and the alerts of the channels, for a command. Raises ConfigError."""
     redis = RedisParts.connect(settings, find_redis(settings, data))
-    return RedisDeliveries(redis.scripts(LUA), redis.wake_up)
+    alerts = RedisAlerts(redis.client, prefix=settings.key_prefix)
+    return RedisDeliveries(redis.scripts(LUA), redis.wake_up), alerts
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
@@ -285,20 +260,11 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
     return people, RedisOutbox(redis.scripts(LUA), redis.wake_up)
 
 
-def open_ingress(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
+def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
     """Return what takes turns in, and the cache that adapters share, for a command. Raises ConfigError."""
-    url = find_redis(settings, data)
-    redis = RedisParts.connect(settings, url)
-    texts = _texts_for_turn({})
-    mailbox = RedisMailbox(redis.scripts(LUA), texts, redis.wake_up, limits=_inbox_limits(settings))
-    access_control = AccessControl(mailbox, texts, access_config(settings, redis.client, url))
-    return access_control, RedisSharedCache(redis.client, prefix=settings.key_prefix)
-
-
-def open_alerts(settings: Settings, data: Path) -> Alerts:
-    """Return the alerts of the channels, for a command. Raises ConfigError."""
     redis = RedisParts.connect(settings, find_redis(settings, data))
-    return RedisAlerts(redis.client, prefix=settings.key_prefix)
+    _, access_control = _open_inbox(settings, redis, _texts_for_turn({}))
+    return access_control, RedisSharedCache(redis.client, prefix=settings.key_prefix)
 
 
 def check_redis(services: Services) -> None:

@@ -45,7 +45,8 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     url = find_redis(settings, data)
     client = connect(url)
     erasure = Erasure(client, settings.key_prefix)
-    ids = _ids_of(settings, channel, user, RedisSharedCache(client, prefix=settings.key_prefix))
+    cache = RedisSharedCache(client, prefix=settings.key_prefix)
+    ids = settings.channels[channel].user_ids(channel, user, cache.get)  # as turns of the person are stored
     conversations = frozenset(Conversation(channel, each).id for each in ids)
     redis_entries = erasure.erase(ErasedPerson(channel, frozenset(map(_scope_id, ids)), conversations))
     ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
@@ -80,11 +81,6 @@ def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
 
     with _disk_errors(data):
         return knowledge_memory(data).erase(is_theirs) + SQLiteTripleStore(data / RELATIONSHIPS).erase(is_theirs)
-
-
-def _ids_of(settings: Settings, channel: str, user: str, cache: RedisSharedCache) -> tuple[str, ...]:
-    """Return the ids under which turns of a person are stored, as the platform of the channel writes them."""
-    return settings.channels[channel].user_ids(channel, user, cache.get)
 
 
 def _scope_id(user: str) -> str:

@@ -25,24 +25,24 @@ def readiness(services: Services) -> HealthReport:
     With a spool no Redis is needed.
     """
     trouble = _redis_trouble(services)
-    said: dict[str, Any] = {"redis": trouble or "ok"}
+    report: dict[str, Any] = {"redis": trouble or "ok"}
     accepts = not trouble
     try:
         if services.spool:
-            said["spooled"] = services.spool.count()
+            report["spooled"] = services.spool.count()
         if services.spool and not accepts:
             services.spool.check_room()
             accepts = True
     except SpoolUnusable as exc:
-        said["spool"], accepts = str(exc), False
-    return {"status": "ready" if accepts else "not ready", **said}, accepts
+        report["spool"], accepts = str(exc), False
+    return {"status": "ready" if accepts else "not ready", **report}, accepts
 
 
 def full(services: Services) -> HealthReport:
     """Return how the whole bot is, and whether all is well."""
-    said, accepts = readiness(services)
-    found = {
-        **said,
+    web_report, accepts = readiness(services)
+    report = {
+        **web_report,
         "workers": _workers(services),
         "queue": _queue(services),
         **_alerts(services),
@@ -50,11 +50,11 @@ def full(services: Services) -> HealthReport:
     }
     well = bool(
         accepts
-        and (found["redis"], found["queue"], found["disk"]) == ("ok", "ok", "ok")
-        and found["workers"]
-        and not found["alerts"]
+        and (report["redis"], report["queue"], report["disk"]) == ("ok", "ok", "ok")
+        and report["workers"]
+        and not report["alerts"]
     )
-    return {**found, "status": "ok" if well else "degraded"}, well
+    return {**report, "status": "ok" if well else "degraded"}, well
 
 
 def why_waiting(services: Services) -> str:
@@ -100,11 +100,8 @@ def _alerts(services: Services) -> dict[str, dict[str, str]]:
         alerts = services.alerts.of(services.channels)
     except RedisError:
         alerts = []
-    return {"alerts": {alert.channel: f"{_moment(alert.at)}: see `sayso deliveries list`" for alert in alerts}}
-
-
-def _moment(unix: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
+    since = {alert.channel: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at)) for alert in alerts}
+    return {"alerts": {channel: f"{at}: see `sayso deliveries list`" for channel, at in since.items()}}
 
 
 def _disk(services: Services) -> str:

@@ -16,9 +16,8 @@ from typing import Any, TextIO
 
 from sayso.channels.redaction import redact
 
+#: The fields that every log record has: what `extra` adds is printed.
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
 #: Libraries whose INFO lines hold URLs with tokens in them.
 _VERBOSE = ("httpx", "httpcore", "telegram", "urllib3", "slack_sdk", "twilio", "rq.worker", "rq", "matplotlib")
 
@@ -44,7 +43,9 @@ def set_up_logs(level: int = logging.INFO) -> None:
     """Log to stderr: our own events from `level` on, and warnings of libraries."""
     handler = logging.StreamHandler()
     handler.setFormatter(EventFormatter())
-    _skip_unused_record_fields()
+    # Do not look up caller, thread and process of each record, as logging's manual describes: a third of the cost.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001  # its documented switch
     redact_uncaught()
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _VERBOSE:
@@ -85,12 +86,6 @@ def _print_redacted(kind: type[BaseException], exc: BaseException, at: Traceback
     sys.stderr.write(redact("".join(traceback.format_exception(kind, exc, at))))
 
 
-def _skip_unused_record_fields() -> None:
-    """Do not look up caller, thread and process of each record, as logging's manual describes: a third of the cost."""
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001  # its documented switch
-
-
 #: The entry-point groups of exporters, which the library's own start-up uses too.
 _GROUP, _METRICS_GROUP = "opentelemetry_traces_exporter", "opentelemetry_metrics_exporter"
 
@@ -124,7 +119,8 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         return
     traces = environ.get("OTEL_TRACES_EXPORTER", "otlp")
     exporters = [_exporter(name.strip(), environ) for name in traces.split(",")]
-    readers = _metric_readers(environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none"), environ)
+    metrics_exporters = environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none")
+    readers = _metric_readers(metrics_exporters, environ)
     is_named = "OTEL_SERVICE_NAME" in environ or "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if is_named else {SERVICE_NAME: "sayso"})
     provider = TracerProvider(resource=resource)

@@ -434,15 +434,13 @@ def _unknown_argument(settings: Settings, rule: DenyWhenSettings, path: Path_, t
     """Return the problem of a rule over an argument that none of its tools has: it would deny nothing, silently."""
     matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
     known = sorted({parameter.name for tool in matching for parameter in tool.parameters})
-    if not matching or rule.arg in known or any(map(_takes_any_argument, matching)):
+    schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
+    takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
+    if not matching or rule.arg in known or takes_any:
         return []
     tool_names = ", ".join(tool.name for tool in matching)
     where, dotted = settings.origin.at(*path), _dotted(path[:-1])
     return [f"{where}{dotted}: {rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"]
-
-
-def _takes_any_argument(tool: Tool) -> bool:
-    return tool.input_schema is not None and tool.input_schema.get("additionalProperties", True) is not False
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from redis import Redis
 from sayso.channels.types import Conversation, Turn
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
-from sayso.config.wiring.bootstrap import open_ingress
+from sayso.config.wiring.bootstrap import open_inbox
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -30,7 +30,7 @@ class Bench:
         self.platforms = platforms
         self.twilio: Any = platforms.fakes["twilio"]
         self.config = written(folder, platforms)
-        self.access_control, _ = open_ingress(load_settings(self.config), folder)
+        self.access_control, _ = open_inbox(load_settings(self.config), folder)
         self.mailbox: Any = self.access_control._inbox
 
     def send(self, hours: float, files: int = 1) -> str:

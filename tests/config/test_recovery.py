@@ -16,7 +16,7 @@ from sayso.channels.whatsapp import message_log as twilio_list
 from sayso.channels.whatsapp.adapter import WhatsAppChannel
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
-from sayso.config.wiring.bootstrap import open_ingress
+from sayso.config.wiring.bootstrap import open_inbox
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
@@ -40,7 +40,7 @@ class Bench:
     def configure(self, more: str = "") -> None:
         """Write the configuration anew."""
         self.config = written(self.folder, self.platforms, whatsapp=more)
-        self.access_control, self.notes = open_ingress(load_settings(self.config), self.folder)
+        self.access_control, self.notes = open_inbox(load_settings(self.config), self.folder)
 
     def run(self, *args: object) -> tuple[int, str]:
         """Exit code and all output of `recover`. No secret and no traceback is ever in it."""

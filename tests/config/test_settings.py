@@ -108,7 +108,6 @@ MISTAKES = {
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', shared_key: abc}\n",
         ":2:68: shared_key: a secret in clear: put it in the environment",
     ),
-    "several primaries": ("shards: {a: redis://x}\n", ":1:1: shards: conversations live on one Redis since this"),
     "module": ("tools:\n  - no.such\nchannels: {a: {platform: console}}\n", ":2:5: tools: cannot load tools from"),
     "pattern": (
         "tools: [good.py]\nchannels:\n  a: {platform: console, tools: [zap_*]}\n",
@@ -182,7 +181,6 @@ def test_secret_in_clear_is_refused_and_not_repeated(file: Path, line: str):
         "agent: {cache: {store: redis, redis_url: 'redis://:s3cr3t-value@host'}}\n",
         "agent: {model: 'openai:${SECRET}', base_url: '${SECRET}', fallback: ['${SECRET}']}\n",
         "redis_url: http://${SECRET}@host\n",
-        "shards: {a: 'redis://:s3cr3t-value@host'}\n",
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '${SECRET}'}\n",
     ],
 )

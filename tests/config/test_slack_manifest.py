@@ -36,7 +36,7 @@ def run(config: Path, *args: str) -> tuple[int, str]:
 
 def made(config: Path, *args: str) -> dict[str, Any]:
     """The manifest itself."""
-    code, words = run(config, "--format", "json", *args)
+    code, words = run(config, "--json", *args)
     assert code == 0, words
     return json.loads(words)
 

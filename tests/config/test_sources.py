@@ -51,7 +51,7 @@ MISTAKES = {
     "text": ("tools:\n  - mcp: npx server", ":2:5: tools.0.mcp: must be a section: indented `key: value` lines"),
     "command as text": ("tools:\n  - mcp: {command: npx server}", ":2:11: tools.0.mcp.command: must be a list"),
     "no command": ("tools:\n  - mcp: {command: []}", ":2:11: tools.0.mcp.command: is empty: add one"),
-    "no url": ("tools:\n  - mcp: {url: localhost}", ":2:11: tools.0.mcp.url: no URL: write it as https://"),
+    "no url": ("tools:\n  - mcp: {url: localhost}", ":2:11: tools.0.mcp.url: is not a URL: write it as https://"),
     "user in url": (
         "tools:\n  - mcp: {url: 'http://u:p@a'}",
         ":2:11: tools.0.mcp.url: holds a user: leave it out, and sign",
@@ -92,7 +92,7 @@ MISTAKES = {
     ),
     "base": (
         "tools:\n  - openapi: a.yaml\n    base_url: ftp://a",
-        ":3:5: tools.0.base_url: no URL: write it as https://",
+        ":3:5: tools.0.base_url: is not a URL: write it as https://",
     ),
     "no document": ("tools:\n  - good.py\n  - openapi: none.yaml", ":3:5: tools: "),
     "no document's cure": (

@@ -55,7 +55,7 @@ def test_every_option_of_the_page_is_one() -> None:
         "channel connect": ("--drop-pending", "--max-connections"),
         "channel recover": ("--since", "--dry-run", "--data"),
         "channel purge-media": ("--older", "--back", "--dry-run"),
-        "channel manifest": ("--format", "--name", "--command", "--view", "--validate", "--create", "--update"),
+        "channel manifest": ("--name", "--command", "--view", "--validate", "--create", "--update"),
         "doctor": ("--data", "--json", "--model"),
     }.items():
         told = CliRunner().invoke(main, [*command.split(), "--help"]).output
