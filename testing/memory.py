@@ -35,7 +35,6 @@ from sayso.pending.turns.queued import (
     QueuedTurn,
     StaleTurn,
     is_quick,
-    #: By user, the number of the last turn that said stop.
     stops,
 )
 from sayso.workers.mailbox import (
@@ -151,7 +150,6 @@ class _TimerEntry:
     timer: Timer
     entry: str
     ends: str = ""
-    #: By the number of a reply, the action that it asks for.
     asks: str = ""
     ending: str = ""
 

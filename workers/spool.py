@@ -281,9 +281,12 @@ class Spool:
 
         Return how many turns were handed over. Raises redis.RedisError, SpoolUnusable.
         """
-        with self._file.alone() as alone:
-            taken = self._hand_over() if alone else 0
-            if alone:
+        taken, last, stuck = 0, 0, set[str]()
+        with self._file.alone() as is_alone:
+            if is_alone:
+                while batch := self._file.next(last, BATCH):
+                    taken += self._hand_over(batch, stuck)
+                    last = batch[-1].n
                 self._file.align()
         return taken
 
@@ -312,14 +315,7 @@ class Spool:
                 log.exception("spool.failed")
             time.sleep(ROUND_SECONDS)
 
-    def _hand_over(self) -> int:
-        taken, last, stuck = 0, 0, set[str]()
-        while batch := self._file.next(last, BATCH):
-            taken += self._hand_over_some(batch, stuck)
-            last = batch[-1].n
-        return taken
-
-    def _hand_over_some(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
+    def _hand_over(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
         """Hand over a batch. Turns of a conversation in `stuck` stay: an earlier turn of it was not accepted."""
         done: list[int] = []
         try:

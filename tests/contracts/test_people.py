@@ -10,10 +10,11 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation
+from sayso.testing import people as testing_people
+from sayso.testing.people import MemoryPeople
 from sayso.workers.access import people as room
 from sayso.workers.access.people import (
     LETTERS,
-    MemoryPeople,
     RedisPeople,
     Register,
     TooManyPeople,
@@ -201,7 +202,8 @@ def test_everybody_is_listed_once(people, register):
 
 def test_people_are_bounded(people, register, monkeypatch):
     """Who is known already can be decided about still."""
-    monkeypatch.setattr(room, "MAX_PEOPLE", 2)
+    for module in (room, testing_people):
+        monkeypatch.setattr(module, "MAX_PEOPLE", 2)
     register.approve("wa", "a")
     register.approve("wa", "b")
     with pytest.raises(TooManyPeople, match="forget some first"):

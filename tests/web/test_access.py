@@ -19,10 +19,11 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
+from sayso.testing.people import MemoryPeople
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
 from sayso.workers.access.gate import AccessConfig, AccessControl
-from sayso.workers.access.people import MemoryPeople, RedisPeople, Register
+from sayso.workers.access.people import RedisPeople, Register
 from sayso.workers.access.quota import memory_quota
 from sayso.workers.access.rules import rules
 from sayso.workers.mailbox import InboxLimits

@@ -10,8 +10,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending.signing import split_button
+from sayso.testing.people import MemoryPeople
 from sayso.workers.access.gate import AccessConfig, AccessControl
-from sayso.workers.access.people import LETTERS, MemoryPeople, RedisPeople, Register
+from sayso.workers.access.people import LETTERS, RedisPeople, Register
 from sayso.workers.access.quota import memory_quota, redis_quota
 from sayso.workers.access.rules import AccessRules, UnknownSender, rules
 from sayso.workers.spool import Spool, SpoolFile

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from redis import Redis
@@ -241,7 +239,7 @@ class RedisPeople:
         what = json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
         keys = (self._key("people", channel), self._key("waiting", channel))
         if self._connections.ask("EVAL", _KEEP, 2, *keys, MAX_PEOPLE, what, *person.ids) == "full":
-            raise TooManyPeople(_full(channel))
+            raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
         """Delete everything about these ids. Raises redis.RedisError."""
@@ -264,86 +262,3 @@ def _waiting(entry: str) -> Waiting:
     kept: dict[str, Any] = json.loads(what)
     to = Conversation(**kept["conversation"])
     return Waiting(tuple(kept["ids"]), kept["name"], to, kept["language"], code, float(at))
-
-
-def _full(channel: str) -> str:
-    return f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first"
-
-
-@dataclass(slots=True)
-class _Channel:
-    people: dict[str, ListedPerson] = field(default_factory=dict)
-    waiting: dict[str, Waiting] = field(default_factory=dict)
-    told: dict[str, float] = field(default_factory=dict)
-
-
-class MemoryPeople:
-    """People and AccessList of one process, by its own clock."""
-
-    def __init__(self, *, clock: Callable[[], float] = time.time, new_code: Callable[[], str] = new_code) -> None:
-        self._clock = clock
-        self._new_code = new_code
-        self._channels: dict[str, _Channel] = {}
-        self._lock = threading.Lock()
-
-    def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
-        """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
-        known = self._of(channel).people
-        states = {known[name].state for name in ids if name in known}
-        return "blocked" if "blocked" in states else "approved" if states else ""
-
-    def code(self, channel: str, sender: Waiting) -> str:
-        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
-        with self._lock:
-            waiting = self._unexpired(channel)
-            own = sender.ids[0]
-            if own not in waiting and len(waiting) >= MAX_WAITING:
-                return ""
-            return waiting.setdefault(own, replace(sender, code=self._new_code(), at=self._clock())).code
-
-    def was_notified(self, channel: str, name: str) -> bool:
-        """Return whether an unknown sender was told within the last hour."""
-        return self._clock() - self._of(channel).told.get(name, float("-inf")) < WAIT_SECONDS
-
-    def record_notified(self, channel: str, name: str) -> None:
-        """Record that an unknown sender was told now."""
-        now, told = self._clock(), self._of(channel).told
-        with self._lock:
-            self._of(channel).told = {each: at for each, at in told.items() if now - at < WAIT_SECONDS} | {name: now}
-
-    def people(self, channel: str) -> list[ListedPerson]:
-        """Return everybody who is approved or blocked, the newest first."""
-        found = {person.ids: person for person in self._of(channel).people.values()}
-        return sorted(found.values(), key=lambda person: (-person.at, person.ids))
-
-    def waiting(self, channel: str) -> list[Waiting]:
-        """Return the unknown senders with a valid code, the newest first."""
-        with self._lock:
-            return sorted(self._unexpired(channel).values(), key=lambda each: (-each.at, each.ids))
-
-    def _unexpired(self, channel: str) -> dict[str, Waiting]:
-        """Return who waits, without those whose hour is over."""
-        kept, now = self._of(channel), self._clock()
-        kept.waiting = {name: each for name, each in kept.waiting.items() if each.at + WAIT_SECONDS > now}
-        return kept.waiting
-
-    def keep(self, channel: str, person: ListedPerson) -> None:
-        """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
-        kept = self._of(channel)
-        with self._lock:
-            if len(kept.people.keys() | set(person.ids)) > MAX_PEOPLE:
-                raise TooManyPeople(_full(channel))
-            kept.people.update(dict.fromkeys(person.ids, replace(person, at=self._clock())))
-            for name in person.ids:
-                kept.waiting.pop(name, None)
-
-    def drop(self, channel: str, ids: Sequence[str]) -> None:
-        """Delete everything about these ids."""
-        kept = self._of(channel)
-        with self._lock:
-            for name in ids:
-                kept.people.pop(name, None)
-                kept.waiting.pop(name, None)
-
-    def _of(self, channel: str) -> _Channel:
-        return self._channels.setdefault(channel, _Channel())
