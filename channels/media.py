@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
-from sayso.channels.base import MediaSource, Refused
+from sayso.channels.base import Refused
 from sayso.channels.types import Media
 
 #: The largest file that is stored, in bytes.
@@ -296,10 +296,10 @@ class LocalMediaStore:
         return self._folder / ref[:2] / ref
 
 
-def file_to_send(source: MediaSource, ref: str) -> bytes:
-    """Return the bytes of an outgoing file. Raises Refused if the file was removed."""
+def file_to_send(read: Callable[[str], bytes], ref: str) -> bytes:
+    """Return the bytes of an outgoing file from a media store. Raises Refused if the file was removed."""
     try:
-        return source.read(ref)
+        return read(ref)
     except KeyError:
         raise Refused("the file to send is gone from the media store") from None
 

@@ -1,4 +1,4 @@
-"""ConsoleChannel: the bot on a web page of its own, for a laptop or behind a password."""
+"""ConsoleChannel: a chat page in the browser, for this machine only or behind a password."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
 from sayso.channels.base import AdapterDeps, BadHook, Forbidden, MediaStore, RateLimit, Unreachable
-from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Feed, FeedEntry, FeedError, RedisFeed, moment_of
+from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Feed, FeedEntry, FeedError, RedisFeed, time_of
 from sayso.channels.console.logins import SESSION_SECONDS, Logins, MemoryLogins, RedisLogins
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.uploads import ConsoleFiles
@@ -43,30 +43,28 @@ from sayso.channels.types import (
 MAX_TEXT_CHARS = 4000
 #: The longest text in one bubble, in characters.
 MAX_PIECE_CHARS = 16_000
-#: The largest hook body, in bytes: 4,000 characters of JSON escapes fit.
+#: The largest body of a request, in bytes: 4,000 characters of JSON escapes fit.
 MAX_BODY_BYTES = 64 * 1024
 #: The longest button data, in bytes (as in `sayso.channels.types.Button`).
 MAX_TAP_BYTES = 64
 #: Seconds between two drafts of one answer.
 DRAFT_GAP = 0.25
-#: The command behind New chat: the page shows what comes after it.
+#: The command behind the page's New chat button.
 RESET = "/reset"
-#: The header that only our page's script can set: another site's form cannot.
+#: The header that the page's script sets. A form of another site cannot set it.
 PAGE_HEADER = "x-sayso-console"
-
-#: Seconds that Redis may take to answer: longer than a read of the feed blocks.
+#: How many seconds Redis may take to answer: more than a read of the feed blocks.
 FEED_SECONDS = 4.0
-
-#: What browsers let only this very host set, over https (RFC 6265bis, 4.1.3.2).
+#: The prefix of cookies that, over https, only this very host can set (RFC 6265bis, 4.1.3.2).
 _HOST = "__Host-"
-#: How the ids look that pages give to what they post.
+#: The ids that the page gives to messages and taps.
 CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger(__name__)
 
 
 class ConsoleChannel:
-    """A conversation per browser, kept in a feed. One instance serves a whole process, from any thread."""
+    """One conversation per browser, stored in a feed. One instance serves a whole process, from any thread."""
 
     def __init__(
         self,
@@ -87,24 +85,27 @@ class ConsoleChannel:
         self.feed = feed
         self.title = title
         self.suggestions = tuple(suggestions)
-        #: Whether the bot answers /reset by itself, which the page's New chat button sends.
+        #: Whether the bot itself answers /reset, which the page's New chat button sends.
         self.commands = commands
         self._media = media
         self._password = password
-        # The password is in the salt: changing it ends every session.
+        # With the password in the salt, a new password ends every session.
         salt = f"sayso.console.{name}.{hashlib.sha256(password.encode()).hexdigest()}"
-        self._sessions = URLSafeSerializer(list(reversed(keys)), salt=salt)  # itsdangerous signs with the last
-        self._tickets = URLSafeTimedSerializer(list(reversed(keys)), salt=f"{salt}.login")
+        self._identity_cookies = URLSafeSerializer(
+            list(reversed(keys)), salt=salt
+        )  # itsdangerous signs with the last key
+        self._login_cookies = URLSafeTimedSerializer(list(reversed(keys)), salt=f"{salt}.login")
         self.logins = logins or MemoryLogins()
         self.files = ConsoleFiles(name, media, keys, salt)
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
-        turn = replace(self._turn(self.sender(hook), _json_object(hook.body)), language=_language(hook))
+        """Verify and parse a message or tap that the page posted. Raises Forbidden or BadHook."""
+        language = re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
+        turn = replace(self._turn(self.sender(hook), _json_object(hook.body)), language=language)
         return Received(turns=(turn,), answer=WebhookResponse(200, '{"ok":true}', "application/json"))
 
     def sender(self, hook: WebhookRequest) -> str:
-        """The id of the user whose page posted it, whatever its body holds. Raises Forbidden."""
+        """Return the id of the user whose page posted the request. Raises Forbidden."""
         if not hook.header(PAGE_HEADER):
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
         if not is_same_origin(hook):
@@ -114,45 +115,44 @@ class ConsoleChannel:
             raise Forbidden("no valid console session: reload the page")
         return user_id
 
-    def known(self, hook: WebhookRequest) -> str:
-        """Return the user id of a browser that has been here before, logged in or not; "" for another."""
-        return self.user_of(_cookie(hook, self.cookie_for(hook)))
-
     def visitor(self, hook: WebhookRequest) -> str:
-        """Return the user id of a browser that may read and act: where there is a password, one that is logged in. ""
-        for any other. Raises LoginsDown.
+        """Return the user id of a browser that may use the page, "" for any other. Raises LoginsDown.
+
+        If there is a password, the browser must be logged in.
         """
-        user_id = self.known(hook)
+        user_id = self.user_of(_cookie(hook, self.cookie_for(hook)))
         return user_id if user_id and (self.is_open or self._session(hook)[1:] == [user_id]) else ""
 
     def log_in(self, user_id: str) -> str:
         """Return the cookie of a new session of this user."""
-        return str(self._tickets.dumps([secrets.token_urlsafe(16), user_id]))
+        return str(self._login_cookies.dumps([secrets.token_urlsafe(16), user_id]))
 
     def log_out(self, hook: WebhookRequest) -> None:
-        """End the session of a browser, wherever its cookie may be. Raises LoginsDown."""
+        """End the session of a browser, also for copies of its cookie. Raises LoginsDown."""
         session = self._session(hook)
         if session:
             self.logins.end(session[0])
 
     def _session(self, hook: WebhookRequest) -> list[str]:
-        """Return id and user of the session that a browser is logged in with, nothing where there is none."""
+        """Return session id and user id of a browser that is logged in, else nothing."""
         try:
-            session, user_id = self._tickets.loads(_cookie(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS)
+            session, user_id = self._login_cookies.loads(
+                _cookie(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS
+            )
         except (BadData, ValueError, TypeError):
             return []
         return [] if self.logins.is_ended(session) else [session, user_id]
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
+        """Return no limit except for drafts: people cannot read faster than four a second."""
         return RateLimit(draft_gap=DRAFT_GAP)
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
-        # The page shows the outcome right below: there the message that asked does not repeat it.
-        texts = (
-            split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS) or [""][: bool(reply.buttons or reply.media)]
-        )
+        """Return one bubble, or several for a long text: the file is on the first one, buttons are on the last one."""
+        # The page shows the next message right below, so an edited question need not repeat the outcome.
+        texts = split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS)
+        if not texts and (reply.buttons or reply.media):
+            texts = [""]
         bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
         if bubbles:
             bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
@@ -160,111 +160,107 @@ class ConsoleChannel:
         return tuple(bubbles)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
+        """Show the message or tap in other tabs and after a reload, and the typing indicator. Never raises."""
         conversation_id = turn.conversation.id
         try:
-            await asyncio.to_thread(self.feed.append, conversation_id, self._act(turn))
+            await asyncio.to_thread(self.feed.append, conversation_id, self._user_entry(turn))
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except FeedError:
             _log.warning("console.attend_failed", extra={"conversation": conversation_id}, exc_info=True)
-        return 0.0  # the page shows it until the next bubble
+        return 0.0  # the page shows the indicator until the next bubble
 
-    def _act(self, turn: Turn) -> FeedEntry:
-        """What the user did, as a feed entry. The page knows its own act by the event id."""
+    def _user_entry(self, turn: Turn) -> FeedEntry:
+        """Return the entry of a message or tap. The page recognizes its own by the event id."""
         if turn.tap:
             return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
-        if self._clears(turn):
+        if self.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]:
             return {"type": CLEAR, "event": turn.message_id}
-        files = {"files": [_filed(media) for media in turn.media]} if turn.media else {}
+        files = {"files": [_file_entry(media) for media in turn.media]} if turn.media else {}
         return {"type": "user", "event": turn.message_id, "text": turn.text, **files}
 
-    def _clears(self, turn: Turn) -> bool:
-        return self.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]
-
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Show the answer as it grows, in place of its last draft: the feed keeps one draft, however many there were.
-
-        Raises Unreachable.
-        """
+        """Show the unfinished answer. It replaces the last draft in the feed. Raises Unreachable."""
         entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
         return await self._append(turn.conversation.id, entry, shown)
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """The bytes of a file that the page sent: they are here already. Raises FetchError."""
+        """Copy a file that the page has uploaded before. Raises FetchError."""
         await asyncio.to_thread(self.files.copy, media, file)
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Append one bubble, or what becomes of an earlier one. The page shows a delivery id once, so trying again is
-        always safe. Raises Unreachable.
-        """
-        here, reply = delivery.conversation.id, delivery.reply
-        edited = await self._kind(here, reply.edits) if reply.edits else ""
-        if edited == "bubble":
-            await self._append(here, {**_bubble(delivery), "type": "edit", "of": reply.edits})
-            return Receipt(reply.edits)
-        if reply.edits and reply.optional and edited != "draft":
-            return Receipt("")
-        entry_id = await self._append(here, _bubble(delivery), reply.edits if edited == "draft" else "")
-        return Receipt(entry_id, written_at=moment_of(entry_id))
+        """Append one bubble, or the edit of an earlier one. Raises Unreachable.
 
-    async def _append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
+        The page shows each delivery id once, so sending again is always safe.
+        """
+        conversation_id, reply = delivery.conversation.id, delivery.reply
+        edited_type = await self._type_of(conversation_id, reply.edits) if reply.edits else ""
+        if edited_type == "bubble":
+            await self._append(conversation_id, {**_bubble(delivery), "type": "edit", "of": reply.edits})
+            return Receipt(reply.edits)
+        if reply.edits and reply.optional and edited_type != "draft":
+            return Receipt("")
+        replaces = reply.edits if edited_type == "draft" else ""
+        entry_id = await self._append(conversation_id, _bubble(delivery), replaces)
+        return Receipt(entry_id, written_at=time_of(entry_id))
+
+    async def _append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         try:
-            return await asyncio.to_thread(self.feed.append, conversation_id, entry, instead)
+            return await asyncio.to_thread(self.feed.append, conversation_id, entry, replaces)
         except FeedError as exc:
             raise Unreachable(str(exc)) from exc
 
-    async def _kind(self, conversation_id: str, entry_id: str) -> str:
-        """What an entry is, "" when the feed does not hold it any more."""
+    async def _type_of(self, conversation_id: str, entry_id: str) -> str:
+        """Return the type of an entry, "" if the feed does not have it any more."""
         try:
             entries = await asyncio.to_thread(self.feed.read, conversation_id, "", 0)
         except FeedError as exc:
             raise Unreachable(str(exc)) from exc
-        return next((str(entry["type"]) for known, entry in entries if known == entry_id), "")
+        return next((str(entry["type"]) for each_id, entry in entries if each_id == entry_id), "")
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie that says who somebody is, over plain http."""
+        """The name of the cookie that identifies a browser, over plain http."""
         return f"sayso_console_{self.name}"
 
     def cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie that says who somebody is. Over https no other host can set it."""
+        """Return the name of the cookie that identifies a browser. Over https no other host can set it."""
         return f"{_HOST if is_encrypted(hook) else ''}{self.cookie}"
 
     def login_cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie of a log-in."""
+        """Return the name of the cookie that proves a log-in."""
         return f"{_HOST if is_encrypted(hook) else ''}sayso_login_{self.name}"
 
     def new_session(self) -> str:
-        """A signed cookie for somebody we have not seen before."""
-        return str(self._sessions.dumps(secrets.token_hex(16)))
+        """Return a signed cookie for a new browser."""
+        return str(self._identity_cookies.dumps(secrets.token_hex(16)))
 
     def user_of(self, cookie: str) -> str:
-        """The user id inside a session cookie, "" unless we signed it."""
+        """Return the user id in a cookie of `new_session`, "" for any other cookie."""
         try:
-            return str(self._sessions.loads(cookie))
+            return str(self._identity_cookies.loads(cookie))
         except BadData:
             return ""
 
     def conversation(self, user_id: str) -> Conversation:
-        """Where this user's replies go."""
+        """Return the conversation of a user."""
         return Conversation(channel=self.name, chat=user_id)
 
     def event_id(self, user_id: str, client_id: str) -> str:
-        """Return the id of the turn that a page posted under an id of its own."""
+        """Return the event id of a message or tap with the page's own id."""
         return f"{user_id}:{client_id}"
 
     def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, FeedEntry]]:
-        """The feed as the page shows it. Raises FeedError."""
+        """Return the feed as the page shows it. Raises FeedError."""
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
         return [(entry_id, self._with_links(entry)) for entry_id, entry in entries]
 
     @property
     def is_open(self) -> bool:
-        """Whether there is no password: then only this machine may see the page."""
+        """Whether there is no password, so that only this machine may open the page."""
         return not self._password
 
-    def knows(self, password: str) -> bool:
-        """Whether this is the password."""
+    def is_password(self, password: str) -> bool:
+        """Return whether this is the password."""
         return hmac.compare_digest(password.encode(), self._password.encode())
 
     def _turn(self, user_id: str, body: dict[str, Any]) -> Turn:
@@ -276,7 +272,7 @@ class ConsoleChannel:
             conversation=self.conversation(user_id),
             user_id=user_id,
             message_id=client_id,
-            written_at=_after(_checked_entry_id(body.get("seen", ""), "seen")),
+            written_at=_written_after(_checked_entry_id(body.get("seen", ""), "seen")),
         )
         match body:
             case {"text": str(text), **rest} if "tap" not in rest:
@@ -288,7 +284,7 @@ class ConsoleChannel:
         raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
 
     def _with_links(self, entry: FeedEntry) -> FeedEntry:
-        """The entry with fresh links to its files: links die within the hour, the feed lives for days."""
+        """Return the entry with new links to its files: links expire within the hour, the feed lives for days."""
         linked = dict(entry)
         if entry.get("media"):
             linked["media"] = self._linked(entry["media"])
@@ -302,8 +298,8 @@ class ConsoleChannel:
 
 
 def _cookie(hook: WebhookRequest, name: str) -> str:
-    """One cookie's value, "" where there is none, or where the header is no text that a browser would send."""
-    from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
+    """Return the value of a cookie, "" if there is none or the header is malformed."""
+    from werkzeug.http import parse_cookie  # only the web process, which has loaded Flask, receives requests
 
     try:
         return parse_cookie(hook.header("cookie")).get(name, "")
@@ -320,15 +316,10 @@ def is_encrypted(hook: WebhookRequest) -> bool:
 
 
 def is_same_origin(hook: WebhookRequest) -> bool:
-    """Whether the page that posts is ours. Browsers send Origin with every POST; other clients may not."""
+    """Return whether the request comes from this page. Browsers send Origin with every POST; other clients may not."""
     origin = hook.header("origin")
     site = origin.partition("://")[2]  # "" for an origin of "null"
     return not origin or (site != "" and site in (hook.header("host"), urlsplit(hook.url).netloc))
-
-
-def _language(hook: WebhookRequest) -> str:
-    """The language the browser asks for first."""
-    return re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -356,19 +347,19 @@ def _checked_tap(data: str) -> str:
     return clean
 
 
-def _after(seen: str) -> float:
-    """Return when words were written whose person had seen this entry last: no question behind it was meant."""
-    return moment_of(seen) + 0.001 if seen else 0.0
+def _written_after(seen: str) -> float:
+    """Return when a message was written whose author last saw this entry, so that it answers no later question."""
+    return time_of(seen) + 0.001 if seen else 0.0
 
 
 def _checked_entry_id(given: object, key: str) -> str:
-    """The `message` whose button was tapped, or the last entry that the person had `seen`, as the page knows it."""
+    """Return the entry id that the page sent as `message`, whose button was tapped, or as `seen`, the last one seen."""
     if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
-        raise BadHook(f"{key} is no id of an entry: send one that came from the feed")
+        raise BadHook(f"{key} is not the id of an entry: send one that came from the feed")
     return given
 
 
-def _filed(media: Media) -> dict[str, str]:
+def _file_entry(media: Media) -> dict[str, str]:
     return {"ref": media.ref, "mime": media.mime_type, "filename": media.filename}
 
 
@@ -380,14 +371,14 @@ def _bubble(delivery: Delivery) -> FeedEntry:
         "delivery": delivery.id,
         "html": page_html(reply.text),
         "text": reply.text,
-        "buttons": [_labelled(button) for button in reply.buttons],
+        "buttons": [_button(button) for button in reply.buttons],
         "seconds": reply.answer_seconds,
-        "media": media and _filed(media),
+        "media": media and _file_entry(media),
     }
 
 
-def _labelled(button: Button) -> dict[str, str]:
-    """A button as the page shows it: it names the effect of a tap, where its label does not."""
+def _button(button: Button) -> dict[str, str]:
+    """Return a button as the page shows it: with the effect of a tap, if it is known, as its label."""
     return {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
 
 

@@ -1,4 +1,4 @@
-"""Feed: what a browser conversation shows, in order, for as long as anybody may scroll back."""
+"""Feed: the entries that the page of a conversation shows, in order."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ import redis
 
 from sayso.channels.base import StorageDown
 
-#: About how many entries one conversation keeps.
+#: About how many entries of one conversation are stored.
 KEPT_ENTRIES = 200
-#: How long an idle conversation is kept, in seconds.
+#: How long an idle conversation is stored, in seconds.
 KEPT_SECONDS = 7 * 24 * 3600
 #: The longest one Redis read may block, in milliseconds: well under redis-py's socket timeout of 5 s.
 MAX_BLOCK_MS = 2000
-
-#: What an id looks like. Browsers send some back.
+#: The ids of entries. Browsers send some back.
 MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
-
-#: The type of an entry that takes the place of all before it.
+#: The type of an entry that replaces all entries before it.
 CLEAR = "clear"
 
 FeedEntry = dict[str, Any]
@@ -35,39 +33,39 @@ class FeedError(StorageDown):
 
 
 class Feed(Protocol):
-    """Entries per conversation. Ids are `<unix ms>-<n>` and only grow. An entry of type CLEAR removes all before it."""
+    """The entries of each conversation. Ids are `<unix ms>-<n>` and only grow."""
 
-    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
-        """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
+    def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
+        """Add an entry, delete the entry `replaces`, and return the new id. Raises FeedError."""
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
-        """The entries after an id ("" means all), waiting up to about `block_ms` for the first. Raises FeedError."""
+        """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises FeedError."""
 
 
 class RedisFeed:
-    """A feed in Redis streams, shared by all processes. Needs Redis 6.2 or newer."""
+    """A feed in Redis Streams, shared by all processes. Needs Redis 6.2 or newer."""
 
     def __init__(self, client: redis.Redis, prefix: str = "sayso:") -> None:
         self._client = client
         self._prefix = prefix
 
-    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
-        """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
+    def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
+        """Add an entry, delete the entry `replaces`, and return the new id. Raises FeedError."""
         key = self._key(conversation_id)
-        pipe = self._client.pipeline(transaction=True)  # an entry never outlives its expiry
+        pipe = self._client.pipeline(transaction=True)  # so that no stream is left without an expiry
         if entry.get("type") == CLEAR:
-            pipe.xtrim(key, maxlen=0, approximate=False)  # unlike DEL, it keeps ids growing
+            pipe.xtrim(key, maxlen=0, approximate=False)  # after DEL, ids could start again
         pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=KEPT_ENTRIES, approximate=True)
-        if MESSAGE_ID.fullmatch(instead):
-            pipe.xdel(key, instead)
+        if MESSAGE_ID.fullmatch(replaces):
+            pipe.xdel(key, replaces)
         pipe.expire(key, KEPT_SECONDS)
         try:
-            return next(_text(said) for said in pipe.execute() if not isinstance(said, int))
+            return next(_text(result) for result in pipe.execute() if not isinstance(result, int))
         except redis.RedisError as exc:
             raise FeedError(f"cannot append to the feed: {type(exc).__name__}") from exc
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
-        """The entries after an id ("" means all), waiting up to about `block_ms` for the first. Raises FeedError."""
+        """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises FeedError."""
         block = min(block_ms, MAX_BLOCK_MS) or None  # to Redis, BLOCK 0 means forever
         try:
             answer: Any = self._client.xread({self._key(conversation_id): _start(after)}, block=block)
@@ -88,20 +86,20 @@ class MemoryFeed:
         self._last = (0, 0)
         self._changed = threading.Condition()
 
-    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
-        """Add an entry, and forget the one of the id `instead`; its id."""
+    def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
+        """Add an entry, delete the entry `replaces`, and return the new id."""
         with self._changed:
             entry_id, entries = self._next_id(), self._entries[conversation_id]
             if entry.get("type") == CLEAR:
                 entries.clear()
-            for replaced in [kept for kept in entries if kept[0] == instead]:
+            for replaced in [each for each in entries if each[0] == replaces]:
                 entries.remove(replaced)
             entries.append((entry_id, json.loads(json.dumps(entry))))
             self._changed.notify_all()
         return entry_id
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
-        """The entries after an id ("" means all), waiting up to about `block_ms` for the first."""
+        """Return the entries after an id, all for "". Wait about `block_ms` for the first one."""
         start = _order(_start(after))
         with self._changed:
             self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
@@ -118,13 +116,13 @@ class MemoryFeed:
         return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) > start]
 
 
-def moment_of(entry_id: str) -> float:
-    """Return when an entry was made, in Unix seconds by the feed's clock; 0.0 for no entry."""
+def time_of(entry_id: str) -> float:
+    """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
     return _order(entry_id)[0] / 1000 if entry_id else 0.0
 
 
 def _start(after: str) -> str:
-    """The id to read from. What a browser sends may be anything; nonsense means from the beginning."""
+    """Return the id to read from. A malformed id from a browser means from the beginning."""
     return after if MESSAGE_ID.fullmatch(after) else "0-0"
 
 
@@ -134,7 +132,7 @@ def _order(entry_id: str) -> tuple[int, int]:
 
 
 def _only_stream(answer: Any) -> list[Any]:
-    """The entries of the one stream asked for: redis-py answers a list of pairs or a dict, batched or not."""
+    """Return the entries of the stream that was read. redis-py returns a list of pairs or a dict, batched or not."""
     if not answer:
         return []
     items = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]
@@ -143,8 +141,7 @@ def _only_stream(answer: Any) -> list[Any]:
 
 
 def _entry(fields: dict[Any, Any]) -> FeedEntry:
-    """The one field of a stream entry, decoded. The client may or may not decode responses."""
-    (text,) = fields.values()
+    (text,) = fields.values()  # text or bytes, depending on the client
     entry: FeedEntry = json.loads(text)
     return entry
 

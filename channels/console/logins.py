@@ -1,4 +1,4 @@
-"""Console log-ins: wrong passwords are counted by address, and sessions that were logged out stay ended."""
+"""Console log-ins: counts wrong passwords by address, and remembers sessions that were logged out."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import redis
 
 from sayso.channels.base import StorageDown
 
-#: Seconds a log-in is good for.
+#: How long a log-in is valid, in seconds.
 SESSION_SECONDS = 12 * 3600
-#: Wrong passwords of one address that cost no time, and those after which it is locked out.
+#: After how many wrong passwords an address must wait before the next attempt, and is locked out.
 FREE_FAILURES, MAX_FAILURES = 3, 10
-#: Seconds an address is locked out, and for which its failures are remembered.
+#: How long an address is locked out and its failures are remembered, in seconds.
 LOCKOUT_SECONDS = 15 * 60
-#: Addresses that the memory twin remembers.
+#: How many addresses MemoryLogins remembers.
 MAX_ADDRESSES = 10_000
 
 
 class LoginsDown(StorageDown):
-    """Raised when nobody can tell how often an address has failed, or whether a session was logged out."""
+    """Raised when failures and logged-out sessions cannot be looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Failures:
 
 
 class Logins(Protocol):
-    """What is known of log-ins, shared by all processes of a bot. Every method raises LoginsDown."""
+    """Failed log-ins and ended sessions, shared by all processes of a bot. Every method raises LoginsDown."""
 
     def failures(self, channel: str, address: str) -> Failures:
         """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
@@ -54,10 +54,10 @@ class Logins(Protocol):
         """Count another wrong password."""
 
     def succeed(self, channel: str, address: str) -> None:
-        """Forget the wrong passwords of an address."""
+        """Delete the wrong passwords of an address."""
 
     def end(self, session: str) -> None:
-        """End a session before its time."""
+        """End a session before it expires."""
 
     def is_ended(self, session: str) -> bool:
         """Return whether a session was ended."""
@@ -74,8 +74,8 @@ class MemoryLogins:
 
     def failures(self, channel: str, address: str) -> Failures:
         """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
-        found = self._failures.get((channel, network(address)), Failures())
-        return found if self._clock() < found.last + LOCKOUT_SECONDS else Failures()
+        failures = self._failures.get((channel, network(address)), Failures())
+        return failures if self._clock() < failures.last + LOCKOUT_SECONDS else Failures()
 
     def fail(self, channel: str, address: str) -> Failures:
         """Count another wrong password."""
@@ -87,11 +87,11 @@ class MemoryLogins:
         return failed
 
     def succeed(self, channel: str, address: str) -> None:
-        """Forget the wrong passwords of an address."""
+        """Delete the wrong passwords of an address."""
         self._failures.pop((channel, network(address)), None)
 
     def end(self, session: str) -> None:
-        """End a session before its time."""
+        """End a session before it expires."""
         with self._lock:
             self._ended[session] = self._clock() + SESSION_SECONDS
             while next(iter(self._ended.values())) < self._clock():
@@ -112,7 +112,7 @@ class RedisLogins:
 
     def failures(self, channel: str, address: str) -> Failures:
         """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
-        count, last = self._asked(lambda: self._client.hmget(self._key(channel, address), ["count", "last"]))
+        count, last = self._run(lambda: self._client.hmget(self._key(channel, address), ["count", "last"]))
         return Failures(int(count or 0), float(last or 0))
 
     def fail(self, channel: str, address: str) -> Failures:
@@ -122,37 +122,37 @@ class RedisLogins:
         pipe.hincrby(key, "count", 1)
         pipe.hset(key, "last", str(now))
         pipe.expire(key, LOCKOUT_SECONDS)
-        return Failures(int(self._asked(pipe.execute)[0]), now)
+        return Failures(int(self._run(pipe.execute)[0]), now)
 
     def succeed(self, channel: str, address: str) -> None:
-        """Forget the wrong passwords of an address."""
-        self._asked(lambda: self._client.delete(self._key(channel, address)))
+        """Delete the wrong passwords of an address."""
+        self._run(lambda: self._client.delete(self._key(channel, address)))
 
     def end(self, session: str) -> None:
-        """End a session before its time."""
-        self._asked(lambda: self._client.set(f"{self._prefix}console:ended:{session}", "1", ex=SESSION_SECONDS))
+        """End a session before it expires."""
+        self._run(lambda: self._client.set(f"{self._prefix}console:ended:{session}", "1", ex=SESSION_SECONDS))
 
     def is_ended(self, session: str) -> bool:
         """Return whether a session was ended."""
-        return bool(self._asked(lambda: self._client.exists(f"{self._prefix}console:ended:{session}")))
+        return bool(self._run(lambda: self._client.exists(f"{self._prefix}console:ended:{session}")))
 
     def _key(self, channel: str, address: str) -> str:
-        hidden = hashlib.sha256(network(address).encode()).hexdigest()[:20]
-        return f"{self._prefix}console:failed:{channel}:{hidden}"
+        hashed = hashlib.sha256(network(address).encode()).hexdigest()[:20]
+        return f"{self._prefix}console:failed:{channel}:{hashed}"
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
+    def _run(self, command: Callable[[], Any]) -> Any:
         try:
-            return ask()
+            return command()
         except redis.RedisError as exc:
-            raise LoginsDown(f"cannot look log-ins up: {type(exc).__name__}") from exc
+            raise LoginsDown(f"cannot look up log-ins: {type(exc).__name__}") from exc
 
 
 def network(address: str) -> str:
-    """Return what counts as one address: an IPv4 address, or the /64 that one IPv6 customer has."""
+    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 customer."""
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, 64), strict=False)) if found.version == 6 else str(found)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)

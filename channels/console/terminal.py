@@ -1,17 +1,18 @@
-"""Terminal: the bot as a conversation in the shell, for trying tools and policies."""
+"""A conversation with the bot in a terminal, for trying tools and policies."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TextIO
+from typing import Any, BinaryIO, TextIO
 
-from sayso.channels.base import BadHook, FetchError, Forbidden, RateLimit, Refused, SendError
+from sayso.channels.base import BadHook, FetchError, Forbidden, RateLimit, SendError
 from sayso.channels.markdown import terminal_text
+from sayso.channels.media import file_to_send
 from sayso.channels.types import (
     Button,
     Conversation,
@@ -25,24 +26,17 @@ from sayso.channels.types import (
     WebhookRequest,
 )
 
-#: Ends the conversation.
+#: Words that end the conversation.
 GOODBYE = ("exit", "quit", "/exit", "/quit")
-#: Headers of a typed line: the proof that our own loop read it, and which line it was.
+#: Headers of a typed line: the secret that proves that `Terminal` read it, and its number.
 SECRET_HEADER, LINE_HEADER = "x-sayso-terminal", "x-sayso-line"
-
-
-class FileReader(Protocol):
-    """Where the files are that tools made."""
-
-    def read(self, ref: str) -> bytes:
-        """The stored bytes. Raises KeyError when the file is gone."""
 
 
 class TerminalChannel:
     """One person at one terminal. Lives as long as the conversation.
 
-    `say` prints, `styled` where it shows ANSI styles; files are saved below `folder`. Only lines that come with
-    `secret` count as typed. A number taps the button that was shown with it, as long as nothing was said after it.
+    `styled`: the terminal shows ANSI styles. Outgoing files are read by `read_file` and saved in `folder`. Only lines
+    with `secret` count as typed. A number taps the button that the last message shows with it.
     """
 
     def __init__(
@@ -50,34 +44,29 @@ class TerminalChannel:
         name: str,
         *,
         folder: Path,
-        files: FileReader,
-        say: Callable[[str], None],
+        read_file: Callable[[str], bytes],
+        print_text: Callable[[str], None],
         secret: str,
         styled: bool = False,
     ) -> None:
         if not secret:
-            raise ValueError("secret is empty: give a random one to tell typed lines by")
-        self._name = name
+            raise ValueError("secret is empty: give a random one to recognize typed lines")
+        self.name = name
         self._folder = folder
-        self._files = files
-        self._say = say
+        self._read_file = read_file
+        self._print = print_text
         self._secret = secret.encode()
         self._styled = styled
-        self._said = 0
+        self._printed = 0
         self._buttons: tuple[Button, ...] = ()
 
     @property
-    def name(self) -> str:
-        """The channel's name."""
-        return self._name
-
-    @property
     def conversation(self) -> Conversation:
-        """The only one there is."""
-        return Conversation(self._name, self._name)
+        """The only conversation."""
+        return Conversation(self.name, self.name)
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Read one typed line: the body. Raises Forbidden or BadHook."""
+        """Parse one typed line, which is the body. Raises Forbidden or BadHook."""
         if not hmac.compare_digest(hook.header(SECRET_HEADER).encode("utf-8", "replace"), self._secret):
             raise Forbidden("the line was not typed here")
         line = hook.header(LINE_HEADER)
@@ -86,61 +75,53 @@ class TerminalChannel:
         text = hook.body.decode("utf-8", "replace").strip()
         if not text:
             return Received(ignored="an empty line")
-        turn = Turn(f"{self._name}:{line}", self.conversation, self._name, text, message_id=line)
-        button = self._button(text)
-        if button is None:
-            return Received(turns=(turn,))
-        shown = str(self._said)
-        return Received(turns=(replace(turn, text="", tap=Tap(button.data, callback_id=line), message_id=shown),))
-
-    def _button(self, text: str) -> Button | None:
-        """The button of this number among those that were shown last."""
+        turn = Turn(f"{self.name}:{line}", self.conversation, self.name, text, message_id=line)
         number = int(text) if text.isascii() and text.isdecimal() and len(text) < 3 else 0
-        return self._buttons[number - 1] if 1 <= number <= len(self._buttons) else None
+        if 1 <= number <= len(self._buttons):
+            tap = Tap(self._buttons[number - 1].data, callback_id=line)
+            turn = replace(turn, text="", tap=tap, message_id=str(self._printed))
+        return Received(turns=(turn,))
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """As fast as it goes."""
+        """Return no limit."""
         return RateLimit()
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """One, however long. What was printed stays as it is: an edit is left out, or printed as a new message."""
+        """Return the whole reply. Printed text cannot be edited: an optional edit is left out, any other is printed."""
         is_empty = not (reply.text.strip() or reply.buttons or reply.media)
         return () if is_empty or (reply.edits and reply.optional) else (reply,)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Nothing: who types sees that it works."""
+        """Do nothing: the person sees that the command is running."""
         return 0.0
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Nothing: what is printed stays."""
+        """Do nothing: printed text cannot be replaced."""
         return ""
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Always raises FetchError: a terminal sends words and taps only."""
+        """Raise FetchError: people send no files here."""
         raise FetchError("the terminal has no inbound files")
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Print one message, and save its file. Raises Refused when the file is gone."""
+        """Print one message, and save its file. Raises Refused if the file is gone."""
         reply = delivery.reply
         if reply.edits and reply.optional:
             return Receipt("")
         parts = [terminal_text(reply.text, styled=self._styled)] if reply.text.strip() else []
         if reply.media:
-            parts.append(f"[{await asyncio.to_thread(self._saved, reply.media)}]")
+            parts.append(f"[{await asyncio.to_thread(self._save, reply.media)}]")
         if reply.buttons:
             labels = (terminal_text(button.label) for button in reply.buttons)
             parts.append("  ".join(f"[{number}] {label}" for number, label in enumerate(labels, 1)))
-        self._say("\n".join(parts) + "\n")
-        self._said += 1
+        self._print("\n".join(parts) + "\n")
+        self._printed += 1
         self._buttons = reply.buttons
-        return Receipt(str(self._said))
+        return Receipt(str(self._printed))
 
-    def _saved(self, media: Media) -> str:
-        """Save below our folder, whatever path the name holds; what became of it, in words."""
-        try:
-            data = self._files.read(media.ref)
-        except KeyError:
-            raise Refused("the file to send is gone from the media store") from None
+    def _save(self, media: Media) -> str:
+        """Save a file in `folder`, whatever path its name has, and return the result as text."""
+        data = file_to_send(self._read_file, media.ref)
         name = terminal_text(Path(media.filename).name)
         path = self._folder / (name if name not in ("", "..") else "file")
         try:
@@ -152,44 +133,41 @@ class TerminalChannel:
 
 
 class Terminal:
-    """The conversation itself: each line that is typed becomes a turn, and what `take` says to it is printed."""
+    """The loop of the conversation: each typed line becomes a turn, and the replies of `answer` are printed."""
 
     def __init__(
         self,
         channel: TerminalChannel,
         secret: str,
-        take: Callable[[Turn], Awaitable[Sequence[Reply]]],
+        answer: Callable[[Turn], Awaitable[Sequence[Reply]]],
         *,
         run_sync: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
     ) -> None:
         self._channel = channel
         self._secret = secret
-        self._take = take
+        self._answer = answer
         self._run_sync = run_sync
 
-    def run(self, lines: TextIO, say: Callable[[str], None]) -> None:
-        """Talk until the input ends or somebody says exit."""
-        say("Type a message, or the number of a button; exit ends it. Try: /help")
+    def run(self, lines: TextIO, print_text: Callable[[str], None]) -> None:
+        """Read lines until the input ends or the person types `exit`."""
+        print_text("Type a message, or the number of a button; exit ends it. Try: /help")
         for number, line in enumerate(lines, 1):
             if line.strip().lower() in GOODBYE:
                 return
             headers = {SECRET_HEADER: self._secret, LINE_HEADER: str(number)}
             received = self._channel.receive(WebhookRequest("", headers, line.encode("utf-8", "replace")))
             for turn in received.turns:
-                self._run_sync(self._answer(turn, say))
+                self._run_sync(self._print_replies(turn, print_text))
 
-    async def _answer(self, turn: Turn, say: Callable[[str], None]) -> None:
-        replies = await self._take(turn)
-        for number, piece in enumerate(self._pieces(replies), 1):
+    async def _print_replies(self, turn: Turn, print_text: Callable[[str], None]) -> None:
+        pieces = [piece for reply in await self._answer(turn) for piece in self._channel.split(reply)]
+        for number, piece in enumerate(pieces, 1):
             try:
                 await self._channel.send(Delivery(f"{turn.event_id}#{number}", turn.conversation, piece))
             except SendError as exc:
-                say(f"[{exc}]\n")
-
-    def _pieces(self, replies: Sequence[Reply]) -> Iterator[Reply]:
-        return (piece for reply in replies for piece in self._channel.split(reply))
+                print_text(f"[{exc}]\n")
 
 
 def new_secret() -> str:
-    """A secret for one conversation."""
+    """Return a secret for one conversation."""
     return secrets.token_urlsafe(16)

@@ -1,4 +1,4 @@
-"""Console pages: the chat page itself, its live feed, and who may see it."""
+"""The console's web pages: the chat page, its live feed, file uploads, and logging in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import flask
 from werkzeug.exceptions import RequestEntityTooLarge
@@ -29,32 +29,31 @@ from sayso.channels.console.adapter import (
 from sayso.channels.console.feed import FeedError
 from sayso.channels.console.logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
 from sayso.channels.console.settings import RESERVED_NAMES
-from sayso.channels.console.uploads import MAX_FILES, NotTaken, spelled
+from sayso.channels.console.uploads import MAX_FILES, NotTaken
 from sayso.channels.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Turn, WebhookRequest
 
-#: How long a browser is remembered, in seconds.
+#: How long a browser keeps its identity, in seconds.
 COOKIE_SECONDS = 30 * 24 * 3600
-#: Event streams per process: each holds a thread, and the web server needs threads for webhooks too.
+#: Event streams per process. Each holds a thread, and the web server needs threads for webhooks too.
 MAX_STREAMS = 12
-#: Files on their way in per process: each holds a thread and may hold MAX_BYTES.
+#: Uploads per process at once. Each holds a thread and up to MAX_BYTES of memory.
 MAX_UPLOADS = 4
-#: Messages of one page that are asked about at once.
+#: For how many messages a page may ask the state at once.
 MAX_WAITING = 20
-#: The path of a file that the page sends. The server allows it a larger body, and more time, than any other request.
+#: The path of an upload. The server allows it a larger body and more time than other requests.
 UPLOADS = re.compile(r".*/console/[^/]+/files")
-#: An event stream ends itself after this many seconds, so that a restart is never held up by an open page.
+#: How long an event stream lasts, in seconds, so that an open page does not delay a restart.
 STREAM_SECONDS = 60.0
-#: A comment is sent down a silent stream this often, in seconds, so that proxies keep it open.
+#: Seconds after which a comment is sent on a silent stream, so that proxies keep it open.
 HEARTBEAT_SECONDS = 15.0
-#: How long one look at the feed waits, in milliseconds.
+#: How long one read of the feed waits, in milliseconds.
 BLOCK_MS = 1000
-
-#: The header that names the file: an address would be in the logs of every proxy.
+#: The header with the name of an uploaded file. In the URL it would be in the logs of every proxy.
 FILENAME_HEADER = "X-Sayso-Filename"
 
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Headers a reverse proxy adds. Behind one, a loopback peer proves nothing.
+#: Headers that a reverse proxy adds. Behind one, a loopback peer proves nothing.
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via", "CF-Connecting-IP")
 _CSP = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
@@ -80,9 +79,9 @@ def console_pages(
 ) -> flask.Blueprint:
     """Return the pages of all console channels: /console is the first channel, /console/<name> is each of them.
 
-    On the bot's own machine, / redirects to /console. A file is stored before the message that it belongs to. `admit`
-    raises an error if the person may not send a file now. `stage` returns how far a turn has come: "waits", "done" or
-    "unknown". `why_waiting` returns why no worker answers, or "" if no reason is known.
+    On the bot's own machine, / redirects to /console. `admit` raises an error if the person may not upload a file now.
+    `stage` returns the state of a turn: "waits", "done" or "unknown". `why_waiting` returns why no worker answers, ""
+    if no reason is known.
     """
     by_name = _by_name(channels)
     slots, uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)
@@ -124,15 +123,15 @@ def console_pages(
         if not uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
         try:
-            return _kept(channel, user_id)
+            return _store_upload(channel, user_id)
         finally:
             uploads.release()
 
     for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, partial(_refused, status))
-    pages.register_error_handler(FeedError, _feed_down)
-    pages.register_error_handler(LoginsDown, _feed_down)
-    pages.before_request(_drop_odd_dates)
+    pages.register_error_handler(FeedError, _storage_down)
+    pages.register_error_handler(LoginsDown, _storage_down)
+    pages.before_request(_drop_impossible_dates)
     pages.after_request(_harden)
     return pages
 
@@ -156,8 +155,9 @@ def _add_waiting(
     def waiting(name: str) -> flask.Response:
         channel = _admitting(by_name, name)
         user_id = _visitor(channel, _hook(public_url))
-        given = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
-        stages = {each: stage(_bare_turn(channel, user_id, each)) for each in given}
+        ids = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
+        conversation = channel.conversation(user_id)
+        stages = {each: stage(Turn(channel.event_id(user_id, each), conversation, user_id)) for each in ids}
         return flask.jsonify(stages=stages, cause=why_waiting() if "waits" in stages.values() else "")
 
 
@@ -177,22 +177,18 @@ def _add_log_in(pages: flask.Blueprint, by_name: dict[str, ConsoleChannel], publ
         return response
 
 
-def _bare_turn(channel: ConsoleChannel, user_id: str, client_id: str) -> Turn:
-    return Turn(channel.event_id(user_id, client_id), channel.conversation(user_id), user_id)
-
-
 def _to_page(channel: ConsoleChannel) -> flask.Response:
     return flask.make_response(flask.redirect(flask.url_for("console.page", name=channel.name), 303))
 
 
 def _by_name(channels: Sequence[ConsoleChannel]) -> dict[str, ConsoleChannel]:
-    """The channels by name, the first also as ""."""
+    """Return the channels by name, the first one also as ""."""
     if not channels:
         raise ValueError("console_pages needs at least one ConsoleChannel")
     named = {channel.name: channel for channel in channels}
     taken = RESERVED_NAMES & named.keys()
     if taken:
-        raise ValueError(f"a console channel cannot be called {min(taken)!r}: choose another name in the YAML")
+        raise ValueError(f"a console channel cannot have the name {min(taken)!r}: choose another name in the YAML")
     return {"": channels[0], **named}
 
 
@@ -214,21 +210,22 @@ def _visitor(channel: ConsoleChannel, hook: WebhookRequest) -> str:
 
 
 def _log_in(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
-    """Answer somebody's password. An address that sends wrong ones waits longer each time, then for a quarter of an
-    hour: meanwhile its passwords are not looked at.
+    """Check a password and log in. An address that sends wrong ones must wait longer each time.
+
+    While it waits, its passwords are not checked.
     """
     if channel.is_open or not is_same_origin(hook):
         return _plain(403, "Log in on the console's own page.\n")
-    address, given = _address(flask.request), flask.request.form.get("password", "")
+    address, password = _client_address(flask.request), flask.request.form.get("password", "")
     wait = channel.logins.failures(channel.name, address).wait(time.time())
     if wait:
-        return _login_page(channel, 429, f"Too many wrong passwords. Try again in {_spoken(wait)}.", wait)
-    if not channel.knows(given):
+        return _login_page(channel, 429, f"Too many wrong passwords. Try again in {_duration(wait)}.", wait)
+    if not channel.is_password(password):
         failures = channel.logins.fail(channel.name, address)
         level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
         extra = {"channel": channel.name, "address": address, "failures": failures.count}
         _log.log(level, "console.login_failed", extra=extra)
-        return _login_page(channel, 401, "That is not the password.", failures.wait(time.time()))
+        return _login_page(channel, 401, "Wrong password.", failures.wait(time.time()))
     channel.logins.succeed(channel.name, address)
     response, identity = _to_page(channel), _identity(channel, hook)
     session = channel.log_in(channel.user_of(identity))
@@ -238,7 +235,7 @@ def _log_in(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
 
 
 def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
-    """Return the cookie that says who a browser is: the one that it has, or a new one."""
+    """Return the browser's identity cookie, or a new one."""
     cookie = flask.request.cookies.get(channel.cookie_for(hook), "")
     return cookie if channel.user_of(cookie) else channel.new_session()
 
@@ -250,14 +247,14 @@ def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: f
     return response
 
 
-def _spoken(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{math.ceil(seconds)} seconds" if seconds < 60 else f"{math.ceil(seconds / 60)} minutes"
 
 
-def _address(request: flask.Request) -> str:
-    """Return whose log-in it is: behind a proxy of ours, the address that the proxy saw."""
-    peer, told = request.remote_addr or "", request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
-    return told[:60] if told and _is_loopback(peer) else peer
+def _client_address(request: flask.Request) -> str:
+    """Return the client's address. Behind a proxy on this machine it is the one that the proxy saw."""
+    peer, forwarded = request.remote_addr or "", request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+    return forwarded[:60] if forwarded and _is_loopback(peer) else peer
 
 
 def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value: str, seconds: int) -> None:
@@ -277,18 +274,18 @@ def _page(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
 
 
 def _resume_point() -> str:
-    """Where the browser stopped reading. On a reconnect it sends the header, and the query is stale."""
+    """Return the last entry that the browser has. On a reconnect the header is current, and the query is not."""
     return flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
 
 
 def _event_stream(lines: Iterator[str], on_close: Callable[[], None]) -> flask.Response:
     response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
-    response.call_on_close(on_close)  # not in the generator: one that was never started runs no `finally`
+    response.call_on_close(on_close)  # the `finally` of a generator that was never started would not run
     return response
 
 
 def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[], float]) -> Iterator[str]:
-    """Server-sent events until the stream's time is up or the feed is down; the browser comes back by itself."""
+    """Yield server-sent events until STREAM_SECONDS are over or the feed is down. The browser reconnects by itself."""
     yield "retry: 1000\n: hello\n\n"
     beat_at = started_at = clock()
     while (now := clock()) - started_at < STREAM_SECONDS:
@@ -300,34 +297,34 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
         except FeedError:
             _log.warning("console.feed_down", exc_info=True)
             return
-        for after, entry in entries:  # the last id read is where the next look starts
+        for after, entry in entries:  # the next read starts after the last one
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
 
 
 def _hook(public_url: str) -> WebhookRequest:
-    """The request without its body, which is not read before its sender is known."""
+    """Return the request without its body, which is not read before its sender is known."""
     headers = {name.lower(): value for name, value in flask.request.headers.items()}
     return WebhookRequest((public_url or flask.request.host_url.rstrip("/")) + flask.request.path, headers, b"")
 
 
-def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:
-    """Read a file and keep it. Raises NotTaken, TooLarge."""
+def _store_upload(channel: ConsoleChannel, user_id: str) -> flask.Response:
+    """Read and store an upload. Raises NotTaken, TooLarge."""
     request = flask.request
-    filename = spelled(request.headers.get(FILENAME_HEADER, ""))
+    filename = unquote(request.headers.get(FILENAME_HEADER, ""), errors="replace")
     try:
         name, media = channel.files.keep(user_id, _body(request), request.content_type or "", filename)
     except QuotaExceeded:
         _log.warning("console.file_over_quota")
-        return _plain(429, "Your files fill the room that one person has here: send this one next week.\n")
+        return _plain(429, "Your files use all the space of one person: send this one next week.\n")
     except (NoRoom, OSError) as exc:
         _log.error("console.file_not_kept", extra={"reason": exc})
-        return _plain(503, "The bot has no room for files: try again later.\n")
+        return _plain(503, "The bot has no space for files: try again later.\n")
     return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
 
 
 def _body(request: flask.Request) -> bytes:
-    """All of it. Raises TooLarge."""
-    request.max_content_length = MAX_BYTES + 1  # one that does not announce its length is cut there, without an error
+    """Return the whole body. Raises TooLarge."""
+    request.max_content_length = MAX_BYTES + 1  # a body without an announced length is cut there, without an error
     with suppress(RequestEntityTooLarge):
         data = request.get_data(cache=False)
         if len(data) <= MAX_BYTES:
@@ -339,13 +336,13 @@ def _refused(status: int, error: Exception) -> flask.Response:
     return _plain(status, f"{error}\n")
 
 
-def _feed_down(error: Exception) -> flask.Response:
+def _storage_down(error: Exception) -> flask.Response:
     _log.warning("console.feed_down", exc_info=error)
-    return _plain(503, "The console cannot reach its store: try again shortly.\n")
+    return _plain(503, "The console cannot reach its storage: try again shortly.\n")
 
 
-def _drop_odd_dates() -> None:
-    """Flask breaks over a condition on a year that is no year."""
+def _drop_impossible_dates() -> None:
+    """Remove headers whose date has an impossible year, for which Flask would raise an error."""
     for name in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):
         try:
             parse_date(flask.request.environ.get(name))
@@ -356,7 +353,7 @@ def _drop_odd_dates() -> None:
 def _harden(response: flask.Response) -> flask.Response:
     response.headers["Content-Security-Policy"] = _CSP
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "same-origin"  # with none, browsers hide the origin of our own forms, too
+    response.headers["Referrer-Policy"] = "same-origin"  # `no-referrer` would hide the origin of our own forms too
     if flask.request.endpoint != "console.static":
         response.headers["Cache-Control"] = "no-store"
     return response
@@ -367,9 +364,9 @@ def _plain(status: int, text: str) -> flask.Response:
 
 
 def _is_local(request: flask.Request) -> bool:
-    """Whether the browser runs on this machine: the peer, the address it typed, and no proxy in between.
+    """Return whether the browser runs on this machine: by peer and Host header, and without a proxy in between.
 
-    The Host header matters because a hostile site can point its own name at 127.0.0.1.
+    The Host header is checked because a hostile site can point its own name at 127.0.0.1.
     """
     if any(header in request.headers for header in _PROXY_HEADERS):
         return False

@@ -188,7 +188,7 @@ class SlackChannel:
         return _receipt(answer.data)
 
     async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
-        data = await asyncio.to_thread(file_to_send, self._media, media.ref)
+        data = await asyncio.to_thread(file_to_send, self._media.read, media.ref)
         comment = slack_mrkdwn(reply.text) if reply.text.strip() else ""
         try:
             await slack_files.share(self._web.here(), media, data, chat=to.chat, thread=to.thread, comment=comment)

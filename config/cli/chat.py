@@ -45,7 +45,7 @@ def chat(options: Options, channel: str | None) -> None:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # a byte in a pipe that is no UTF-8 must not end the conversation
         terminal = TerminalChannel(
-            "terminal", folder=options.data / "chat", files=files, say=click.echo, secret=secret,
+            "terminal", folder=options.data / "chat", read_file=files.read, print_text=click.echo, secret=secret,
             styled=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
         )  # fmt: skip
         Terminal(terminal, secret, agent.take).run(sys.stdin, click.echo)

@@ -370,7 +370,7 @@ class PrintingTerminal(TerminalChannel):
     def __init__(self, media: MemoryMedia) -> None:
         self.printed: list[str] = []
         folder = Path(tempfile.mkdtemp(prefix="sayso-chat-"))
-        super().__init__("terminal", folder=folder, files=media, say=self.printed.append, secret=_TYPED)
+        super().__init__("terminal", folder=folder, read_file=media.read, print_text=self.printed.append, secret=_TYPED)
 
 
 def printed(channel: PrintingTerminal, _: fakes.FakePlatforms) -> Seen:

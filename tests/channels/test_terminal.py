@@ -25,7 +25,7 @@ class Screen:
         self.lines: list[str] = []
         self.files = MemoryMediaStore()
         self.channel = TerminalChannel(
-            "terminal", folder=folder, files=self.files, say=self.lines.append, secret="s", **options
+            "terminal", folder=folder, read_file=self.files.read, print_text=self.lines.append, secret="s", **options
         )
 
     def show(self, reply: Reply) -> str:
@@ -142,4 +142,4 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path):
 def test_a_channel_without_a_secret_cannot_be_built(tmp_path: Path):
     """Unproven lines are never an option."""
     with pytest.raises(ValueError, match="secret is empty"):
-        TerminalChannel("terminal", folder=tmp_path, files=MemoryMediaStore(), say=print, secret="")
+        TerminalChannel("terminal", folder=tmp_path, read_file=MemoryMediaStore().read, print_text=print, secret="")

@@ -86,7 +86,7 @@ class QuietFeed(MemoryFeed):
 class DownFeed:
     """A feed whose store is away."""
 
-    def append(self, conversation_id: str, entry: FeedEntry, instead: str = "") -> str:
+    def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         """Fail."""
         raise FeedError("cannot append to the feed: ConnectionError")
 

@@ -175,7 +175,7 @@ def test_a_picture_is_sent_with_its_caption_and_stays(page: Page, echo: EchoApp,
     page.set_input_files("#picker", [upload("dot.png", PNG), upload("bad.html", b"<script>")])
     page.fill("#text", "look")
     page.keyboard.press("Enter")
-    expect(page.locator("#notice")).to_contain_text("bad.html: not a file the bot takes")
+    expect(page.locator("#notice")).to_contain_text("bad.html: the bot does not accept this file")
     assert (echo.turns, page.input_value("#text"), page.locator(".chip").count()) == ([], "look", 1)
     page.set_input_files("#picker", [upload("other.png", PNG)])
     page.get_by_role("button", name="Remove other.png").click()
@@ -220,7 +220,7 @@ def test_a_busy_bot_is_told_and_tried_again_when_tapped(page: Page, echo: EchoAp
     page.fill("#text", "hello")
     page.keyboard.press("Enter")
     retry = page.locator(".retry")
-    expect(retry).to_have_text("The bot is busy. It is sent again shortly; tap to try now.")
+    expect(retry).to_have_text("The bot is busy. The message will be sent again shortly; tap to send it now.")
     page.unroute_all()
     retry.click()
     page.wait_for_selector(".bot .buttons")
@@ -277,7 +277,7 @@ def test_an_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channe
     expect(page.locator(".left")).to_have_text(re.compile("0:[0-5]\\d left"))
     question = Reply("Now?", (Button("Confirm", "c:2", "danger"), Button("Cancel", "x:2")), answer_seconds=1)
     run_sync(channel.send(Delivery("short", echo.turns[0].conversation, question)))
-    expect(page.locator(".left").last).to_have_text("Time is over")
+    expect(page.locator(".left").last).to_have_text("Time is up")
     expect(page.locator(".buttons").last.locator("button:enabled")).to_have_count(0)
 
 

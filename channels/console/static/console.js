@@ -1,4 +1,4 @@
-// The console page: shows one feed in order, each entry once, and posts what the user says or taps.
+// The console page: shows the entries of one feed in order, each of them once, and posts messages and taps.
 "use strict";
 
 const page = document.body.dataset;
@@ -10,37 +10,37 @@ const main = document.querySelector("main");
 
 const [POLL_MS, POLLS_BEFORE_STREAM] = [1500, 20];
 const [TYPING_MS, RETRY_MS] = [60_000, [600, 2000]];
-const SILENT_MS = 90_000; // a stream ends itself every minute: one that says nothing for longer is dead
-const BUSY_MS = 800; // what was said before is not read out
-const [CHECK_MS, STILL_MS, UNKNOWN_MS] = [4000, 8000, 60_000]; // asking after messages; when to say why; when to give up
-const [RESEND_MS, RESEND_MAX_MS] = [4000, 30_000]; // trying again what was not sent, a little later each time
-const SURE_MS = 4000; // for a second tap on New chat
-const CLOCK_AHEAD_MS = page.now - Date.now(); // of the server's clock before ours
+const SILENT_MS = 90_000; // a stream ends itself every minute, so one that is silent for longer is broken
+const BUSY_MS = 800; // earlier messages are not read out
+const [CHECK_MS, STILL_MS, UNKNOWN_MS] = [4000, 8000, 60_000]; // to check messages; to show why nothing happens; to give up
+const [RESEND_MS, RESEND_MAX_MS] = [4000, 30_000]; // to send again, a little later each time
+const SURE_MS = 4000; // for the second tap on New chat
+const CLOCK_AHEAD_MS = page.now - Date.now(); // by how much the server's clock is ahead of ours
 const STORED = `sayso:${page.hook}`;
 const HEADERS = { "X-Sayso-Console": "1" };
 const ENDED = "Your session has ended. Please reload the page.";
-const BUSY = "The bot is busy. It is sent again shortly; tap to try now.";
-const UNSENT = "Not sent yet. It is sent once the connection is back; tap to try now.";
+const BUSY = "The bot is busy. The message will be sent again shortly; tap to send it now.";
+const UNSENT = "Not sent yet. The message will be sent when the connection is back; tap to send it now.";
 const LOST = "Not sent, tap to retry";
-const REFUSED = "Not sent: the bot does not take this.";
+const REFUSED = "Not sent: the bot does not accept this.";
 
-const acts = new Map(); // event id -> our own message element
-const bubbles = new Map(); // id in the feed, and id of the delivery -> the bot's message
-const heard = new Set(); // what the server has told already: event ids, and ids of deliveries it may try twice
+const ownMessages = new Map(); // event id -> our own message element
+const bubbles = new Map(); // id in the feed or id of the delivery -> the bot's message
+const receivedIds = new Set(); // event ids, and ids of deliveries, which the server may send twice
 let lastId = "";
 let typingTimer = 0;
-let draft = null; // the answer as far as it has come
-let stream = null; // the feed, while it is not polled
-const waiting = new Map(); // our acts that are not answered yet: id -> { at, sent, seen }
-const texts = new WeakMap(); // a bot's message -> its words, as they are copied
-const said = []; // what arrow-up brings back
-let outbox = []; // what is to be sent, in order: { id, body, files, message, of, done, failed }
+let draft = null; // the unfinished answer
+let stream = null; // the event stream; none while the feed is polled
+const waiting = new Map(); // our messages and taps that are not answered yet: id -> { at, sent, seen }
+const messageTexts = new WeakMap(); // a bot's message -> its text, for Copy
+const sentTexts = []; // for arrow-up
+let outbox = []; // what waits to be sent, in order: { id, body, files, message, of, done, failed }
 let [isSending, resendTimer, resends] = [false, 0, 0];
-let recalled = -1; // the place in `said`
+let recallIndex = -1; // the index in `sentTexts`
 let isRestored = false;
-let [lost, dead] = [0, 0]; // when to say that it is away, and when to give it up
-let picked = []; // what the next message brings: { file, url, name }, the name once the server has the file
-let [reading, lastTop] = [false, 0]; // somebody has scrolled up: nothing may move what they read
+let [offlineTimer, watchdog] = [0, 0]; // to show "offline"; to give up a silent stream
+let attachments = []; // files of the next message: { file, url, name }; the server gives the name
+let [isScrolledUp, lastTop] = [false, 0]; // while the user has scrolled up, nothing moves
 
 function show(id, entry) {
   lastId = id;
@@ -49,32 +49,32 @@ function show(id, entry) {
 }
 
 function showUser(entry, at) {
-  if (!firstHeard(entry.event)) return;
-  if (!entry.text.startsWith("/")) closeButtons(); // a command leaves the question open
-  const known = acts.get(entry.event);
-  if (known) settle(known);
+  if (!isFirst(entry.event)) return;
+  if (!entry.text.startsWith("/")) closeButtons(); // a command leaves a question open
+  const known = ownMessages.get(entry.event);
+  if (known) removeRetry(known);
   else addMessage("user", at, [userBubble(entry.text, entry.files ?? [])]);
-  mark(known ?? log.lastElementChild, "seen");
-  if (!known && entry.text) said.push(entry.text);
-  seen(entry.event);
+  setMark(known ?? log.lastElementChild, "seen");
+  if (!known && entry.text) sentTexts.push(entry.text);
+  markSeen(entry.event);
 }
 
-// Somebody began a new chat: what comes after stays, and what of ours is still on its way.
+// A new chat began. Keeps our messages that are not in the feed yet.
 function showClear(entry) {
-  if (!firstHeard(entry.event)) return;
-  const kept = [...acts].filter(([id]) => !heard.has(id)).map(([, message]) => message);
+  if (!isFirst(entry.event)) return;
+  const kept = [...ownMessages].filter(([id]) => !receivedIds.has(id)).map(([, message]) => message);
   log.replaceChildren(...kept);
   bubbles.clear();
   draft = null;
-  unfold(!kept.length);
-  seen(entry.event);
+  showSuggestions(!kept.length);
+  markSeen(entry.event);
 }
 
 function showTap(entry) {
   const button = [...log.querySelectorAll(".buttons button")].find((each) => each.dataset.data === entry.data);
-  seen(entry.event);
-  if (!firstHeard(entry.event) || !button) return;
-  settle(button.closest(".message"));
+  markSeen(entry.event);
+  if (!isFirst(entry.event) || !button) return;
+  removeRetry(button.closest(".message"));
   choose(button);
 }
 
@@ -84,7 +84,7 @@ function showTyping(_entry, at) {
   if (left > 0) setTyping(true, left);
 }
 
-// One draft at a time, in place of the dots. What is older than they would be belongs to nobody who still writes.
+// Shows one draft at a time, in place of the typing indicator. An old draft was left by a worker that died.
 function showDraft(entry, at) {
   if (Date.now() - at > TYPING_MS) return;
   setTyping(false);
@@ -102,24 +102,24 @@ function showBubble(entry, at, id) {
   setTyping(false);
   dropDraft();
   checkWaiting();
-  if (!firstHeard(entry.delivery)) return bubbles.set(id, bubbles.get(entry.delivery));
+  if (!isFirst(entry.delivery)) return bubbles.set(id, bubbles.get(entry.delivery));
   const message = addMessage("bot", at, partsOf(entry, id, at));
-  texts.set(message, entry.text);
+  messageTexts.set(message, entry.text);
   if (entry.text) message.querySelector(".meta").append(copyButton(message));
   for (const name of [id, entry.delivery]) bubbles.set(name, message);
 }
 
-// The message of that id says something else now. Its file stays; its buttons do not, unless the new words come with some.
+// Replaces the text and the buttons of a message. Its file stays.
 function showEdit(entry, at) {
   const message = bubbles.get(entry.of);
   checkWaiting();
-  if (!firstHeard(entry.delivery) || !message) return;
+  if (!isFirst(entry.delivery) || !message) return;
   const [bubble, ...buttons] = partsOf(entry, entry.of, at);
   if (!entry.media) bubble.append(...message.querySelectorAll("figure, .file"));
   const hadFocus = message.querySelector(".buttons, .retry")?.contains(document.activeElement);
   message.querySelectorAll(".bubble, .buttons, .retry").forEach((part) => part.remove());
   message.querySelector(".sr").after(bubble, ...buttons);
-  texts.set(message, entry.text);
+  messageTexts.set(message, entry.text);
   if (hadFocus) input.focus();
 }
 
@@ -132,7 +132,7 @@ function partsOf(entry, id, at) {
 
 function textOf(entry) {
   const text = Object.assign(element("div", "text"), { dir: "auto" });
-  text.innerHTML = entry.html; // made by the server's Markdown renderer, which lets no HTML through
+  text.innerHTML = entry.html; // made by the server's Markdown renderer, which escapes HTML
   return text;
 }
 
@@ -142,7 +142,7 @@ function userBubble(text, files) {
   return bubble;
 }
 
-const firstHeard = (id) => !heard.has(id) && heard.add(id);
+const isFirst = (id) => !receivedIds.has(id) && receivedIds.add(id);
 
 function element(tag, className = "", text = "") {
   const made = document.createElement(tag);
@@ -160,12 +160,12 @@ function addMessage(side, at, parts) {
   message.append(element("span", "sr", side === "user" ? "You: " : "Bot: "), ...parts, meta);
   log.append(message);
   if (side === "user") toBottom();
-  unfold(false);
+  showSuggestions(false);
   return message;
 }
 
-// How far our message has come: being sent, kept by the server, read by a worker.
-function mark(message, how) {
+// Shows the state of our message: being sent, stored by the server, read by a worker.
+function setMark(message, how) {
   if (!message?.matches(".user")) return;
   const sign = message.querySelector(".sign") ?? message.querySelector(".meta").appendChild(element("span", "sign"));
   const [words, label] = { sending: ["Sending…", ""], sent: ["Sent ✓", ""], seen: ["✓✓", "Read"], unsent: ["", ""] }[how];
@@ -176,7 +176,7 @@ function mark(message, how) {
 }
 
 function copyButton(message) {
-  const button = pressable("copy", "", () => copy(texts.get(message), button));
+  const button = pressable("copy", "", () => copy(messageTexts.get(message), button));
   button.ariaLabel = "Copy";
   button.innerHTML = byId("copy-icon").innerHTML;
   return button;
@@ -250,16 +250,16 @@ function buttonRow(buttons, id, until, seconds) {
 
 function countDown(row) {
   const ends = Math.ceil((row.dataset.until - Date.now() - CLOCK_AHEAD_MS) / 1000);
-  const left = Math.min(ends, row.dataset.seconds); // clocks are compared no better than a page loads
-  if (left <= 0) return close(row, "Time is over");
+  const left = Math.min(ends, row.dataset.seconds); // the clocks were compared while the page loaded
+  if (left <= 0) return closeRow(row, "Time is up");
   const [minutes, seconds] = [Math.floor(left / 60), String(left % 60).padStart(2, "0")];
   const words = left < 3600 ? `${minutes}:${seconds} left` : `${Math.floor(left / 3600)} h left`;
   row.querySelector(".left").textContent = words;
   row.classList.toggle("soon", left <= 10);
 }
 
-// Nothing there can be tapped any more. Whoever was about to goes on at the composer.
-function close(row, words = "") {
+// Disables the buttons. A user who was about to press one goes on in the composer.
+function closeRow(row, words = "") {
   const hadFocus = row.contains(document.activeElement);
   for (const button of row.querySelectorAll("button")) button.disabled = true;
   delete row.dataset.until;
@@ -274,9 +274,9 @@ function choose(button, chosen = true) {
   button.ariaLabel = chosen ? `${button.textContent}, chosen` : null;
 }
 
-// Words settle or drop whatever was waiting, so its answers have nothing left to say. An offer, such as Undo, stays.
+// A typed message answers or drops the open question, so its buttons are disabled. An offer, such as Undo, stays.
 function closeButtons() {
-  for (const row of log.querySelectorAll(".buttons:has(.primary, .danger)")) close(row);
+  for (const row of log.querySelectorAll(".buttons:has(.primary, .danger)")) closeRow(row);
 }
 
 function setTyping(shown, milliseconds = 0) {
@@ -285,37 +285,37 @@ function setTyping(shown, milliseconds = 0) {
   showBusy();
 }
 
-// The dots stand from when something is sent until it is answered, and Stop with them while nothing else is written.
+// Shows the typing indicator until everything is answered, and Stop while the composer is empty.
 function showBusy() {
   const isBusy = waiting.size > 0 || typingTimer !== 0;
   typing.hidden = !isBusy || draft !== null;
-  const canStop = (isBusy || draft !== null) && !input.value && !picked.length;
+  const canStop = (isBusy || draft !== null) && !input.value && !attachments.length;
   const hadFocus = [send, stop].includes(document.activeElement);
   [stop.hidden, send.hidden] = [!canStop, canStop];
   if (hadFocus && document.activeElement !== input) input.focus();
   if (!isBusy) why.textContent = "";
 }
 
-function wait(id, entry) {
+function addWaiting(id, entry) {
   waiting.set(id, { at: Date.now(), sent: false, seen: false, ...entry });
   store();
   showBusy();
 }
 
-function seen(id) {
+function markSeen(id) {
   const act = waiting.get(id);
   if (act) act.seen = true;
   store();
 }
 
-function answered(id) {
+function markAnswered(id) {
   waiting.delete(id);
-  mark(acts.get(id), "seen");
+  setMark(ownMessages.get(id), "seen");
   store();
   showBusy();
 }
 
-// What became of our messages: a worker that dies says nothing, and some turns have no answer.
+// Asks for the state of our messages: a worker that dies sends nothing, and some turns have no answer.
 async function checkWaiting() {
   const ids = [...waiting].filter(([, act]) => act.sent || act.seen).map(([id]) => id);
   if (!ids.length) return;
@@ -324,15 +324,15 @@ async function checkWaiting() {
   const found = answer?.ok ? await answer.json().catch(() => null) : null;
   for (const [id, stage] of Object.entries(found?.stages ?? {})) {
     const isOld = Date.now() - (waiting.get(id)?.at ?? 0) > UNKNOWN_MS;
-    if (stage === "done" || (stage === "unknown" && isOld)) answered(id);
+    if (stage === "done" || (stage === "unknown" && isOld)) markAnswered(id);
   }
-  tellWhy(found ? found.cause : answer ? "Its storage is away." : "There is no connection.");
+  showCause(found ? found.cause : answer ? "Its storage cannot be reached." : "There is no connection.");
 }
 
-function tellWhy(cause) {
-  const acts = [...waiting.values()];
-  if (!acts.some(({ at }) => Date.now() - at >= STILL_MS)) return;
-  const busy = acts.some((act) => act.seen) ? "The bot is working on it." : "The bot is busy with other messages.";
+function showCause(cause) {
+  const unanswered = [...waiting.values()];
+  if (!unanswered.some(({ at }) => Date.now() - at >= STILL_MS)) return;
+  const busy = unanswered.some((act) => act.seen) ? "The bot is working on it." : "The bot is busy with other messages.";
   const words = `Still waiting. ${cause || busy}`;
   if (why.textContent !== words) why.textContent = words;
 }
@@ -340,12 +340,12 @@ function tellWhy(cause) {
 setInterval(checkWaiting, CHECK_MS);
 setInterval(() => log.querySelectorAll("[data-until]").forEach(countDown), 1000);
 
-// What the feed does not know yet outlives a reload of this tab.
+// Saves what is not in the feed yet, so that it survives a reload of this tab.
 function store() {
-  const kept = [...waiting].filter(([id, { text }]) => text && !heard.has(id)).map(([id, act]) => ({ id, ...act }));
+  const kept = [...waiting].filter(([id, { text }]) => text && !receivedIds.has(id)).map(([id, act]) => ({ id, ...act }));
   try {
     sessionStorage.setItem(STORED, JSON.stringify(kept.slice(-20)));
-  } catch {} // some browsers allow none
+  } catch {} // some browsers do not allow it
 }
 
 async function restore() {
@@ -353,27 +353,27 @@ async function restore() {
   try {
     kept = JSON.parse(sessionStorage.getItem(STORED) ?? "[]");
   } catch {}
-  for (const { id, text, at, sent, body } of kept.filter((each) => !heard.has(each.id) && !acts.has(each.id))) {
+  for (const { id, text, at, sent, body } of kept.filter((each) => !receivedIds.has(each.id) && !ownMessages.has(each.id))) {
     const message = addMessage("user", new Date(at), [userBubble(text, [])]);
-    acts.set(id, message);
-    if (sent) wait(id, { text, at, sent, body }), mark(message, "sent");
+    ownMessages.set(id, message);
+    if (sent) addWaiting(id, { text, at, sent, body }), setMark(message, "sent");
     else offerRetry(message, LOST, () => sendFrom(message, body, []));
   }
   const shown = kept.map(({ id }) => id).filter((id) => waiting.has(id));
   await checkWaiting();
-  for (const id of shown) if (!waiting.has(id) && !heard.has(id)) acts.get(id).remove(); // it is in the feed with others
+  for (const id of shown) if (!waiting.has(id) && !receivedIds.has(id)) ownMessages.get(id).remove(); // the feed has it as a part of another entry
 }
 
-// Whoever reads the end goes on reading the end, whatever grows: a message, a picture that has come, the keyboard.
+// Keeps the end in view when something grows: a message, a picture that has loaded, the keyboard.
 const toBottom = () => ((main.scrollTop = main.scrollHeight), (lastTop = main.scrollTop));
-const follow = new ResizeObserver(() => reading || toBottom());
+const follow = new ResizeObserver(() => isScrolledUp || toBottom());
 for (const each of [main, log, typing]) follow.observe(each);
 
 main.onscroll = () => {
-  if (main.scrollHeight - main.scrollTop - main.clientHeight < 120) reading = false;
-  else if (main.scrollTop < lastTop) reading = true; // else it is the end that moved away
+  if (main.scrollHeight - main.scrollTop - main.clientHeight < 120) isScrolledUp = false;
+  else if (main.scrollTop < lastTop) isScrolledUp = true; // else the end moved away
   lastTop = main.scrollTop;
-  newest.hidden = !reading;
+  newest.hidden = !isScrolledUp;
 };
 newest.onclick = () => (toBottom(), input.focus());
 
@@ -381,11 +381,11 @@ function setState(state, words = state) {
   const shown = byId("state");
   if (shown.textContent !== words) shown.textContent = words;
   shown.dataset.state = state;
-  if (state !== "offline") setTimeout(begin, BUSY_MS);
+  if (state !== "offline") setTimeout(finishLoading, BUSY_MS);
 }
 
-// All that was said before is here.
-function begin() {
+// All earlier messages are shown.
+function finishLoading() {
   log.ariaBusy = "false";
   if (!isRestored) (isRestored = true), restore();
 }
@@ -393,8 +393,8 @@ function begin() {
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
-// Tries a lost connection again with the same id: the server takes each id once. Returns nothing, or why it failed and
-// whether trying again is of no use.
+// Posts once more with the same id if the connection is lost: the server takes each id once. Returns nothing, or why it
+// failed and whether that is final.
 async function post(body, attempt = 0) {
   try {
     const answer = await fetch(page.hook, {
@@ -414,21 +414,21 @@ async function post(body, attempt = 0) {
   }
 }
 
-// `seen` says which entries were here when it was written: a yes that comes late is none to a later question.
-function say(text, files = []) {
+// `seen` is the last entry that the user saw: a yes that arrives late must not answer a later question.
+function sendText(text, files = []) {
   const id = newId();
   const views = files.map(({ file, url }) => ({ url, mime: file.type, filename: file.name }));
   const message = addMessage("user", new Date(), [userBubble(text, views)]);
-  acts.set(id, message);
-  if (text) said.push(text);
+  ownMessages.set(id, message);
+  if (text) sentTexts.push(text);
   sendFrom(message, { id, text, seen: lastId }, files);
 }
 
 function sendFrom(message, body, files = []) {
-  const shown = (words) => (mark(message, "unsent"), offerRetry(message, words, () => retry(message, body, files)));
-  mark(message, "sending");
-  wait(body.id, { text: files.length ? "" : body.text, body });
-  enqueue({ body, files, message, of: message, done: () => mark(message, "sent"), failed: shown });
+  const shown = (words) => (setMark(message, "unsent"), offerRetry(message, words, () => retry(message, body, files)));
+  setMark(message, "sending");
+  addWaiting(body.id, { text: files.length ? "" : body.text, body });
+  enqueue({ body, files, message, of: message, done: () => setMark(message, "sent"), failed: shown });
 }
 
 function retry(message, body, files) {
@@ -437,12 +437,12 @@ function retry(message, body, files) {
 }
 
 function enqueue(job) {
-  const taken = isSending ? outbox[0] : null; // it is on its way
+  const taken = isSending ? outbox[0] : null; // is being sent
   outbox = [...outbox.filter((other) => other === taken || other.of !== job.of), job];
   flush();
 }
 
-// Sends what waits, in order. What cannot be sent now holds up what was said after it, until the connection is back.
+// Sends the outbox in order. A job that cannot be sent now delays the later ones until the connection is back.
 async function flush(isBack = false) {
   if (isBack) resends = 0;
   if (isSending) return;
@@ -454,35 +454,35 @@ async function flush(isBack = false) {
 
 async function sendFirst(job) {
   const { body, files, message } = job;
-  settle(message);
-  const { failure, refused } = heard.has(body.id) ? {} : await uploadAll(message, files);
+  removeRetry(message);
+  const { failure, refused } = receivedIds.has(body.id) ? {} : await uploadAll(message, files);
   const named = files.length ? { ...body, files: files.map(({ name }) => name) } : body;
-  const trouble = refused || heard.has(body.id) ? null : failure || (await post(named));
-  if (trouble && !trouble.isFinal && !heard.has(body.id)) return postpone(trouble.words);
+  const trouble = refused || receivedIds.has(body.id) ? null : failure || (await post(named));
+  if (trouble && !trouble.isFinal && !receivedIds.has(body.id)) return retryLater(trouble.words);
   outbox = outbox.filter((other) => other !== job);
   resends = 0;
-  if (refused) takeBack(job, refused);
-  else if (trouble && !heard.has(body.id)) waiting.delete(body.id), store(), showBusy(), job.failed(trouble.words);
-  else sent(job);
+  if (refused) returnToComposer(job, refused);
+  else if (trouble && !receivedIds.has(body.id)) waiting.delete(body.id), store(), showBusy(), job.failed(trouble.words);
+  else markSent(job);
   return true;
 }
 
-function sent({ body, done }) {
+function markSent({ body, done }) {
   const act = waiting.get(body.id);
   if (act) act.sent = true;
-  if (!heard.has(body.id)) done();
+  if (!receivedIds.has(body.id)) done();
   store();
   if (act?.seen) checkWaiting();
 }
 
-function postpone(words) {
+function retryLater(words) {
   for (const job of outbox) job.failed(words);
   resendTimer = setTimeout(flush, Math.min(RESEND_MS * 2 ** resends, RESEND_MAX_MS));
   resends += 1;
   return false;
 }
 
-// What the server has already is not sent again. Returns nothing, a failure to try again, or the file that was refused.
+// Uploads the files that the server does not have. Returns nothing, a failure to retry, or the file that was refused.
 async function uploadAll(message, files) {
   const waiting = files.filter(({ name }) => !name);
   if (!waiting.length) return {};
@@ -501,7 +501,7 @@ async function uploadAll(message, files) {
 
 const sum = (files) => files.reduce((total, { file }) => total + file.size, 0);
 
-// fetch tells nobody how far it has come.
+// Uses XMLHttpRequest because fetch reports no progress.
 function upload(file, progressed) {
   const request = new XMLHttpRequest();
   return new Promise((done) => {
@@ -521,36 +521,36 @@ function uploaded({ status, responseText }) {
   return { failure: { words: status === 503 ? BUSY : UNSENT } };
 }
 
-// Nothing of it was sent: the words and the other files are ready to be sent without the one that was refused.
-function takeBack({ message, body, files }, { each, why }) {
+// Puts the text and the other files of an unsent message back into the composer, without the refused file.
+function returnToComposer({ message, body, files }, { each, why }) {
   message.remove();
-  acts.delete(body.id);
-  answered(body.id);
+  ownMessages.delete(body.id);
+  markAnswered(body.id);
   URL.revokeObjectURL(each.url);
   input.value = [body.text, input.value].filter(Boolean).join("\n");
-  repicked([...files.filter((other) => other !== each), ...picked], `${each.file.name}: ${why}`);
+  setAttachments([...files.filter((other) => other !== each), ...attachments], `${each.file.name}: ${why}`);
 }
 
-function pick(files) {
-  const [taken, complaints] = [[...picked], []];
+function attach(files) {
+  const [taken, complaints] = [[...attachments], []];
   for (const file of files) {
-    const why = taken.length >= page.maxFiles ? `at most ${page.maxFiles} files at once` : misfit(file);
+    const why = taken.length >= page.maxFiles ? `at most ${page.maxFiles} files at once` : problemOf(file);
     if (why) complaints.push(`${file.name}: ${why}`);
     else taken.push({ file, url: URL.createObjectURL(file), name: "" });
   }
-  repicked(taken, complaints.join("\n"));
+  setAttachments(taken, complaints.join("\n"));
 }
 
-function repicked(files, complaint = "") {
-  picked = files;
-  chips.replaceChildren(...picked.map(chipOf));
-  chips.hidden = !picked.length;
+function setAttachments(files, complaint = "") {
+  attachments = files;
+  chips.replaceChildren(...attachments.map(chipOf));
+  chips.hidden = !attachments.length;
   notice.textContent = complaint;
-  composed();
+  updateComposer();
   input.focus();
 }
 
-function misfit({ size }) {
+function problemOf({ size }) {
   if (!size) return "this file is empty";
   return size > page.maxBytes ? `${sizeOf(size)} is too large, at most ${sizeOf(page.maxBytes)}` : "";
 }
@@ -562,70 +562,69 @@ function chipOf(each) {
   const words = element("span", "label", each.file.name);
   const image = Object.assign(element("img"), { alt: "", src: each.url });
   image.onerror = () => image.replaceWith(badgeOf(each.file.name));
-  const remove = pressable("remove", "×", () => drop(each));
+  const remove = pressable("remove", "×", () => removeAttachment(each));
   remove.ariaLabel = `Remove ${each.file.name}`;
   words.append(element("small", "", sizeOf(each.file.size)));
   chip.append(each.file.type.startsWith("image/") ? image : badgeOf(each.file.name), words, remove);
   return chip;
 }
 
-function drop(each) {
+function removeAttachment(each) {
   URL.revokeObjectURL(each.url);
-  repicked(picked.filter((other) => other !== each));
+  setAttachments(attachments.filter((other) => other !== each));
 }
 
-// A finger leaves the keyboard down; whoever types goes on typing.
-const goOn = ({ detail }) => (detail === 0 || matchMedia("(hover: hover)").matches) && input.focus();
+// Focuses the composer after a press with mouse or keyboard. After a touch it would open the on-screen keyboard.
+const focusInput = ({ detail }) => (detail === 0 || matchMedia("(hover: hover)").matches) && input.focus();
 
 function tap(button, event) {
   const [message, id] = [button.closest(".message"), newId()];
   const unsent = (words) => button.isConnected && (choose(button, false), offerRetry(message, words, again));
   const again = (event) => (outbox.some((job) => job.body.id === id) ? (choose(button), flush(true)) : tap(button, event));
   choose(button);
-  goOn(event);
-  wait(id, {});
+  focusInput(event);
+  addWaiting(id, {});
   const body = { id, tap: button.dataset.data, message: button.dataset.message };
   enqueue({ body, files: [], message, of: message, done: () => choose(button), failed: unsent });
 }
 
 function offerRetry(message, words, again) {
-  settle(message);
-  message.append(pressable("retry", words, (event) => (settle(message), again(event), goOn(event))));
+  removeRetry(message);
+  message.append(pressable("retry", words, (event) => (removeRetry(message), again(event), focusInput(event))));
 }
 
-// The message has arrived after all, or is about to be sent again.
-function settle(message) {
+function removeRetry(message) {
   message.querySelector(".retry")?.remove();
 }
 
-function listen() {
+function openStream() {
   stream = new EventSource(`${page.events}?after=${encodeURIComponent(lastId)}`);
-  alive();
-  stream.onopen = () => (alive(), clearTimeout(lost), (lost = 0), setState("live"), flush(true));
-  stream.onmessage = (event) => (alive(), show(event.lastEventId, JSON.parse(event.data)));
+  restartWatchdog();
+  stream.onopen = () => (restartWatchdog(), clearTimeout(offlineTimer), (offlineTimer = 0), setState("live"), flush(true));
+  stream.onmessage = (event) => (restartWatchdog(), show(event.lastEventId, JSON.parse(event.data)));
   stream.onerror = () => {
-    if (stream.readyState === EventSource.CLOSED) return clearTimeout(dead), clearTimeout(lost), poll(POLLS_BEFORE_STREAM);
-    lost ||= setTimeout(() => setState("offline"), 3000); // a stream that ended is back within a second
+    if (stream.readyState === EventSource.CLOSED) return clearTimeout(watchdog), clearTimeout(offlineTimer), pollFeed(POLLS_BEFORE_STREAM);
+    offlineTimer ||= setTimeout(() => setState("offline"), 3000); // a stream that ended normally is back within a second
   };
 }
 
-function alive() {
-  clearTimeout(dead);
-  dead = setTimeout(listenAnew, SILENT_MS);
+function restartWatchdog() {
+  clearTimeout(watchdog);
+  watchdog = setTimeout(reconnect, SILENT_MS);
 }
 
-function listenAnew() {
-  if (stream.readyState === EventSource.CLOSED) return; // polls listen by themselves
-  clearTimeout(lost);
+function reconnect() {
+  if (stream.readyState === EventSource.CLOSED) return; // polling opens a stream by itself
+  clearTimeout(offlineTimer);
   stream.close();
-  listen();
+  openStream();
 }
 
 window.onoffline = () => setState("offline");
-window.ononline = () => (listenAnew(), flush(true));
+window.ononline = () => (reconnect(), flush(true));
 
-async function poll(left) {
-  if (!left) return listen();
+async function pollFeed(left) {
+  if (!left) return openStream();
   const signal = AbortSignal.timeout(15_000);
   const answer = await fetch(`${page.poll}?after=${encodeURIComponent(lastId)}`, { signal }).catch(() => null);
   if ([401, 403].includes(answer?.status)) return setState("offline", "session ended, reload");
@@ -633,40 +632,40 @@ async function poll(left) {
   setState(news ? "polling" : "offline");
   if (news && outbox.length) flush(true);
   for (const { at, ...entry } of news?.entries ?? []) show(at, entry);
-  setTimeout(poll, POLL_MS, left - 1);
+  setTimeout(pollFeed, POLL_MS, left - 1);
 }
 
-function composed() {
+function updateComposer() {
   input.style.height = "auto";
   input.style.height = `${input.scrollHeight}px`;
-  send.disabled = !input.value.trim() && !picked.length;
-  const them = picked.length > 1 ? ` to ${picked.length} files` : "";
-  input.placeholder = picked.length ? `Add a caption${them}` : "Message";
-  if (suggestions) suggestions.parentNode.hidden = input.value !== "" || picked.length > 0;
+  send.disabled = !input.value.trim() && !attachments.length;
+  const them = attachments.length > 1 ? ` to ${attachments.length} files` : "";
+  input.placeholder = attachments.length ? `Add a caption${them}` : "Message";
+  if (suggestions) suggestions.parentNode.hidden = input.value !== "" || attachments.length > 0;
   showBusy();
 }
 
 form.onsubmit = (event) => {
   event.preventDefault();
-  const [text, files] = [input.value.trim(), picked];
+  const [text, files] = [input.value.trim(), attachments];
   if (!text && !files.length) return;
   input.value = "";
-  repicked([]);
-  say(text, files);
+  setAttachments([]);
+  sendText(text, files);
 };
 
 byId("attach").onclick = () => picker.click();
 picker.onchange = () => {
-  pick(picker.files);
-  picker.value = ""; // the same file may be picked again
+  attach(picker.files);
+  picker.value = ""; // so that the same file can be picked again
 };
 
-// What comes from a spreadsheet or a word processor is meant as its words, though a picture of them comes along.
+// Office programs put a picture beside the copied text: then the text is meant.
 input.onpaste = (event) => {
   const { files, types } = event.clipboardData;
   if (!files.length || (types.includes("text/plain") && types.includes("text/html"))) return;
   event.preventDefault();
-  pick(files);
+  attach(files);
 };
 
 const holdsFiles = (event) => event.dataTransfer.types.includes("Files");
@@ -677,10 +676,10 @@ document.ondrop = (event) => {
   dropping(false);
   if (!holdsFiles(event)) return;
   event.preventDefault();
-  pick(event.dataTransfer.files);
+  attach(event.dataTransfer.files);
 };
 
-input.oninput = () => ((recalled = -1), composed());
+input.oninput = () => ((recallIndex = -1), updateComposer());
 input.onkeydown = (event) => {
   if (["ArrowUp", "ArrowDown"].includes(event.key) && recall(event.key === "ArrowUp" ? -1 : 1)) event.preventDefault();
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -689,45 +688,45 @@ input.onkeydown = (event) => {
   }
 };
 
-// Brings back what was said before, as long as nothing else is being written.
+// Brings back an earlier message, unless another one is being written.
 function recall(step) {
-  if (recalled < 0 ? input.value || step > 0 || !said.length : input.value !== said[recalled]) return false;
-  const place = (recalled < 0 ? said.length : recalled) + step;
-  recalled = place < said.length ? Math.max(place, 0) : -1;
-  input.value = said[recalled] ?? "";
-  composed();
+  if (recallIndex < 0 ? input.value || step > 0 || !sentTexts.length : input.value !== sentTexts[recallIndex]) return false;
+  const place = (recallIndex < 0 ? sentTexts.length : recallIndex) + step;
+  recallIndex = place < sentTexts.length ? Math.max(place, 0) : -1;
+  input.value = sentTexts[recallIndex] ?? "";
+  updateComposer();
   input.setSelectionRange(input.value.length, input.value.length);
   return true;
 }
 
 suggestions?.addEventListener("click", (event) => {
-  if (!event.target.matches("button") || event.detail > 1) return; // a double click says it once
-  goOn(event);
-  say(event.target.textContent);
+  if (!event.target.matches("button") || event.detail > 1) return; // a double click sends it once
+  focusInput(event);
+  sendText(event.target.textContent);
 });
 
-// They are open where nothing was said yet, and wait behind one button after that.
-function unfold(isOpen) {
+// Suggestions are open in an empty chat, and behind one button later.
+function showSuggestions(isOpen) {
   if (!more) return;
   more.ariaExpanded = String(isOpen);
   suggestions.hidden = !isOpen;
 }
 
-if (more) more.onclick = () => unfold(suggestions.hidden);
+if (more) more.onclick = () => showSuggestions(suggestions.hidden);
 
-stop.onclick = (event) => (goOn(event), sayAtOnce("/stop"));
+stop.onclick = (event) => (focusInput(event), sendAtOnce("/stop"));
 
-// It overtakes what waits to be sent: that may be a large file.
-async function sayAtOnce(text) {
+// Sends a text before the outbox, which may hold a large file.
+async function sendAtOnce(text) {
   const [id, message] = [newId(), addMessage("user", new Date(), [userBubble(text, [])])];
   const body = { id, text, seen: lastId };
-  acts.set(id, message);
-  mark(message, "sending");
+  ownMessages.set(id, message);
+  setMark(message, "sending");
   const trouble = await post(body);
   if (trouble) return sendFrom(message, body);
-  wait(id, { text, sent: true, body });
-  if (heard.has(id)) seen(id), checkWaiting();
-  else mark(message, "sent");
+  addWaiting(id, { text, sent: true, body });
+  if (receivedIds.has(id)) markSeen(id), checkWaiting();
+  else setMark(message, "sent");
 }
 
 if (fresh)
@@ -738,10 +737,10 @@ if (fresh)
       return;
     }
     fresh.classList.remove("sure");
-    goOn(event);
-    say("/reset");
+    focusInput(event);
+    sendText("/reset");
   };
 
-unfold(true);
-composed();
-listen();
+showSuggestions(true);
+updateComposer();
+openStream();
