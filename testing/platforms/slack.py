@@ -67,12 +67,12 @@ _FORM_JSON = ("blocks", "files", "channels", "loading_messages")
 #: The time of all messages of the bot; people write in the seconds after it.
 _SECOND = 1795204700
 _TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
-_WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
+_MESSAGE_FIELDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
 #: The parameters of each method. Slack ignores unknown ones; the fake refuses them, to find our mistakes.
 _TAKES = {
-    "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
-    "chat.postEphemeral": (*_WORDS, "thread_ts", "user"),
-    "chat.update": (*_WORDS, "ts"),
+    "chat.postMessage": (*_MESSAGE_FIELDS, "thread_ts", "unfurl_links", "unfurl_media"),
+    "chat.postEphemeral": (*_MESSAGE_FIELDS, "thread_ts", "user"),
+    "chat.update": (*_MESSAGE_FIELDS, "ts"),
     "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
 }
 #: The scope that each method needs.
@@ -87,9 +87,217 @@ _NEEDS = {
     "assistant.threads.setStatus": "assistant:write",
 }
 #: Prefix of the methods that need an app configuration token instead of a bot token.
-_OF_MAKERS = "apps.manifest."
+_MANIFEST_METHODS = "apps.manifest."
 #: The most characters of one message: of its text, and of all its blocks together.
 _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
+
+
+class FakeSlack:
+    """The Web API of one workspace. `url` is where files are uploaded to, `scopes` what the app may do,
+    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
+    """
+
+    def __init__(
+        self,
+        ledger: RequestLog,
+        token: str,
+        url: str,
+        clock: Callable[[], float] = time.monotonic,
+        config_token: str = "",
+    ) -> None:
+        self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
+        self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
+        self._config_token = config_token
+        self._uploads: dict[str, dict[str, Any]] = {}
+        self._posted: dict[str, list[float]] = defaultdict(list)
+
+    def sends(self, call: RecordedRequest) -> bool:
+        """Return whether this call sends or edits a message. The last of its three calls sends a file."""
+        return call.route.removeprefix("/api/") in _TAKES
+
+    def answer(self, call: RecordedRequest) -> FakeResponse:
+        """Return the answer of the Web API."""
+        if call.route.startswith("/upload/"):
+            return self._receive_upload(call)
+        if call.route.startswith(_FILES):
+            return self._download(call)
+        method, params = call.route.removeprefix("/api/"), _params(call)
+        refused = self._refuses(call.headers.get("authorization", "").removeprefix("Bearer "), method)
+        if refused:
+            return self.failure(refused)
+        if method.startswith(_MANIFEST_METHODS):
+            self._ledger.note("slack", method, params)
+            return self.manifests.answer(method, params)
+        needed = _NEEDS.get(method)
+        if needed and needed not in self.scopes:
+            provided = ",".join(sorted(self.scopes))
+            return json_response({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
+        steps = {
+            "chat.postMessage": self._post,
+            "chat.postEphemeral": self._post_ephemeral,
+            "chat.update": self._update,
+            "files.getUploadURLExternal": self._begin_upload,
+            "files.completeUploadExternal": self._complete_upload,
+        }
+        return steps[method](params) if method in steps else self._other_method(method, params)
+
+    def _refuses(self, token: str, method: str) -> str:
+        """Return why a token may not call a method. Bot and configuration tokens have different methods."""
+        tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
+        if token not in tokens:
+            return "invalid_auth"
+        if method.startswith(_MANIFEST_METHODS) and method not in TAKES:
+            return "unknown_method"
+        return "" if tokens[token] is method.startswith(_MANIFEST_METHODS) else "not_allowed_token_type"
+
+    def _other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
+        """Return the answer to a call that sends no message."""
+        self._ledger.note("slack", method, params)
+        if method == "auth.test":
+            return auth_test(self.scopes)
+        steps = {
+            "assistant.threads.setStatus": self._set_status,
+            "conversations.open": self._open_conversation,
+            "files.info": self._file_info,
+        }
+        return steps[method](params) if method in steps else self.failure("unknown_method")
+
+    def failure(self, error: str) -> FakeResponse:
+        """Return a scripted error: an HTTP status, or one of Slack's codes with status 200."""
+        if error == "429":
+            return json_response({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
+        if error.isdecimal():
+            return FakeResponse(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
+        return json_response({"ok": False, "error": error})
+
+    def host(self, data: bytes) -> str:
+        """Store a file that a person sent. Return its url_private_download; its last part goes to `file_id`."""
+        return f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{self._ledger.host(data)}"
+
+    @staticmethod
+    def file_id(url: str) -> str:
+        """Return the id of a hosted file. Events of shared channels contain only that."""
+        return f"F{url.rpartition('/')[2].upper()[:20]}"
+
+    def busiest(self, channel: str, seconds: float = 1.0) -> int:
+        """Return the most messages posted in one channel within so many seconds."""
+        times = self._posted[channel]
+        return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
+
+    def _download(self, call: RecordedRequest) -> FakeResponse:
+        """Return the file; with a wrong token a login page and no error, as Slack does."""
+        self._ledger.note("slack", "download", call.route)
+        if call.headers.get("authorization") != f"Bearer {self._token}":
+            return FakeResponse(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
+        data = self._ledger.blobs.get(call.route.rpartition("/")[2])
+        return (
+            FakeResponse(404, b"")
+            if data is None
+            else FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
+        )
+
+    def _file_info(self, params: dict[str, Any]) -> FakeResponse:
+        digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
+        if not digests:
+            return self.failure("file_not_found")
+        url = f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{digests[0]}"
+        size = len(self._ledger.blobs[digests[0]])
+        return json_response({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
+
+    def _open_conversation(self, params: dict[str, Any]) -> FakeResponse:
+        """Return the direct message with one person, always the same."""
+        user = str(params.get("users", ""))
+        if not re.fullmatch(r"[UW]\w+", user):
+            return self.failure("user_not_found")
+        return json_response({"ok": True, "channel": {"id": f"D{user[1:]}"}})
+
+    def _set_status(self, params: dict[str, Any]) -> FakeResponse:
+        """Set the status of an assistant, which works only in direct messages."""
+        if not params.get("thread_ts") or "status" not in params:
+            return self.failure("invalid_arguments")
+        return json_response(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
+
+    def _post(self, params: dict[str, Any]) -> FakeResponse:
+        blocks = params.get("blocks") or []
+        error = _message_error("chat.postMessage", params, blocks)
+        if error:
+            return self.failure(error)
+        self._posted[params["channel"]].append(self._clock())
+        number = self._ledger.record(
+            "slack",
+            params["channel"],
+            thread=params.get("thread_ts", ""),
+            text=_shown_text(params, blocks),
+            buttons=_buttons(blocks),
+            raw=params,
+        )
+        return json_response({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
+
+    def _post_ephemeral(self, params: dict[str, Any]) -> FakeResponse:
+        """Post a message that only one member of a channel sees."""
+        blocks = params.get("blocks") or []
+        error = _message_error("chat.postEphemeral", params, blocks)
+        if error or not str(params.get("user", "")).startswith("U"):
+            return self.failure(error or "user_not_in_channel")
+        shown = {
+            "thread": params.get("thread_ts", ""),
+            "text": _shown_text(params, blocks),
+            "buttons": _buttons(blocks),
+        }
+        number = self._ledger.record("slack", params["channel"], **shown, raw=params)
+        return json_response({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
+
+    def _update(self, params: dict[str, Any]) -> FakeResponse:
+        """Edit one of our own messages in its channel. `blocks` is required: without it Slack keeps the old ones."""
+        blocks = params.get("blocks")
+        error = _message_error("chat.update", params, blocks or [])
+        match = _TS.fullmatch(str(params.get("ts", "")))
+        number = int(match.group(1)) if match else 0
+        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if error or (entry.get("platform"), entry.get("chat")) != ("slack", params["channel"]) or entry["media"]:
+            return self.failure(error or "message_not_found")
+        if blocks is None:
+            blocks = entry["raw"].get("blocks") or []
+        self._ledger.edit(number, text=_shown_text(params, blocks), buttons=_buttons(blocks), raw=params)
+        edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
+        message = {"type": "message", "text": params["text"], "edited": edited}
+        event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
+        return json_response({"ok": True, **event})
+
+    def _begin_upload(self, params: dict[str, Any]) -> FakeResponse:
+        if not params.get("filename") or int(params.get("length", 0)) < 1:
+            return self.failure("invalid_arguments")
+        file_id = f"F{len(self._uploads):06d}"
+        self._uploads[file_id] = {"filename": params["filename"], "length": int(params["length"])}
+        return json_response({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
+
+    def _receive_upload(self, call: RecordedRequest) -> FakeResponse:
+        if self.upload_status != 200:
+            return FakeResponse(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
+        upload = self._uploads.get(call.route.rpartition("/")[2])
+        if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
+            return FakeResponse(400, b"length mismatch")
+        upload["media"] = self._ledger.keep(upload["filename"], "", call.body)
+        return FakeResponse(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
+
+    def _complete_upload(self, params: dict[str, Any]) -> FakeResponse:
+        files = params.get("files") or []
+        if not set(params) <= set(_TAKES["files.completeUploadExternal"]):
+            return self.failure("invalid_arg_name")
+        if not files or any("media" not in self._uploads.get(file["id"], {}) for file in files):
+            return self.failure("file_not_found")
+        if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
+            return self.failure("channel_not_found")
+        for file in files:
+            self._ledger.record(
+                "slack",
+                params["channel_id"],
+                thread=params.get("thread_ts", ""),
+                text=params.get("initial_comment", ""),
+                media=self._uploads[file["id"]]["media"],
+                raw=params,
+            )
+        return json_response({"ok": True, "files": [{"id": file["id"], "title": file.get("title")} for file in files]})
 
 
 class SlackManifests:
@@ -208,8 +416,8 @@ def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
         return
     events, interactivity = settings.get("event_subscriptions"), settings.get("interactivity")
     if events is not None and not events.get("request_url"):
-        words = "Event Subscription requires either Request URL or Socket Mode Enabled"
-        yield _fault(words, "/settings/event_subscriptions")
+        message = "Event Subscription requires either Request URL or Socket Mode Enabled"
+        yield _fault(message, "/settings/event_subscriptions")
     if interactivity and interactivity["is_enabled"] and not interactivity.get("request_url"):
         yield _fault("Interactivity requires a Request URL", "/settings/interactivity")
 
@@ -228,210 +436,6 @@ def auth_test(scopes: Collection[str]) -> FakeResponse:
     """Return the answer to auth.test, with the scopes in a header."""
     who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": "Acme", "team_id": "T0ACME"}
     return json_response({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(scopes)))
-
-
-class FakeSlack:
-    """The Web API of one workspace. `url` is where files are uploaded to, `scopes` what the app may do,
-    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
-    """
-
-    def __init__(
-        self,
-        ledger: RequestLog,
-        token: str,
-        url: str,
-        clock: Callable[[], float] = time.monotonic,
-        config_token: str = "",
-    ) -> None:
-        self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
-        self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
-        self._config_token = config_token
-        self._uploads: dict[str, dict[str, Any]] = {}
-        self._posted: dict[str, list[float]] = defaultdict(list)
-
-    def sends(self, call: RecordedRequest) -> bool:
-        """Return whether this call sends or edits a message. The last of its three calls sends a file."""
-        return call.route.removeprefix("/api/") in _TAKES
-
-    def answer(self, call: RecordedRequest) -> FakeResponse:
-        """Return the answer of the Web API."""
-        if call.route.startswith("/upload/"):
-            return self._receive(call)
-        if call.route.startswith(_FILES):
-            return self._download(call)
-        method, params = call.route.removeprefix("/api/"), _params(call)
-        refused = self._refuses(call.headers.get("authorization", "").removeprefix("Bearer "), method)
-        if refused:
-            return self.failure(refused)
-        if method.startswith(_OF_MAKERS):
-            self._ledger.note("slack", method, params)
-            return self.manifests.answer(method, params)
-        needed = _NEEDS.get(method)
-        if needed and needed not in self.scopes:
-            provided = ",".join(sorted(self.scopes))
-            return json_response({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
-        steps = {
-            "chat.postMessage": self._post,
-            "chat.postEphemeral": self._post_ephemeral,
-            "chat.update": self._update,
-            "files.getUploadURLExternal": self._offer,
-            "files.completeUploadExternal": self._complete,
-        }
-        return steps[method](params) if method in steps else self._noted(method, params)
-
-    def _refuses(self, token: str, method: str) -> str:
-        """Return why a token may not call a method. Bot and configuration tokens have different methods."""
-        tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
-        if token not in tokens:
-            return "invalid_auth"
-        if method.startswith(_OF_MAKERS) and method not in TAKES:
-            return "unknown_method"
-        return "" if tokens[token] is method.startswith(_OF_MAKERS) else "not_allowed_token_type"
-
-    def _noted(self, method: str, params: dict[str, Any]) -> FakeResponse:
-        """Return the answer to a call that sends no message."""
-        self._ledger.note("slack", method, params)
-        if method == "auth.test":
-            return auth_test(self.scopes)
-        steps = {
-            "assistant.threads.setStatus": self._status,
-            "conversations.open": self._open,
-            "files.info": self._info,
-        }
-        return steps[method](params) if method in steps else self.failure("unknown_method")
-
-    def failure(self, error: str) -> FakeResponse:
-        """Return a scripted error: an HTTP status, or one of Slack's codes with status 200."""
-        if error == "429":
-            return json_response({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
-        if error.isdecimal():
-            return FakeResponse(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
-        return json_response({"ok": False, "error": error})
-
-    def host(self, data: bytes) -> str:
-        """Store a file that a person sent. Return its url_private_download; its last part goes to `file_id`."""
-        return f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{self._ledger.host(data)}"
-
-    @staticmethod
-    def file_id(url: str) -> str:
-        """Return the id of a hosted file. Events of shared channels contain only that."""
-        return f"F{url.rpartition('/')[2].upper()[:20]}"
-
-    def busiest(self, channel: str, seconds: float = 1.0) -> int:
-        """Return the most messages posted in one channel within so many seconds."""
-        times = self._posted[channel]
-        return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
-
-    def _download(self, call: RecordedRequest) -> FakeResponse:
-        """Return the file; with a wrong token a login page and no error, as Slack does."""
-        self._ledger.note("slack", "download", call.route)
-        if call.headers.get("authorization") != f"Bearer {self._token}":
-            return FakeResponse(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
-        data = self._ledger.blobs.get(call.route.rpartition("/")[2])
-        return (
-            FakeResponse(404, b"")
-            if data is None
-            else FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
-        )
-
-    def _info(self, params: dict[str, Any]) -> FakeResponse:
-        digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
-        if not digests:
-            return self.failure("file_not_found")
-        url = f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{digests[0]}"
-        size = len(self._ledger.blobs[digests[0]])
-        return json_response({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
-
-    def _open(self, params: dict[str, Any]) -> FakeResponse:
-        """Return the direct message with one person, always the same."""
-        user = str(params.get("users", ""))
-        if not re.fullmatch(r"[UW]\w+", user):
-            return self.failure("user_not_found")
-        return json_response({"ok": True, "channel": {"id": f"D{user[1:]}"}})
-
-    def _status(self, params: dict[str, Any]) -> FakeResponse:
-        """Set the status of an assistant, which works only in direct messages."""
-        if not params.get("thread_ts") or "status" not in params:
-            return self.failure("invalid_arguments")
-        return json_response(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
-
-    def _post(self, params: dict[str, Any]) -> FakeResponse:
-        blocks = params.get("blocks") or []
-        error = _message_error("chat.postMessage", params, blocks)
-        if error:
-            return self.failure(error)
-        self._posted[params["channel"]].append(self._clock())
-        number = self._ledger.record(
-            "slack",
-            params["channel"],
-            thread=params.get("thread_ts", ""),
-            text=_words(params, blocks),
-            buttons=_buttons(blocks),
-            raw=params,
-        )
-        return json_response({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
-
-    def _post_ephemeral(self, params: dict[str, Any]) -> FakeResponse:
-        """Post a message that only one member of a channel sees."""
-        blocks = params.get("blocks") or []
-        error = _message_error("chat.postEphemeral", params, blocks)
-        if error or not str(params.get("user", "")).startswith("U"):
-            return self.failure(error or "user_not_in_channel")
-        words = {"thread": params.get("thread_ts", ""), "text": _words(params, blocks), "buttons": _buttons(blocks)}
-        number = self._ledger.record("slack", params["channel"], **words, raw=params)
-        return json_response({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
-
-    def _update(self, params: dict[str, Any]) -> FakeResponse:
-        """Edit one of our own messages in its channel. `blocks` is required: without it Slack keeps the old ones."""
-        blocks = params.get("blocks")
-        error = _message_error("chat.update", params, blocks or [])
-        match = _TS.fullmatch(str(params.get("ts", "")))
-        number = int(match.group(1)) if match else 0
-        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
-        if error or (entry.get("platform"), entry.get("chat")) != ("slack", params["channel"]) or entry["media"]:
-            return self.failure(error or "message_not_found")
-        if blocks is None:
-            blocks = entry["raw"].get("blocks") or []
-        self._ledger.edit(number, text=_words(params, blocks), buttons=_buttons(blocks), raw=params)
-        edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
-        message = {"type": "message", "text": params["text"], "edited": edited}
-        event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
-        return json_response({"ok": True, **event})
-
-    def _offer(self, params: dict[str, Any]) -> FakeResponse:
-        if not params.get("filename") or int(params.get("length", 0)) < 1:
-            return self.failure("invalid_arguments")
-        file_id = f"F{len(self._uploads):06d}"
-        self._uploads[file_id] = {"filename": params["filename"], "length": int(params["length"])}
-        return json_response({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
-
-    def _receive(self, call: RecordedRequest) -> FakeResponse:
-        if self.upload_status != 200:
-            return FakeResponse(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
-        upload = self._uploads.get(call.route.rpartition("/")[2])
-        if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
-            return FakeResponse(400, b"length mismatch")
-        upload["media"] = self._ledger.keep(upload["filename"], "", call.body)
-        return FakeResponse(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
-
-    def _complete(self, params: dict[str, Any]) -> FakeResponse:
-        files = params.get("files") or []
-        if not set(params) <= set(_TAKES["files.completeUploadExternal"]):
-            return self.failure("invalid_arg_name")
-        if not files or any("media" not in self._uploads.get(file["id"], {}) for file in files):
-            return self.failure("file_not_found")
-        if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
-            return self.failure("channel_not_found")
-        for file in files:
-            self._ledger.record(
-                "slack",
-                params["channel_id"],
-                thread=params.get("thread_ts", ""),
-                text=params.get("initial_comment", ""),
-                media=self._uploads[file["id"]]["media"],
-                raw=params,
-            )
-        return json_response({"ok": True, "files": [{"id": file["id"], "title": file.get("title")} for file in files]})
 
 
 def _params(call: RecordedRequest) -> dict[str, Any]:
@@ -482,7 +486,7 @@ def _text(block: dict[str, Any]) -> str:
     return str(text if isinstance(text, str) else text["text"])
 
 
-def _words(params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
+def _shown_text(params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
     sections = [_text(block) for block in blocks if block["type"] == "section"]
     return "\n".join(sections) or str(params.get("text", ""))
 

@@ -38,7 +38,7 @@ _ACTIONS = frozenset(
     )
 )
 #: The chat actions of a bot.
-_DOINGS = frozenset(
+_CHAT_ACTIONS = frozenset(
     (
         *("typing", "upload_photo", "record_video", "upload_video", "record_voice", "upload_voice", "upload_document"),
         *("choose_sticker", "find_location", "record_video_note", "upload_video_note"),
@@ -110,277 +110,6 @@ class ConflictError(Exception):
     """Raised when Telegram would answer 409 with this description."""
 
 
-def parsed(text: str, parse_mode: str | None) -> str:
-    """Return the text that people see. Raises RefusedError for HTML that Telegram cannot parse."""
-    if parse_mode is None:
-        return text
-    if parse_mode != "HTML":
-        raise TelegramRefusal("unsupported parse_mode")
-    open_tags: list[str] = []
-    for closing, name, _ in _TAG.findall(text):
-        _step(open_tags, bool(closing), name.lower())
-    if open_tags:
-        raise TelegramRefusal(
-            f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\""
-        )
-    words = _TAG.sub("", text)
-    if "<" in words:
-        raise TelegramRefusal("can't parse entities: Unsupported start tag")
-    return html.unescape(words)
-
-
-def _step(open_tags: list[str], closing: bool, name: str) -> None:
-    if name not in _TAGS:
-        raise TelegramRefusal(f'can\'t parse entities: Unsupported start tag "{name}"')
-    if not closing:
-        if name == "blockquote" and "blockquote" in open_tags:
-            raise TelegramRefusal("can't parse entities: blockquotes can't be nested")
-        if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
-            raise TelegramRefusal("can't parse entities: links can't be nested")
-        open_tags.append(name)
-    elif not open_tags or open_tags.pop() != name:
-        raise TelegramRefusal(f'can\'t parse entities: Unexpected end tag "{name}"')
-
-
-def check_length(text: str, limit: int, field: str) -> None:
-    """Raise RefusedError for an empty message, or more UTF-16 code units than the limit."""
-    if len(text.encode("utf-16-le")) // 2 > limit:
-        raise TelegramRefusal("message is too long" if field == "text" else "message caption is too long")
-    if field == "text" and not text.strip():
-        raise TelegramRefusal("message text is empty")
-
-
-def buttons(markup: Any) -> list[dict[str, str]]:
-    """Return the buttons of an inline keyboard: at most 100, each with text and one action; data has 1 to 64 bytes."""
-    keyboard = listed(markup, "inline keyboard", "inline_keyboard") if markup else []
-    if not all(isinstance(row, list) for row in keyboard):
-        raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
-    keys = [key for row in keyboard for key in row]
-    if len(keys) > 100 or any(len(row) > 8 for row in keyboard):
-        raise TelegramRefusal("reply markup is too long")
-    for key in keys:
-        _check_key(key)
-    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in keys]
-
-
-def _check_key(key: Any) -> None:
-    if not isinstance(key, dict) or not key.get("text"):
-        raise TelegramRefusal("inline keyboard button text must be non-empty")
-    actions = _ACTIONS & key.keys()
-    if not actions:
-        raise TelegramRefusal("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
-    if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
-        raise TelegramRefusal(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
-    if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
-        raise TelegramRefusal("BUTTON_DATA_INVALID")
-    if key.get("style", "primary") not in ("danger", "success", "primary"):
-        raise TelegramRefusal("invalid button style specified")
-
-
-def listed(value: Any, what: str, key: str = "") -> list[Any]:
-    """Return a list, or the list under a key. Forms carry it as JSON."""
-    try:
-        items = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        items = None
-    items = items.get(key) if key and isinstance(items, dict) else items
-    if not isinstance(items, list):
-        raise TelegramRefusal(f"can't parse {what} JSON object")
-    return items
-
-
-def chat_id(chat: Any) -> int:
-    """Return the id of the chat. Raises RefusedError for anything but a number."""
-    if not re.fullmatch(r"-?\d+", str(chat)):
-        raise TelegramRefusal("chat not found")
-    return int(chat)
-
-
-def check_doing(params: dict[str, Any]) -> None:
-    """Raise RefusedError for a chat action without a chat, or of an unknown kind."""
-    chat_id(params.get("chat_id"))
-    if params.get("action") not in _DOINGS:
-        raise TelegramRefusal("wrong parameter action in request")
-
-
-def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
-    """Raise RefusedError for a webhook that Telegram would not call. Local addresses are allowed."""
-    address = urlsplit(url)
-    if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
-        raise TelegramRefusal("bad webhook: An HTTPS URL must be provided for webhook")
-    if address.hostname not in _LOCAL and (address.port or 443) not in _PORTS:
-        raise TelegramRefusal("bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443")
-    if address.hostname not in _LOCAL and _reserved(address.hostname or ""):
-        raise TelegramRefusal(f"bad webhook: IP address {address.hostname} is reserved")
-    if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret_token):
-        raise TelegramRefusal("secret token contains unallowed characters")
-    # Telegram silently takes the nearest number in range; no caller means that.
-    if not re.fullmatch(r"\d+", max_connections) or not 1 <= int(max_connections) <= 100:
-        raise TelegramRefusal("max_connections must be between 1 and 100")
-
-
-def _reserved(host: str) -> bool:
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return not host
-
-
-def check_commands(commands: list[Any]) -> None:
-    """Raise RefusedError for a menu of commands that Telegram would not show."""
-    if len(commands) > 100:
-        raise TelegramRefusal("BOT_COMMANDS_TOO_MUCH")
-    for command in commands:
-        if not re.fullmatch(r"[a-z0-9_]{1,32}", str(command.get("command"))):
-            raise TelegramRefusal("BOT_COMMAND_INVALID")
-        if not 1 <= len(str(command.get("description", ""))) <= 256:
-            raise TelegramRefusal("BOT_COMMAND_DESCRIPTION_INVALID")
-
-
-def check_upload(kind: str, mime: str, data: bytes) -> None:
-    """Raise RefusedError for a file that is empty, too large, or not of a type that the method shows or plays."""
-    if not data:
-        raise TelegramRefusal("file must be non-empty")
-    if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
-        raise TelegramRefusal("file is too big")
-    if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":
-        raise TelegramRefusal("IMAGE_PROCESS_FAILED")
-    if kind in _PLAYED and mime not in _PLAYED[kind]:
-        raise TelegramRefusal(f"{mime} is no {kind}")
-
-
-def answered(ledger: RequestLog, bot_id: int, method: str, params: dict[str, Any]) -> Any:
-    """Return the result of one of the `METHODS`. Raises RefusedError."""
-    if method == "setWebhook":
-        return _set(ledger, params)
-    if method == "deleteWebhook":
-        return _delete(ledger, params)
-    if method == "getWebhookInfo":
-        webhook = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
-        return {**webhook, "pending_update_count": webhook["pending_update_count"] + len(ledger.state.get(WAITING, ()))}
-    if method == "setMyCommands":
-        commands = listed(params.get("commands"), "commands")
-        check_commands(commands)
-        ledger.state[COMMANDS] = {**ledger.state.get(COMMANDS, {}), _language(params): commands}
-        return True
-    if method == "getMyCommands":
-        return ledger.state.get(COMMANDS, {}).get(_language(params), [])
-    return {**_BOT, "id": bot_id}
-
-
-def _language(params: dict[str, Any]) -> str:
-    """Return the language of the menu; "" for all languages without a menu of their own."""
-    code = str(params.get("language_code", ""))
-    if not re.fullmatch("(?:[a-z]{2})?", code):
-        raise TelegramRefusal("invalid language code specified")
-    return code
-
-
-def _set(ledger: RequestLog, params: dict[str, Any]) -> bool:
-    url = str(params.get("url", ""))
-    if not url:
-        return _delete(ledger, params)
-    connections = str(params.get("max_connections", "40"))
-    check_webhook(url, str(params.get("secret_token", "")), connections)
-    before = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
-    webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
-    webhook["pending_update_count"] = 0 if _true(params, "drop_pending_updates") else before["pending_update_count"]
-    updates = _updates(params, before)
-    ledger.state[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
-    return True
-
-
-def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Return the kinds of update: without the parameter those asked for before, for an empty list the default ones."""
-    if "allowed_updates" not in params:
-        return list(before.get("allowed_updates", []))
-    updates = listed(params["allowed_updates"], "allowed updates")
-    if unknown := set(updates) - UPDATES:  # Telegram passes over them: then the update never comes
-        raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
-    return updates
-
-
-def _delete(ledger: RequestLog, params: dict[str, Any]) -> bool:
-    before, dropped = ledger.state.pop(WEBHOOK, _NO_WEBHOOK), _true(params, "drop_pending_updates")
-    waiting = 0 if dropped else before["pending_update_count"]
-    if dropped:
-        ledger.state.pop(WAITING, None)
-    ledger.state[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
-    return True
-
-
-def _true(params: dict[str, Any], name: str) -> bool:
-    return str(params.get(name, "")).lower() in ("true", "1")
-
-
-class UpdateQueue:
-    """The updates of one bot, stored in the ledger. Only the newest caller of getUpdates waits for them."""
-
-    def __init__(self, ledger: RequestLog) -> None:
-        self._ledger = ledger
-        self._changed = threading.Condition()
-        self._asked = 0
-
-    def add(self, update: dict[str, Any]) -> None:
-        """Add an update. The bot never gets kinds that it did not ask for."""
-        with self._changed:
-            if update.keys() & set(self._ledger.state.get(_ALLOWED) or _USUAL):
-                self._waiting().append(update)
-            self._changed.notify_all()
-
-    def ask(self, params: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the waiting updates, or wait for one. Raises RefusedError, ConflictError."""
-        offset, limit, seconds = (_number(params, *each) for each in _NUMBERS)
-        with self._changed:
-            self._refuse_beside_a_webhook("can't use getUpdates method while webhook is active; use deleteWebhook")
-            if "allowed_updates" in params:
-                self._allow(listed(params["allowed_updates"], "allowed updates"))
-            self._forget(offset)
-            self._asked += 1
-            mine = self._asked
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._waiting() or self._asked != mine or self._has_webhook(), seconds)
-            if self._asked != mine:
-                raise ConflictError(
-                    "terminated by other getUpdates request; make sure that only one bot instance is running"
-                )
-            self._refuse_beside_a_webhook("terminated by setWebhook request")
-            return self._waiting()[:limit]
-
-    def look_again(self) -> None:
-        """Wake the waiting caller: a webhook may have been set."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def _waiting(self) -> list[dict[str, Any]]:
-        waiting: list[dict[str, Any]] = self._ledger.state.setdefault(WAITING, [])
-        return waiting
-
-    def _has_webhook(self) -> bool:
-        return bool(self._ledger.state.get(WEBHOOK, {}).get("url"))
-
-    def _refuse_beside_a_webhook(self, words: str) -> None:
-        if self._has_webhook():
-            raise ConflictError(words)
-
-    def _allow(self, kinds: list[Any]) -> None:
-        if unknown := set(kinds) - UPDATES:  # Telegram passes over them: then the update never comes
-            raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
-        self._ledger.state[_ALLOWED] = kinds
-
-    def _forget(self, offset: int) -> None:
-        """Remove the updates before the offset; a negative one counts from the end."""
-        waiting = self._waiting()
-        waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
-
-
-def _number(params: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
-    number = int(params.get(name, default))
-    if not least <= number <= most:
-        raise TelegramRefusal(f"{name} must be between {least} and {most}")
-    return number
-
-
 class FakeTelegram:
     """The Bot API of one bot."""
 
@@ -400,7 +129,7 @@ class FakeTelegram:
         if token != self._token:
             return _error(401, "Unauthorized")
         try:
-            return self._message(method, call) if method in _TAKES else self._other(method, call.params)
+            return self._message(method, call) if method in _TAKES else self._other_method(method, call.params)
         except TelegramRefusal as exc:
             return _error(400, f"Bad Request: {exc}")
         except ConflictError as exc:
@@ -426,31 +155,31 @@ class FakeTelegram:
         times = self._ledger.state.get(_TIMES, {}).get(chat, [])
         return max((sum(start <= later < start + seconds for later in times) for start in times), default=0)
 
-    def _other(self, method: str, params: dict[str, Any]) -> FakeResponse:
+    def _other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
         self._ledger.note("telegram", method, params)
         if method == "getFile":
-            return self._where(str(params.get("file_id")))
+            return self._file_resource(str(params.get("file_id")))
         if method == "getUpdates":
             return _result(self.updates.ask(params))
         if method in METHODS:
-            answer = answered(self._ledger, int(self._token.partition(":")[0]), method, params)
+            answer = answer_setup(self._ledger, int(self._token.partition(":")[0]), method, params)
             self.updates.look_again()
             return _result(answer)
         if method == "answerCallbackQuery":
-            return _result(self._acknowledged(params))
+            return _result(self._check_tap_answer(params))
         if method == "sendChatAction":
-            check_doing(params)
+            check_chat_action(params)
             return _result(True)
         return _error(404, "Not Found")
 
-    def _acknowledged(self, params: dict[str, Any]) -> bool:
+    def _check_tap_answer(self, params: dict[str, Any]) -> bool:
         if not params.get("callback_query_id"):
             raise TelegramRefusal("query is too old and response timeout expired or query ID is invalid")
         if len(str(params.get("text", ""))) > 200:
             raise TelegramRefusal("MESSAGE_TOO_LONG")
         return True
 
-    def _where(self, file_id: str) -> FakeResponse:
+    def _file_resource(self, file_id: str) -> FakeResponse:
         data = self._ledger.blobs.get(file_id)
         if data is None:
             raise TelegramRefusal("wrong file_id or the file is temporarily unavailable")
@@ -472,10 +201,10 @@ class FakeTelegram:
             raise TelegramRefusal(f"{method} takes no {sorted(unknown)}")
         chat = str(chat_id(params.get("chat_id")))
         if moved := self._ledger.state.get(MOVED, {}).get(chat):
-            words = "Bad Request: group chat was upgraded to a supergroup chat"
-            return _error(400, words, migrate_to_chat_id=int(moved))
+            description = "Bad Request: group chat was upgraded to a supergroup chat"
+            return _error(400, description, migrate_to_chat_id=int(moved))
         if method == "sendMessageDraft":
-            return _result(self._sketch(chat, params))
+            return _result(self._draft(chat, params))
         self._ledger.state.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
         if method.startswith("edit"):
             return self._edit(method, chat, params)
@@ -487,17 +216,17 @@ class FakeTelegram:
             "telegram",
             chat,
             thread=str(params.get("message_thread_id", "")),
-            text=_words(params, "caption" if method in _UPLOADS else "text"),
+            text=_checked_text(params, "caption" if method in _UPLOADS else "text"),
             buttons=buttons(params.get("reply_markup")),
             media=self._file(method, call) if method in _UPLOADS else None,
             raw={"method": method, **params},
         )
         only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
         if not only_for:
-            return _result(_told(number, chat))
+            return _result(_message_resource(number, chat))
         if not chat.startswith("-") or not only_for.get("receiver_user_id"):
             raise TelegramRefusal("ephemeral messages can be sent only to a member of a group")
-        return _result({**_told(0, chat), "ephemeral_message_id": number})
+        return _result({**_message_resource(0, chat), "ephemeral_message_id": number})
 
     def _file(self, method: str, call: RecordedRequest) -> dict[str, Any]:
         upload = next((part for part in call.parts if part.filename), None)
@@ -519,7 +248,7 @@ class FakeTelegram:
         if method == "editMessageCaption" and not entry["media"]:
             raise TelegramRefusal("there is no caption in the message to edit")
         field = {"editMessageText": "text", "editMessageCaption": "caption"}.get(method, "")
-        text = _words(params, field) if field else entry["text"]
+        text = _checked_text(params, field) if field else entry["text"]
         keys = buttons(params.get("reply_markup"))
         if (text, keys) == (entry["text"], entry["buttons"]):
             raise TelegramRefusal(
@@ -527,26 +256,297 @@ class FakeTelegram:
             )
         self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
         self._ledger.note("telegram", method, params)
-        return _result({**_told(number, chat), "edit_date": _SECOND})
+        return _result({**_message_resource(number, chat), "edit_date": _SECOND})
 
-    def _sketch(self, chat: str, params: dict[str, Any]) -> bool:
+    def _draft(self, chat: str, params: dict[str, Any]) -> bool:
         if chat.startswith("-"):
             raise TelegramRefusal("message drafts can be sent only to private chats")
         if not 0 < abs(int(params.get("draft_id") or 0)) < 2**31:
             raise TelegramRefusal("invalid draft identifier specified")
         if params.get("text"):
-            _words(params, "text")
+            _checked_text(params, "text")
         self._ledger.note("telegram", "sendMessageDraft", params)
         return True
 
 
-def _words(params: dict[str, Any], field: str) -> str:
-    text = parsed(str(params.get(field, "")), params.get("parse_mode"))
+class UpdateQueue:
+    """The updates of one bot, stored in the ledger. Only the newest caller of getUpdates waits for them."""
+
+    def __init__(self, ledger: RequestLog) -> None:
+        self._ledger = ledger
+        self._changed = threading.Condition()
+        self._asked = 0
+
+    def add(self, update: dict[str, Any]) -> None:
+        """Add an update. The bot never gets kinds that it did not ask for."""
+        with self._changed:
+            if update.keys() & set(self._ledger.state.get(_ALLOWED) or _USUAL):
+                self._waiting().append(update)
+            self._changed.notify_all()
+
+    def ask(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the waiting updates, or wait for one. Raises TelegramRefusal, ConflictError."""
+        offset, limit, seconds = (_number(params, *each) for each in _NUMBERS)
+        with self._changed:
+            self._refuse_beside_a_webhook("can't use getUpdates method while webhook is active; use deleteWebhook")
+            if "allowed_updates" in params:
+                self._allow(json_list(params["allowed_updates"], "allowed updates"))
+            self._forget(offset)
+            self._asked += 1
+            mine = self._asked
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._waiting() or self._asked != mine or self._has_webhook(), seconds)
+            if self._asked != mine:
+                raise ConflictError(
+                    "terminated by other getUpdates request; make sure that only one bot instance is running"
+                )
+            self._refuse_beside_a_webhook("terminated by setWebhook request")
+            return self._waiting()[:limit]
+
+    def look_again(self) -> None:
+        """Wake the waiting caller: a webhook may have been set."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _waiting(self) -> list[dict[str, Any]]:
+        waiting: list[dict[str, Any]] = self._ledger.state.setdefault(WAITING, [])
+        return waiting
+
+    def _has_webhook(self) -> bool:
+        return bool(self._ledger.state.get(WEBHOOK, {}).get("url"))
+
+    def _refuse_beside_a_webhook(self, reason: str) -> None:
+        if self._has_webhook():
+            raise ConflictError(reason)
+
+    def _allow(self, kinds: list[Any]) -> None:
+        if unknown := set(kinds) - UPDATES:  # Telegram passes over them: then the update never comes
+            raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
+        self._ledger.state[_ALLOWED] = kinds
+
+    def _forget(self, offset: int) -> None:
+        """Remove the updates before the offset; a negative one counts from the end."""
+        waiting = self._waiting()
+        waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
+
+
+def plain_text(text: str, parse_mode: str | None) -> str:
+    """Return the text that people see. Raises TelegramRefusal for HTML that Telegram cannot parse."""
+    if parse_mode is None:
+        return text
+    if parse_mode != "HTML":
+        raise TelegramRefusal("unsupported parse_mode")
+    open_tags: list[str] = []
+    for closing, name, _ in _TAG.findall(text):
+        _check_tag(open_tags, bool(closing), name.lower())
+    if open_tags:
+        raise TelegramRefusal(
+            f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\""
+        )
+    plain = _TAG.sub("", text)
+    if "<" in plain:
+        raise TelegramRefusal("can't parse entities: Unsupported start tag")
+    return html.unescape(plain)
+
+
+def _check_tag(open_tags: list[str], closing: bool, name: str) -> None:
+    if name not in _TAGS:
+        raise TelegramRefusal(f'can\'t parse entities: Unsupported start tag "{name}"')
+    if not closing:
+        if name == "blockquote" and "blockquote" in open_tags:
+            raise TelegramRefusal("can't parse entities: blockquotes can't be nested")
+        if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
+            raise TelegramRefusal("can't parse entities: links can't be nested")
+        open_tags.append(name)
+    elif not open_tags or open_tags.pop() != name:
+        raise TelegramRefusal(f'can\'t parse entities: Unexpected end tag "{name}"')
+
+
+def check_length(text: str, limit: int, field: str) -> None:
+    """Raise TelegramRefusal for an empty message, or more UTF-16 code units than the limit."""
+    if len(text.encode("utf-16-le")) // 2 > limit:
+        raise TelegramRefusal("message is too long" if field == "text" else "message caption is too long")
+    if field == "text" and not text.strip():
+        raise TelegramRefusal("message text is empty")
+
+
+def buttons(markup: Any) -> list[dict[str, str]]:
+    """Return the buttons of an inline keyboard: at most 100, each with text and one action; data has 1 to 64 bytes."""
+    keyboard = json_list(markup, "inline keyboard", "inline_keyboard") if markup else []
+    if not all(isinstance(row, list) for row in keyboard):
+        raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
+    keys = [key for row in keyboard for key in row]
+    if len(keys) > 100 or any(len(row) > 8 for row in keyboard):
+        raise TelegramRefusal("reply markup is too long")
+    for key in keys:
+        _check_key(key)
+    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in keys]
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, dict) or not key.get("text"):
+        raise TelegramRefusal("inline keyboard button text must be non-empty")
+    actions = _ACTIONS & key.keys()
+    if not actions:
+        raise TelegramRefusal("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
+    if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
+        raise TelegramRefusal(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
+    if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
+        raise TelegramRefusal("BUTTON_DATA_INVALID")
+    if key.get("style", "primary") not in ("danger", "success", "primary"):
+        raise TelegramRefusal("invalid button style specified")
+
+
+def json_list(value: Any, what: str, key: str = "") -> list[Any]:
+    """Return a list, or the list under a key. Forms carry it as JSON."""
+    try:
+        items = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        items = None
+    items = items.get(key) if key and isinstance(items, dict) else items
+    if not isinstance(items, list):
+        raise TelegramRefusal(f"can't parse {what} JSON object")
+    return items
+
+
+def chat_id(chat: Any) -> int:
+    """Return the id of the chat. Raises TelegramRefusal for anything but a number."""
+    if not re.fullmatch(r"-?\d+", str(chat)):
+        raise TelegramRefusal("chat not found")
+    return int(chat)
+
+
+def check_chat_action(params: dict[str, Any]) -> None:
+    """Raise TelegramRefusal for a chat action without a chat, or of an unknown kind."""
+    chat_id(params.get("chat_id"))
+    if params.get("action") not in _CHAT_ACTIONS:
+        raise TelegramRefusal("wrong parameter action in request")
+
+
+def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
+    """Raise TelegramRefusal for a webhook that Telegram would not call. Local addresses are allowed."""
+    address = urlsplit(url)
+    if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
+        raise TelegramRefusal("bad webhook: An HTTPS URL must be provided for webhook")
+    if address.hostname not in _LOCAL and (address.port or 443) not in _PORTS:
+        raise TelegramRefusal("bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443")
+    if address.hostname not in _LOCAL and _reserved(address.hostname or ""):
+        raise TelegramRefusal(f"bad webhook: IP address {address.hostname} is reserved")
+    if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret_token):
+        raise TelegramRefusal("secret token contains unallowed characters")
+    # Telegram silently takes the nearest number in range; no caller means that.
+    if not re.fullmatch(r"\d+", max_connections) or not 1 <= int(max_connections) <= 100:
+        raise TelegramRefusal("max_connections must be between 1 and 100")
+
+
+def _reserved(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return not host
+
+
+def check_commands(commands: list[Any]) -> None:
+    """Raise TelegramRefusal for a menu of commands that Telegram would not show."""
+    if len(commands) > 100:
+        raise TelegramRefusal("BOT_COMMANDS_TOO_MUCH")
+    for command in commands:
+        if not re.fullmatch(r"[a-z0-9_]{1,32}", str(command.get("command"))):
+            raise TelegramRefusal("BOT_COMMAND_INVALID")
+        if not 1 <= len(str(command.get("description", ""))) <= 256:
+            raise TelegramRefusal("BOT_COMMAND_DESCRIPTION_INVALID")
+
+
+def check_upload(kind: str, mime: str, data: bytes) -> None:
+    """Raise TelegramRefusal for a file that is empty, too large, or not of a type that the method shows or plays."""
+    if not data:
+        raise TelegramRefusal("file must be non-empty")
+    if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
+        raise TelegramRefusal("file is too big")
+    if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":
+        raise TelegramRefusal("IMAGE_PROCESS_FAILED")
+    if kind in _PLAYED and mime not in _PLAYED[kind]:
+        raise TelegramRefusal(f"{mime} is no {kind}")
+
+
+def answer_setup(ledger: RequestLog, bot_id: int, method: str, params: dict[str, Any]) -> Any:
+    """Return the result of one of the `METHODS`. Raises TelegramRefusal."""
+    if method == "setWebhook":
+        return _set(ledger, params)
+    if method == "deleteWebhook":
+        return _delete(ledger, params)
+    if method == "getWebhookInfo":
+        webhook = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
+        return {**webhook, "pending_update_count": webhook["pending_update_count"] + len(ledger.state.get(WAITING, ()))}
+    if method == "setMyCommands":
+        commands = json_list(params.get("commands"), "commands")
+        check_commands(commands)
+        ledger.state[COMMANDS] = {**ledger.state.get(COMMANDS, {}), _language(params): commands}
+        return True
+    if method == "getMyCommands":
+        return ledger.state.get(COMMANDS, {}).get(_language(params), [])
+    return {**_BOT, "id": bot_id}
+
+
+def _language(params: dict[str, Any]) -> str:
+    """Return the language of the menu; "" for all languages without a menu of their own."""
+    code = str(params.get("language_code", ""))
+    if not re.fullmatch("(?:[a-z]{2})?", code):
+        raise TelegramRefusal("invalid language code specified")
+    return code
+
+
+def _set(ledger: RequestLog, params: dict[str, Any]) -> bool:
+    url = str(params.get("url", ""))
+    if not url:
+        return _delete(ledger, params)
+    connections = str(params.get("max_connections", "40"))
+    check_webhook(url, str(params.get("secret_token", "")), connections)
+    before = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
+    webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
+    webhook["pending_update_count"] = 0 if _is_true(params, "drop_pending_updates") else before["pending_update_count"]
+    updates = _updates(params, before)
+    ledger.state[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
+    return True
+
+
+def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Return the kinds of update: without the parameter those asked for before, for an empty list the default ones."""
+    if "allowed_updates" not in params:
+        return list(before.get("allowed_updates", []))
+    updates = json_list(params["allowed_updates"], "allowed updates")
+    if unknown := set(updates) - UPDATES:  # Telegram passes over them: then the update never comes
+        raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
+    return updates
+
+
+def _delete(ledger: RequestLog, params: dict[str, Any]) -> bool:
+    before, dropped = ledger.state.pop(WEBHOOK, _NO_WEBHOOK), _is_true(params, "drop_pending_updates")
+    waiting = 0 if dropped else before["pending_update_count"]
+    if dropped:
+        ledger.state.pop(WAITING, None)
+    ledger.state[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
+    return True
+
+
+def _is_true(params: dict[str, Any], name: str) -> bool:
+    return str(params.get(name, "")).lower() in ("true", "1")
+
+
+def _number(params: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+    number = int(params.get(name, default))
+    if not least <= number <= most:
+        raise TelegramRefusal(f"{name} must be between {least} and {most}")
+    return number
+
+
+def _checked_text(params: dict[str, Any], field: str) -> str:
+    text = plain_text(str(params.get(field, "")), params.get("parse_mode"))
     check_length(text, 4096 if field == "text" else 1024, field)
     return text
 
 
-def _told(number: int, chat: str) -> dict[str, Any]:
+def _message_resource(number: int, chat: str) -> dict[str, Any]:
     place = {"id": int(chat), "type": "supergroup" if chat.startswith("-") else "private"}
     return {"message_id": number, "date": _SECOND, "chat": place}
 

@@ -36,7 +36,7 @@ _SERVICE_FIELDS = {
 _WEBHOOK_FIELDS = frozenset(
     f"{kind}_{field}" for kind in ("callback", "fallback", "status_callback") for field in ("url", "method")
 )
-_KEPT = "twilio messages"
+_MESSAGES = "twilio messages"
 #: The default and the largest number of messages in a page.
 PAGE, MOST = 50, 1000
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
@@ -62,164 +62,7 @@ _FILES = (
     f"{_OFFICE}.spreadsheetml.sheet",
 )
 #: How long a file is requested again while the web restarts, in seconds; Twilio retries too.
-AWAY_SECONDS = 8.0
-
-
-class FakeTwilioSetup:
-    """What one account has besides its messages. Tests may change all of it."""
-
-    def __init__(self, account_sid: str) -> None:
-        self._account_sid = account_sid
-        self.account = {"sid": account_sid, "friendly_name": "Acme", "status": "active", "type": "Full"}
-        self.sender: dict[str, Any] = {
-            "sid": SENDER_SID, "sender_id": SENDER, "status": "ONLINE", "webhook": {}, "offline_reasons": None
-        }  # fmt: skip
-        self.service: dict[str, Any] = {"sid": SERVICE_SID, "use_inbound_webhook_on_number": True}
-        #: Templates by their sid: a name, and what Meta said of it ("" for one that was never submitted).
-        self.templates: dict[str, tuple[str, str]] = {}
-
-    def answer(self, call: RecordedRequest) -> FakeResponse | None:
-        """Return the answer to a call about these resources, None for any other call."""
-        if call.route == f"/2010-04-01/Accounts/{self._account_sid}.json":
-            return json_response(self.account)
-        if call.route == "/v2/Channels/Senders":
-            wanted = call.form.get("Channel", [""])[0] == "whatsapp"
-            return json_response({"senders": [self.sender] if wanted else [], "meta": {"key": "senders"}})
-        if call.route == f"/v2/Channels/Senders/{SENDER_SID}":
-            return self._change_sender(call) if call.method == "POST" else json_response(self.sender)
-        if call.route == f"/v1/Services/{SERVICE_SID}":
-            return self._change_service(call) if call.method == "POST" else json_response(self.service)
-        return self._template(call)
-
-    def _change_sender(self, call: RecordedRequest) -> FakeResponse:
-        webhook = json.loads(call.body).get("webhook") or {}
-        if set(webhook) - _WEBHOOK_FIELDS or not all(map(_is_address, _urls(webhook))):
-            return json_response({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
-        self.sender["webhook"] = {**self.sender["webhook"], **webhook}
-        return json_response(self.sender, 202)
-
-    def _change_service(self, call: RecordedRequest) -> FakeResponse:
-        fields = {name: values[0] for name, values in call.form.items()}
-        if set(fields) - set(_SERVICE_FIELDS):
-            return json_response({"code": 20001, "message": "Unknown parameter", "status": 400}, 400)
-        changed: dict[str, Any] = {_SERVICE_FIELDS[name]: value or None for name, value in fields.items()}
-        if "use_inbound_webhook_on_number" in changed:
-            changed["use_inbound_webhook_on_number"] = fields["UseInboundWebhookOnNumber"].lower() == "true"
-        self.service |= changed
-        return json_response(self.service)
-
-    def _template(self, call: RecordedRequest) -> FakeResponse | None:
-        match = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
-        if match is None or match[1] not in self.templates:
-            return None
-        name, status = self.templates[match[1]]
-        if not match[2]:
-            return json_response(
-                {"sid": match[1], "friendly_name": name, "language": "en", "variables": {}, "types": {}}
-            )
-        whatsapp = {"name": name, "status": status, "rejection_reason": "", "category": "UTILITY"} if status else None
-        return json_response({"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
-
-
-def _urls(webhook: dict[str, Any]) -> list[str]:
-    return [str(value) for name, value in webhook.items() if name.endswith("_url") and value]
-
-
-def _is_address(url: str) -> bool:
-    return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
-
-
-class TwilioMessages:
-    """The messages that people sent, with or without a webhook. The next `busy` calls are answered with 429."""
-
-    def __init__(self, ledger: RequestLog, account_sid: str) -> None:
-        self._ledger = ledger
-        self._account = f"/2010-04-01/Accounts/{account_sid}"
-        self._account_sid = account_sid
-        self.busy = 0
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        """All messages, each with its `files`. A reset removes them."""
-        messages: list[dict[str, Any]] = self._ledger.state.get(_KEPT, [])
-        return messages
-
-    def arrive(
-        self, address: str, body: str = "", *, ago: float = 0.0, sid: str = "", to: str = SENDER, service: str = "",
-        files: tuple[tuple[str, str], ...] = (),
-    ) -> str:  # fmt: skip
-        """Add a message written so many seconds ago. `files` holds id and type of each. Return its sid."""
-        sid = sid or f"{'MM' if files else 'SM'}{uuid4().hex}"
-        listed = {"sid": sid, "from": address, "to": to, "body": body, "at": int(time.time() - ago)}
-        more = {"direction": "inbound", "messaging_service_sid": service or None, "files": dict(files)}
-        self._ledger.state.setdefault(_KEPT, []).append({**listed, **more, "num_media": str(len(files))})
-        return sid
-
-    def answer(self, call: RecordedRequest) -> FakeResponse | None:
-        """Return the answer to a call about these resources, None for any other call."""
-        one = re.fullmatch(rf"{self._account}/Messages/(\w+)/Media(?:/(\w+))?\.json", call.route)
-        if not one and (call.method, call.route) != ("GET", f"{self._account}/Messages.json"):
-            return None
-        if self.busy:
-            self.busy -= 1
-            words = {"code": 20429, "message": "Too Many Requests", "status": 429}
-            return json_response(words, 429, Retry_After="7")
-        return self._files(call, one[1], one[2]) if one else self._list(call)
-
-    def _list(self, call: RecordedRequest) -> FakeResponse:
-        fields = {name: values[0] for name, values in call.form.items()}
-        try:
-            matching = list(self._matching(fields))
-            size, page = min(int(fields.get("PageSize", PAGE)), MOST), int(fields.get("Page", 0))
-        except ValueError as exc:
-            return json_response({"code": 20001, "message": str(exc), "status": 400}, 400)
-        page_messages, more = matching[page * size : (page + 1) * size], len(matching) > (page + 1) * size
-        onward = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
-        self._ledger.note("twilio", "list", fields)
-        uri = f"{self._account}/Messages.json?{urlencode(onward)}"
-        resources = [self._resource(each) for each in page_messages]
-        return json_response({"messages": resources, "page": page, "next_page_uri": uri if more else None})
-
-    def _matching(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """Return the filter of a date. Only the day of a time counts, as at Twilio. Raises ValueError."""
-        since, until = _day(fields.get("DateSent>", "")), _day(fields.get("DateSent<", ""))
-        for each in sorted(self.messages, key=lambda each: each["at"])[::-1]:
-            day = time.strftime("%Y-%m-%d", time.gmtime(each["at"]))
-            if fields.get("To", each["to"]) == each["to"] and (since or day) <= day <= (until or day):
-                yield each
-
-    def _resource(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message as the API shows it: without taps, locations, names and business-scoped ids."""
-        sent, sid = formatdate(message["at"]), message["sid"]
-        fields = {name: value for name, value in message.items() if name not in ("at", "files")}
-        fixed = {
-            "account_sid": self._account_sid,
-            "status": "received",
-            "num_segments": "1",
-            "api_version": "2010-04-01",
-        }
-        media = {"media": f"{self._account}/Messages/{sid}/Media.json"}
-        return {**fields, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
-
-    def _files(self, call: RecordedRequest, sid: str, file: str | None) -> FakeResponse:
-        message = next((each for each in self.messages if each["sid"] == sid), None)
-        if message is None or (file and file not in message["files"]):
-            return json_response({"code": 20404, "message": "The requested resource was not found", "status": 404}, 404)
-        if file and call.method == "DELETE":
-            del message["files"][file]  # what the message says of their number stays
-            self._ledger.note("twilio", "delete", file)
-            return FakeResponse(204, b"")
-        if file or call.method != "GET":
-            return json_response({"code": 20004, "message": "Method not allowed", "status": 405}, 405)
-        listed = [{"sid": name, "parent_sid": sid, "content_type": kind} for name, kind in message["files"].items()]
-        return json_response({"media_list": listed, "page": 0, "next_page_uri": None})
-
-
-def _day(given: str) -> str:
-    match = _DAY.fullmatch(given)
-    if given and not match:
-        raise ValueError(f"the date {json.dumps(given)} is not valid")
-    return match[1] if match else ""
+RESTART_SECONDS = 8.0
 
 
 class TwilioRefusal(Exception):
@@ -327,7 +170,7 @@ class FakeTwilio:
         fields = {name: values[0] for name, values in form.items()}
         _check(fields, form)
         if fields["To"] in self.closed and fields.get("ContentSid") not in _TEMPLATES:
-            return self._failing(fields)
+            return self._fail_later(fields)
         text = fields.get("Body", "")
         buttons: list[dict[str, str]] = []
         if "ContentSid" in fields:
@@ -337,19 +180,19 @@ class FakeTwilio:
             fields["To"],
             text=text,
             buttons=buttons,
-            media=_checked(self._fetched(fields["MediaUrl"]), text) if "MediaUrl" in fields else None,
+            media=_check_file(self._fetched(fields["MediaUrl"]), text) if "MediaUrl" in fields else None,
             raw=fields,
         )
         sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
         return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
-    def _failing(self, fields: dict[str, str]) -> FakeResponse:
+    def _fail_later(self, fields: dict[str, str]) -> FakeResponse:
         """Accept the message, and report it as failed a moment later."""
         sid = f"SM{uuid4().hex}"
         self._ledger.note("twilio", "63016", fields)
         if "StatusCallback" in fields:
-            words = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": "63016", "To": fields["To"]}
-            form = {**words, "AccountSid": self._account_sid}
+            status = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": "63016", "To": fields["To"]}
+            form = {**status, "AccountSid": self._account_sid}
             threading.Thread(target=self._report, args=(fields["StatusCallback"], form), daemon=True).start()
         return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
@@ -381,14 +224,14 @@ class FakeTwilio:
 
     def _fetched(self, url: str) -> dict[str, Any]:
         """Fetch the file as Twilio does: the URL must work without credentials."""
-        deadline = time.monotonic() + AWAY_SECONDS
+        deadline = time.monotonic() + RESTART_SECONDS
         while True:
             try:
                 with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310  # our own web's link
                     data, headers = response.read(), response.headers
                 return self._ledger.keep(headers.get_filename() or "", headers.get_content_type(), data)
             except (OSError, ValueError) as exc:
-                if not _is_away(exc) or time.monotonic() > deadline:
+                if not _is_restarting(exc) or time.monotonic() > deadline:
                     raise TwilioRefusal(21620, "The media URL cannot be fetched") from exc
             time.sleep(0.1)
 
@@ -405,8 +248,168 @@ class FakeTwilio:
         return json_response({"sid": sid, **content}, 201)
 
 
+class FakeTwilioSetup:
+    """What one account has besides its messages. Tests may change all of it."""
+
+    def __init__(self, account_sid: str) -> None:
+        self._account_sid = account_sid
+        self.account = {"sid": account_sid, "friendly_name": "Acme", "status": "active", "type": "Full"}
+        self.sender: dict[str, Any] = {
+            "sid": SENDER_SID, "sender_id": SENDER, "status": "ONLINE", "webhook": {}, "offline_reasons": None
+        }  # fmt: skip
+        self.service: dict[str, Any] = {"sid": SERVICE_SID, "use_inbound_webhook_on_number": True}
+        #: Templates by their sid: a name, and what Meta said of it ("" for one that was never submitted).
+        self.templates: dict[str, tuple[str, str]] = {}
+
+    def answer(self, call: RecordedRequest) -> FakeResponse | None:
+        """Return the answer to a call about these resources, None for any other call."""
+        if call.route == f"/2010-04-01/Accounts/{self._account_sid}.json":
+            return json_response(self.account)
+        if call.route == "/v2/Channels/Senders":
+            wanted = call.form.get("Channel", [""])[0] == "whatsapp"
+            return json_response({"senders": [self.sender] if wanted else [], "meta": {"key": "senders"}})
+        if call.route == f"/v2/Channels/Senders/{SENDER_SID}":
+            return self._change_sender(call) if call.method == "POST" else json_response(self.sender)
+        if call.route == f"/v1/Services/{SERVICE_SID}":
+            return self._change_service(call) if call.method == "POST" else json_response(self.service)
+        return self._template(call)
+
+    def _change_sender(self, call: RecordedRequest) -> FakeResponse:
+        webhook = json.loads(call.body).get("webhook") or {}
+        if set(webhook) - _WEBHOOK_FIELDS or not all(map(_is_address, _urls(webhook))):
+            return json_response({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
+        self.sender["webhook"] = {**self.sender["webhook"], **webhook}
+        return json_response(self.sender, 202)
+
+    def _change_service(self, call: RecordedRequest) -> FakeResponse:
+        fields = {name: values[0] for name, values in call.form.items()}
+        if set(fields) - set(_SERVICE_FIELDS):
+            return json_response({"code": 20001, "message": "Unknown parameter", "status": 400}, 400)
+        changed: dict[str, Any] = {_SERVICE_FIELDS[name]: value or None for name, value in fields.items()}
+        if "use_inbound_webhook_on_number" in changed:
+            changed["use_inbound_webhook_on_number"] = fields["UseInboundWebhookOnNumber"].lower() == "true"
+        self.service |= changed
+        return json_response(self.service)
+
+    def _template(self, call: RecordedRequest) -> FakeResponse | None:
+        match = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
+        if match is None or match[1] not in self.templates:
+            return None
+        name, status = self.templates[match[1]]
+        if not match[2]:
+            return json_response(
+                {"sid": match[1], "friendly_name": name, "language": "en", "variables": {}, "types": {}}
+            )
+        whatsapp = {"name": name, "status": status, "rejection_reason": "", "category": "UTILITY"} if status else None
+        return json_response({"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
+
+
+def _urls(webhook: dict[str, Any]) -> list[str]:
+    return [str(value) for name, value in webhook.items() if name.endswith("_url") and value]
+
+
+def _is_address(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+
+
+class TwilioMessages:
+    """The messages that people sent, with or without a webhook. The next `busy` calls are answered with 429."""
+
+    def __init__(self, ledger: RequestLog, account_sid: str) -> None:
+        self._ledger = ledger
+        self._account = f"/2010-04-01/Accounts/{account_sid}"
+        self._account_sid = account_sid
+        self.busy = 0
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """All messages, each with its `files`. A reset removes them."""
+        messages: list[dict[str, Any]] = self._ledger.state.get(_MESSAGES, [])
+        return messages
+
+    def arrive(
+        self, address: str, body: str = "", *, ago: float = 0.0, sid: str = "", to: str = SENDER, service: str = "",
+        files: tuple[tuple[str, str], ...] = (),
+    ) -> str:  # fmt: skip
+        """Add a message written so many seconds ago. `files` holds id and type of each. Return its sid."""
+        sid = sid or f"{'MM' if files else 'SM'}{uuid4().hex}"
+        listed = {"sid": sid, "from": address, "to": to, "body": body, "at": int(time.time() - ago)}
+        more = {"direction": "inbound", "messaging_service_sid": service or None, "files": dict(files)}
+        self._ledger.state.setdefault(_MESSAGES, []).append({**listed, **more, "num_media": str(len(files))})
+        return sid
+
+    def answer(self, call: RecordedRequest) -> FakeResponse | None:
+        """Return the answer to a call about these resources, None for any other call."""
+        one = re.fullmatch(rf"{self._account}/Messages/(\w+)/Media(?:/(\w+))?\.json", call.route)
+        if not one and (call.method, call.route) != ("GET", f"{self._account}/Messages.json"):
+            return None
+        if self.busy:
+            self.busy -= 1
+            error = {"code": 20429, "message": "Too Many Requests", "status": 429}
+            return json_response(error, 429, Retry_After="7")
+        return self._files(call, one[1], one[2]) if one else self._list(call)
+
+    def _list(self, call: RecordedRequest) -> FakeResponse:
+        fields = {name: values[0] for name, values in call.form.items()}
+        try:
+            matching = list(self._matching(fields))
+            size, page = min(int(fields.get("PageSize", PAGE)), MOST), int(fields.get("Page", 0))
+        except ValueError as exc:
+            return json_response({"code": 20001, "message": str(exc), "status": 400}, 400)
+        page_messages, more = matching[page * size : (page + 1) * size], len(matching) > (page + 1) * size
+        onward = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
+        self._ledger.note("twilio", "list", fields)
+        uri = f"{self._account}/Messages.json?{urlencode(onward)}"
+        resources = [self._resource(each) for each in page_messages]
+        return json_response({"messages": resources, "page": page, "next_page_uri": uri if more else None})
+
+    def _matching(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield the messages that a query asks for, newest first. Only the day of a time counts, as at Twilio.
+
+        Raises ValueError.
+        """
+        since, until = _day(fields.get("DateSent>", "")), _day(fields.get("DateSent<", ""))
+        for each in sorted(self.messages, key=lambda each: each["at"])[::-1]:
+            day = time.strftime("%Y-%m-%d", time.gmtime(each["at"]))
+            if fields.get("To", each["to"]) == each["to"] and (since or day) <= day <= (until or day):
+                yield each
+
+    def _resource(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message as the API shows it: without taps, locations, names and business-scoped ids."""
+        sent, sid = formatdate(message["at"]), message["sid"]
+        fields = {name: value for name, value in message.items() if name not in ("at", "files")}
+        fixed = {
+            "account_sid": self._account_sid,
+            "status": "received",
+            "num_segments": "1",
+            "api_version": "2010-04-01",
+        }
+        media = {"media": f"{self._account}/Messages/{sid}/Media.json"}
+        return {**fields, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
+
+    def _files(self, call: RecordedRequest, sid: str, file: str | None) -> FakeResponse:
+        message = next((each for each in self.messages if each["sid"] == sid), None)
+        if message is None or (file and file not in message["files"]):
+            return json_response({"code": 20404, "message": "The requested resource was not found", "status": 404}, 404)
+        if file and call.method == "DELETE":
+            del message["files"][file]  # what the message says of their number stays
+            self._ledger.note("twilio", "delete", file)
+            return FakeResponse(204, b"")
+        if file or call.method != "GET":
+            return json_response({"code": 20004, "message": "Method not allowed", "status": 405}, 405)
+        listed = [{"sid": name, "parent_sid": sid, "content_type": kind} for name, kind in message["files"].items()]
+        return json_response({"media_list": listed, "page": 0, "next_page_uri": None})
+
+
+def _day(text: str) -> str:
+    match = _DAY.fullmatch(text)
+    if text and not match:
+        raise ValueError(f"the date {json.dumps(text)} is not valid")
+    return match[1] if match else ""
+
+
 def _check_shape(kind: str, shape: dict[str, Any]) -> None:
-    """Return the message of a Content that needs no approval."""
+    """Raise TwilioRefusal for a Content that needs approval, or has buttons that WhatsApp does not show."""
     actions, items = shape.get("actions", []), shape.get("items", [])
     if kind == "twilio/quick-reply":
         good = set(shape) == {"body", "actions"} and 1 <= len(actions) <= 3
@@ -425,7 +428,7 @@ def _is_item(item: dict[str, str]) -> bool:
 
 
 def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the buttons or list items with their variables filled in. Raises an error for texts over the limits."""
+    """Return the buttons or list items, with variables filled in. Raises TwilioRefusal for texts over the limits."""
     if kind == "twilio/text":
         return []
     is_list = kind == "twilio/list-picker"
@@ -439,14 +442,14 @@ def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
     return [{"label": entry[name], "data": entry["id"]} for entry in entries]
 
 
-def _checked(file: dict[str, Any], words: str) -> dict[str, Any]:
-    """Return the file if WhatsApp shows its type. Only pictures have a caption."""
+def _check_file(file: dict[str, Any], caption: str) -> dict[str, Any]:
+    """Return the file. Raises TwilioRefusal for a type or size that WhatsApp refuses, or a caption of no picture."""
     is_picture = file["mime"] in ("image/jpeg", "image/png")
     if not is_picture and file["mime"] not in _FILES:
         raise TwilioRefusal(63005, f"Files of type {file['mime']} are not accepted")
     if file["size"] > (5 if is_picture else 16) * 1024 * 1024:
         raise TwilioRefusal(63019, "The file is too large")
-    if words and not is_picture:
+    if caption and not is_picture:
         raise TwilioRefusal(63030, "Only a picture has words beside it")
     return file
 
@@ -496,7 +499,7 @@ def _error(status: int, code: int, message: str) -> FakeResponse:
     return json_response({"code": code, "message": message, "more_info": more, "status": status}, status)
 
 
-def _is_away(exc: Exception) -> bool:
+def _is_restarting(exc: Exception) -> bool:
     """Return whether nothing listened, or the process was killed while answering."""
     reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
     return isinstance(reason, ConnectionError)

@@ -152,18 +152,18 @@ class OutageRecord:
 
 
 class Outage:
-    """Takes Redis away once. Used in the thread of its machine. `away` holds what is known so far."""
+    """Takes Redis away once. Used in the thread of its machine. `record` holds what is known so far."""
 
     def __init__(self, server: RedisServer, addresses: Sequence[str], seconds: float, now: float) -> None:
-        self.away = OutageRecord()
-        self._server, self._doors, self._seconds = server, addresses, seconds
+        self.record = OutageRecord()
+        self._server, self._addresses, self._seconds = server, addresses, seconds
         self._due = now + BEGIN_SECONDS if seconds else float("inf")
         self._next_poll = 0.0
 
     @property
     def is_on(self) -> bool:
         """Whether Redis is away now."""
-        return self.away.began > self.away.back
+        return self.record.began > self.record.back
 
     @property
     def is_ahead(self) -> bool:
@@ -172,20 +172,20 @@ class Outage:
 
     def update(self, now: float) -> None:
         """Begin and end the outage when it is time, then watch the spool."""
-        if self.is_on and now >= self.away.began + self._seconds:
+        if self.is_on and now >= self.record.began + self._seconds:
             self._server.restart()
-            self.away.back = now
+            self.record.back = now
         elif now >= self._due:
             self._due = float("inf")
             self._server.kill()
-            self.away.began = now
-        elif self.away.back and now >= self._next_poll:
+            self.record.began = now
+        elif self.record.back and now >= self._next_poll:
             self._next_poll = now + POLL_SECONDS
             self._watch(now)
 
     def _watch(self, now: float) -> None:
-        if any(spooled(address) for address in self._doors):
-            self.away.spool_empty = now
+        if any(spooled(address) for address in self._addresses):
+            self.record.spool_empty = now
 
 
 class Faults:
@@ -246,7 +246,7 @@ class Faults:
         self.outage.update(now)
         self._full.update(now)
         self.counts["redis ended"] = self._full.deaths
-        self.counts["outages"] = int(self.outage.away.began > 0)
+        self.counts["outages"] = int(self.outage.record.began > 0)
         self._wake(now)
 
     def end(self, now: float) -> None:

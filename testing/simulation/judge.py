@@ -27,7 +27,7 @@ class BrokenPromise:
     promise: str
     chat: str
     number: int
-    words: str
+    text: str
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class SimulationResult:
     @property
     def waits(self) -> list[float]:
         """The seconds from the first delivery of each act to its first answer."""
-        return [heard_at - sent_at for sent_at, heard_at in self.answered]
+        return [answered_at - sent_at for sent_at, answered_at in self.answered]
 
     def wait(self, share: float) -> float:
         """Return the seconds within which this share of all acts was answered."""
@@ -111,8 +111,8 @@ class _ConversationJudge:
         self._check_order(first_answers)
         self._check_strays()
 
-    def _fault(self, promise: str, number: int, words: str) -> None:
-        self.result.findings.append(BrokenPromise(promise, self.chat, number, words))
+    def _fault(self, promise: str, number: int, text: str) -> None:
+        self.result.findings.append(BrokenPromise(promise, self.chat, number, text))
 
     def _pick_up_seconds(self, first_answers: Iterable[tuple[Act, ChatMessage]]) -> Iterator[float]:
         latest = 0.0
@@ -131,8 +131,9 @@ class _ConversationJudge:
         latest = 0
         for act, message in sorted(first_answers, key=lambda pair: (places[id(pair[1])], pair[0].number)):
             if act.number < latest:
-                words = f"{act.verb} was answered after turn {latest}: {message.text!r}"
-                self._fault("out of order", act.number, words)
+                self._fault(
+                    "out of order", act.number, f"{act.verb} was answered after turn {latest}: {message.text!r}"
+                )
                 return
             latest = act.number
 
@@ -242,8 +243,8 @@ class _ConversationJudge:
         answers = without_repeats(answers_to_decisions(messages))
         refused = len(_of_kind(answers, "foreign"))
         if len(answers) >= len(decisions) and refused != taps:
-            words = f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs"
-            self._fault("unwanted", ask.number, words)
+            text = f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs"
+            self._fault("unwanted", ask.number, text)
 
     def _check_outcome_count(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
         """Each tap is told the outcome, and of all typed answers only the one that decided."""
@@ -257,8 +258,8 @@ class _ConversationJudge:
         """Nobody who agreed while the question was open, by its own text, is told to be late."""
         spare = _spare_seconds(own, messages)
         if spare > 1 and any(says_expired(message.text) for message in messages):
-            words = f"{ask.bill} was agreed to {spare:.0f} s before its time was over, and told to be late"
-            self._fault("untrue", ask.number, words)
+            text = f"{ask.bill} was agreed to {spare:.0f} s before its time was over, and told to be late"
+            self._fault("untrue", ask.number, text)
 
     def _check_ending(
         self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage], bill_result: BillResult

@@ -158,9 +158,10 @@ def judge_bill(statements: Sequence[BillStatement], entries: Sequence[EffectEntr
 def _read(text: str, done: re.Pattern[str]) -> BillStatement:
     """Return what a text says. Asterisks are removed: each platform writes bold differently."""
     plain = text.replace("*", "")
-    words = _MARK.sub("", plain)
-    kind = next((kind for kind, pattern in _PATTERNS if pattern.search(words)), "done" if done.search(words) else "odd")
-    return BillStatement(kind, words, marked=words != plain)
+    unmarked = _MARK.sub("", plain)
+    otherwise: MessageKind = "done" if done.search(unmarked) else "odd"
+    kind = next((kind for kind, pattern in _PATTERNS if pattern.search(unmarked)), otherwise)
+    return BillStatement(kind, unmarked, marked=unmarked != plain)
 
 
 def _ending(kinds: Sequence[MessageKind]) -> BillOutcome:

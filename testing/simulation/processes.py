@@ -323,7 +323,8 @@ class Machine:
     def restart_web(self, web: Child, number: int) -> None:
         """End a web process with a signal and start it again."""
         _send_signal(web, number)
-        _reap(web)
+        if web.process is not None:
+            web.process.wait(READY_SECONDS)
         web.start()
 
     def replace_machine(self, parent: Child) -> int:
@@ -362,9 +363,9 @@ class Machine:
         self.workers = WorkerProcesses(self._parents(), self.redis.workers)
         self.workers.restart_ended()
         for address in self.addresses:
-            _wait_until(partial(self._knows_workers, address), f"not ready: see {self._log_path}")
+            _wait_until(partial(self._is_ready, address), f"not ready: see {self._log_path}")
 
-    def _knows_workers(self, address: str) -> bool:
+    def _is_ready(self, address: str) -> bool:
         return workers_known(address) >= self._profile.workers
 
     def _parents(self) -> list[Child]:
@@ -441,11 +442,6 @@ class Machine:
 def _send_signal(child: Child, number: int) -> None:
     if child.process is not None and child.is_alive():
         child.process.send_signal(number)
-
-
-def _reap(child: Child) -> None:
-    if child.process is not None:
-        child.process.wait(READY_SECONDS)
 
 
 def _wait_until(condition: Callable[[], bool], message: str) -> None:

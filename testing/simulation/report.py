@@ -52,7 +52,7 @@ class SimulationReport:
     deliveries_repeated: int = 0
     without_retry_after: int = 0
     never_done: Sequence[str] = ()
-    away: OutageRecord = field(default_factory=OutageRecord)
+    outage: OutageRecord = field(default_factory=OutageRecord)
     webhook_seconds: Sequence[float] = ()
     killed_at: Mapping[str, Sequence[float]] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
@@ -70,14 +70,16 @@ class SimulationReport:
     @property
     def _interrupted(self) -> int:
         """The number of acts that waited for an answer when Redis or a machine went away."""
-        moments = [*([self.away.began] if self.away.began else []), *self.killed_at.get("machine", ())]
-        return sum(sent_at < at < heard_at for at in moments for sent_at, heard_at in self.result.answered)
+        moments = [*([self.outage.began] if self.outage.began else []), *self.killed_at.get("machine", ())]
+        return sum(sent_at < at < answered_at for at in moments for sent_at, answered_at in self.result.answered)
 
     @property
     def _met_outage(self) -> int:
         """The number of acts during an outage of Redis; their question may have closed meanwhile."""
-        away = self.away
-        return sum(sent_at < away.back and heard_at > away.began for sent_at, heard_at in self.result.answered)
+        outage = self.outage
+        return sum(
+            sent_at < outage.back and answered_at > outage.began for sent_at, answered_at in self.result.answered
+        )
 
     @property
     def _is_broken(self) -> bool:
@@ -86,44 +88,44 @@ class SimulationReport:
 
     @property
     def broken(self) -> list[str]:
-        """The broken promises, in words."""
-        words = [f"{name}: {count}" for name in PROMISES if (count := self.result.count(name))]
-        words += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
+        """The broken promises, one line each."""
+        lines = [f"{name}: {count}" for name in PROMISES if (count := self.result.count(name))]
+        lines += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
         odd = {status: count for status, count in self.http.items() if status not in self.profile.statuses}
-        words += [f"webhooks: {_http(Counter(odd))}"] if odd else []
-        words += [f"HTTP 503 without Retry-After: {self.without_retry_after}"] if self.without_retry_after else []
+        lines += [f"webhooks: {_http(Counter(odd))}"] if odd else []
+        lines += [f"HTTP 503 without Retry-After: {self.without_retry_after}"] if self.without_retry_after else []
         if self.faults["ended"] and (self.profile.full_every or self.profile.outage_seconds):
-            words.append(f"processes that ended for want of Redis: {self.faults['ended']}")
+            lines.append(f"processes that ended for want of Redis: {self.faults['ended']}")
         due = 200 if self.profile.spool else 503
-        strange = {status: count for status, count in self.away.statuses.items() if status != due}
-        return [*words, *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items())]
+        strange = {status: count for status, count in self.outage.statuses.items() if status != due}
+        return [*lines, *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items())]
 
     @property
     def exceeded(self) -> list[str]:
-        """The exceeded limits on what faults may cost, in words."""
+        """The exceeded limits on what faults may cost, one line each."""
         repeated, replies = self.result.repeated, self.result.replies
-        words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self._missing]
+        lines = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self._missing]
         amounts = self._amounts()
-        words += [
+        lines += [
             f"{name}: {amounts[name]:,}, too few: {least:,} were asked for"
             for name, least in self.profile.at_least.items()
             if amounts[name] < least
         ]
         if self.unknown > self.hits + self._interrupted:
-            words.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
+            lines.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
         if self.result.undone > self.hits + self._met_outage:
-            words.append(f"undone: {self.result.undone}, and only {self.hits + self._met_outage} hits")
+            lines.append(f"undone: {self.result.undone}, and only {self.hits + self._met_outage} hits")
         if self.result.marked and not self._is_broken:
-            words.append(f"marked: {self.result.marked}, and there was no fault")
+            lines.append(f"marked: {self.result.marked}, and there was no fault")
         if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
-            words.append(f"repeated: {repeated}, more than there were faults")
+            lines.append(f"repeated: {repeated}, more than there were faults")
         certain = not self._cut_sends and self.profile.machines == 1  # the next worker can know what has arrived
         if replies >= MANY_REPLIES and certain and repeated > REPEATED_SHARE * replies:
-            words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
-        if self.away.drained_seconds > DRAINED_SECONDS:
-            words.append(f"spool: empty {self.away.drained_seconds:.0f} s after Redis was back")
+            lines.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
+        if self.outage.drained_seconds > DRAINED_SECONDS:
+            lines.append(f"spool: empty {self.outage.drained_seconds:.0f} s after Redis was back")
         return [
-            *words,
+            *lines,
             *(
                 f"{figure}: {value:,.0f}, and {bound:,.0f} is promised"
                 for figure, value, bound in self._figures()
@@ -141,14 +143,14 @@ class SimulationReport:
     @property
     def _during_outage(self) -> list[float]:
         """The times of the answers to acts that were done while Redis was away."""
-        away = self.away
-        return [heard_at for sent_at, heard_at in self.result.answered if away.began <= sent_at < away.back]
+        outage = self.outage
+        return [answered_at for sent_at, answered_at in self.result.answered if outage.began <= sent_at < outage.back]
 
     @property
     def _missing(self) -> list[str]:
         """The planned faults that did not happen."""
         done: dict[str, tuple[float, float]] = {
-            "outage": (self.profile.outage_seconds, self.away.began),
+            "outage": (self.profile.outage_seconds, self.outage.began),
             "lost replies": (self.profile.lost_replies, self.lost_replies),
             "repeated webhooks": (self.profile.repeated_webhooks, self.deliveries_repeated),
             "failing platforms": (self.profile.failing_platforms, self.failed_sends.total()),
@@ -175,10 +177,13 @@ class SimulationReport:
 
     def _recovery(self, part: str) -> float:
         """Return the longest time from the kill of a part to the answer of something sent before, in seconds."""
-        answered = self.result.answered
-        return max(
-            (heard - at for at in self.killed_at[part] for sent, heard in answered if sent < at < heard), default=0.0
-        )
+        waits = [
+            answered_at - killed_at
+            for killed_at in self.killed_at[part]
+            for sent_at, answered_at in self.result.answered
+            if sent_at < killed_at < answered_at
+        ]
+        return max(waits, default=0.0)
 
     def _webhook_ms(self, share: float) -> float:
         return percentile(self.webhook_seconds, share) * 1000
@@ -250,11 +255,11 @@ class SimulationReport:
 
     def _away(self) -> list[str]:
         """Return what happened in an outage, if there was one."""
-        began, back = self.away.began, self.away.back
+        began, back = self.outage.began, self.outage.back
         if not began:
             return []
         during = self._during_outage
-        http, drained, last = _http(self.away.statuses), self.away.drained_seconds, max([back, *during]) - back
+        http, drained, last = _http(self.outage.statuses), self.outage.drained_seconds, max([back, *during]) - back
         return [
             f"Redis away for {back - began:.0f} s: {len(during)} acts, webhooks {http}; "
             f"then the spool was empty after {drained:.1f} s and everything answered after {last:.1f} s"
@@ -263,7 +268,7 @@ class SimulationReport:
     def evidence(self) -> list[str]:
         """Return the first findings, one line each."""
         return [
-            f"{finding.promise}: {finding.chat}, turn {finding.number}: {finding.words}"
+            f"{finding.promise}: {finding.chat}, turn {finding.number}: {finding.text}"
             for finding in self.result.findings[:PRINTED_FINDINGS]
         ]
 

@@ -64,7 +64,7 @@ class Simulation:
             deliveries_repeated=users.delivery.repeated,
             without_retry_after=users.delivery.without_retry_after,
             never_done=faults.never_done,
-            away=faults.outage.away,
+            outage=faults.outage.record,
             webhook_seconds=users.delivery.seconds,
             killed_at=faults.killed_at,
             memory=memory,
@@ -78,7 +78,7 @@ class Simulation:
                 faults.inject_due(time.monotonic())
             else:
                 faults.end(time.monotonic())
-            users.delivery.during = faults.outage.away.statuses if faults.outage.is_on else None
+            users.delivery.during = faults.outage.record.statuses if faults.outage.is_on else None
             memory_meter.update(time.monotonic())
             time.sleep(STEP_SECONDS)
             if time.monotonic() - last_progress > PROGRESS_SECONDS:
@@ -104,11 +104,11 @@ class Simulation:
             time.sleep(0.2)
 
     def _write_evidence(self, users: SimulatedUsers, result: SimulationResult) -> None:
-        """Write what people did and heard, and the findings, as files in the data folder."""
+        """Write the acts of the users, the messages they got, and the findings, as files in the data folder."""
         for name, lines in (
-            ("did", [{"chat": person.client.chat, **asdict(act)} for person in users.people for act in person.acts]),
+            ("acts", [{"chat": person.client.chat, **asdict(act)} for person in users.people for act in person.acts]),
             (
-                "heard",
+                "messages",
                 [
                     {"chat": person.client.chat, "at": message.at, "text": message.text, "files": sorted(message.files)}
                     for person in users.people

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -55,7 +54,13 @@ class Effects:
 
     def read(self) -> list[EffectEntry]:
         """Return all steps in order. Of the effects under one key only the first counts, as at a payment service."""
-        return list(_once_by_key(self.tail(0)[0]))
+        entries, used_keys = [], set[str]()
+        for entry in self.tail(0)[0]:
+            is_repeated = entry.step == "effect" and entry.key in used_keys
+            entries.append(replace(entry, step="repeat") if is_repeated else entry)
+            if entry.step == "effect" and entry.key:
+                used_keys.add(entry.key)
+        return entries
 
     def tail(self, offset: int) -> tuple[list[EffectEntry], int]:
         """Return the steps written after an offset, and the offset for the next call."""
@@ -71,15 +76,6 @@ class Effects:
 def effects() -> Effects:
     """Return the effects file of the system under test, to which its tools write."""
     return Effects(Path(os.environ["SAYSO_DATA"]))
-
-
-def _once_by_key(entries: Iterable[EffectEntry]) -> Iterable[EffectEntry]:
-    seen: set[str] = set()
-    for entry in entries:
-        again = entry.step == "effect" and entry.key in seen
-        yield replace(entry, step="repeat") if again else entry
-        if entry.step == "effect" and entry.key:
-            seen.add(entry.key)
 
 
 @tool(requires_approval=True, preview="Pay {bill}")

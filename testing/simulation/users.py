@@ -154,7 +154,7 @@ class StoryStep:
     """One act of a person, done `times` times at once. A `late` decision comes after the question has closed."""
 
     verb: Verb
-    words: str
+    text: str
     times: int = 1
     late: bool = False
 
@@ -166,7 +166,7 @@ class StoryStep:
     @property
     def tapped(self) -> bool:
         """Whether the step is a tap."""
-        return self.decides and self.words == BUTTON
+        return self.decides and self.text == BUTTON
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,17 +238,17 @@ def _step(place: str, definition: Any) -> StoryStep:
     verb = next((verb for verb in _VERBS if isinstance(definition, dict) and verb in definition), None)
     if verb is None:
         raise InvalidStories(f"{place}: {definition!r} is not a step; a step has one of {', '.join(_VERBS)}")
-    words, times = definition[verb], definition.get("times", 1)
-    if not isinstance(words, str):
-        raise InvalidStories(f"{place}: {verb} is {words!r}: put the words in quotes")
-    if _NEEDS.get(verb, "") not in words:
-        raise InvalidStories(f"{place}: {verb} {words!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
+    text, times = definition[verb], definition.get("times", 1)
+    if not isinstance(text, str):
+        raise InvalidStories(f"{place}: {verb} is {text!r}: put the text in quotes")
+    if _NEEDS.get(verb, "") not in text:
+        raise InvalidStories(f"{place}: {verb} {text!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
     if not isinstance(times, int) or not 1 <= times <= 10:
         raise InvalidStories(f"{place}: times is {times!r}: write a number from 1 to 10")
     late = definition.get("late", False)
     if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
         raise InvalidStories(f"{place}: late is {late!r}: write true, at a decision")
-    return StoryStep(verb, words, times, late)
+    return StoryStep(verb, text, times, late)
 
 
 @dataclass(slots=True)
@@ -397,15 +397,12 @@ def _signed_webhook(client: WebhookClient, step: StoryStep, act: Act, button: st
     number = act.number
     if button:
         return lambda: client.tap(number, button)
-    words = _typed_text(step).format(turn=f"t{number}", bill=act.bill)
+    # Without a button, the question asks for a typed answer.
+    typed = {"agree": "yes", "refuse": "no"}[step.verb] if step.tapped else step.text
+    text = typed.format(turn=f"t{number}", bill=act.bill)
     if step.verb == "send":
-        return lambda: client.photo(number, words)
-    return lambda: client.text(number, words)
-
-
-def _typed_text(step: StoryStep) -> str:
-    """Return what is typed. Without a button, the question asks for a typed answer."""
-    return {"agree": "yes", "refuse": "no"}[step.verb] if step.tapped else step.words
+        return lambda: client.photo(number, text)
+    return lambda: client.text(number, text)
 
 
 def _is_early(messages: Sequence[ChatMessage]) -> bool:
@@ -436,7 +433,7 @@ class SimulatedUsers:
             repeated=profile.repeated_webhooks,
             late=profile.late_repeats,
             late_seconds=profile.late_seconds,
-            chance=Random(f"{profile.seed} courier"),
+            chance=Random(f"{profile.seed} webhooks"),
             addresses=machine.addresses,
         )
         for name, (client, url) in enumerate(
@@ -449,7 +446,7 @@ class SimulatedUsers:
             )
             self.people.append(SimulatedUser(client, url, self.delivery, self.budget, chance, inbox, strangers=others))
         self._done, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="simulated users", daemon=True)
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._playing: asyncio.Task[None] | None = None

@@ -79,7 +79,7 @@ class WebhookDelivery:
         self.during: Counter[int] | None = None
         self.seconds: list[float] = []
         self._repeated, self._late, self._late_seconds = repeated, late, late_seconds
-        self._chance, self._doors = chance, addresses
+        self._chance, self._addresses = chance, addresses
         self._executor = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="courier")
         self._local = threading.local()
         self._later: set[asyncio.Task[None]] = set()
@@ -123,7 +123,7 @@ class WebhookDelivery:
 
     async def _post(self, url: str, hook: SignWebhook) -> DeliveryResponse:
         place, during = urlsplit(url), self.during
-        address = self._chance.choice(self._doors) if self._doors else place.netloc
+        address = self._chance.choice(self._addresses) if self._addresses else place.netloc
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._executor, self._post_in_thread, address, place.path, hook)
         self.answers[answer.status] += 1

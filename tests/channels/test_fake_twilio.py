@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from sayso.testing.platforms.server import RecordedRequest, RequestLog
-from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, TwilioRefusal, _checked
+from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, TwilioRefusal, _check_file
 
 CHAT = "whatsapp:+4915100000042"
 QUICK = {"body": "{{1}}", "actions": [{"title": "Yes", "id": "{{2}}"}]}
@@ -125,7 +125,7 @@ def test_bad_typing(twilio: FakeTwilio, params: dict[str, str]):
 def test_bad_files(mime: str, size: int, words: str, code: int):
     """platforms.md 1.3: which files, how large, and words beside pictures only."""
     with pytest.raises(TwilioRefusal) as caught:
-        _checked({"mime": mime, "size": size}, words)
+        _check_file({"mime": mime, "size": size}, words)
     assert caught.value.code == code
 
 

@@ -24,7 +24,7 @@ from sayso.channels.markdown import (
 )
 from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP, trust_hosts
 from sayso.channels.markdown.parse import parser
-from sayso.testing.platforms.telegram import parsed
+from sayso.testing.platforms.telegram import plain_text
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
 #: Pieces of Markdown, and of what looks like it.
@@ -54,7 +54,7 @@ def test_words_alone_are_what_parsing_makes_of_them(md: str):
 @given(MARKDOWN | WORDS)
 def test_telegram_html_always_parses(md: str):
     """platforms.md 2.3: Telegram never has a reason to refuse the formatting."""
-    parsed(telegram_html(md), "HTML")
+    plain_text(telegram_html(md), "HTML")
 
 
 @pytest.mark.parametrize("render", [telegram_html, slack_mrkdwn, whatsapp_text, plain])

@@ -22,7 +22,7 @@ from sayso.channels.markdown import (
     utf16_len,
     whatsapp_text,
 )
-from sayso.testing.platforms.telegram import parsed
+from sayso.testing.platforms.telegram import plain_text
 from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
 
 Render = Callable[[str], str]
@@ -87,7 +87,7 @@ def test_each_word_is_in_one_of_the_pieces(md: str, limit: int, name: str):
 def test_no_piece_holds_half_a_tag(md: str, limit: int):
     """platforms.md 2.3, pains.md 6: each is a message of its own: Telegram parses it, a page closes what it opens."""
     for piece in split(md, limit, telegram_length):
-        parsed(telegram_html(piece), "HTML")
+        plain_text(telegram_html(piece), "HTML")
         opened = re.findall(r"<(\w+)", page_html(piece))
         assert sorted(set(opened) - {"br", "hr"}) == sorted(set(re.findall(r"</(\w+)>", page_html(piece))))
 

@@ -14,7 +14,7 @@ from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt,
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import MOVED
-from sayso.testing.platforms.telegram import _told as told
+from sayso.testing.platforms.telegram import _message_resource as told
 from tests.channels.harness import FILES, IMAGE, MemoryMedia, MemorySharedCache, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
@@ -86,7 +86,7 @@ def test_an_id_that_telegram_never_gave_is_no_edit(channel, platforms: FakePlatf
 @pytest.mark.parametrize("file", [None, IMAGE])
 def test_a_message_without_an_id_has_no_receipt(channel, platforms: FakePlatforms, monkeypatch, file: Media | None):
     """platforms.md 2.1: message_id is 0 for what Telegram sends later by itself: that is no id to edit by."""
-    monkeypatch.setattr("sayso.testing.platforms.telegram._told", lambda _, chat: told(0, chat))
+    monkeypatch.setattr("sayso.testing.platforms.telegram._message_resource", lambda _, chat: told(0, chat))
     assert send(channel, Reply("?", media=file)) == Receipt("")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sayso.channels.markdown import head, split, telegram_length
 from sayso.channels.telegram.outgoing import BotApiCall, beginning
 from sayso.channels.types import Button, Reply
-from sayso.testing.platforms.telegram import buttons, check_length, parsed
+from sayso.testing.platforms.telegram import buttons, check_length, plain_text
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
 from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
 
@@ -28,7 +28,7 @@ LONG = st.builds(
 def shown(piece: Reply) -> str:
     """What a person sees of a piece. Raises RefusedError for what Telegram would not take."""
     words, parse_mode = BotApiCall("1", None, piece).text
-    seen = parsed(words, parse_mode)
+    seen = plain_text(words, parse_mode)
     check_length(seen, 1024 if piece.media else 4096, "caption" if piece.media else "text")
     return seen
 

@@ -65,7 +65,7 @@ def test_strangers_wrong_clocks_and_redis_away_change_nothing(tmp_path: Path) ->
     report = run_profile(profile, tmp_path)
     assert unkept(report) == []
     assert report.faults["outages"] == 1
-    assert report.away.statuses[200] >= 1
+    assert report.outage.statuses[200] >= 1
     assert report.deliveries_repeated > 0
 
 

@@ -239,8 +239,8 @@ def test_who_agreed_in_time_and_was_told_that_nothing_was_done_is_counted() -> N
 def test_a_yes_that_met_an_outage_may_be_undone() -> None:
     """Its question may be over when Redis is back."""
     found = SimulationResult(undone=1, answered=[(6.0, 12.0)])
-    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, away=OutageRecord(5.0, 10.0)).exceeded == []
-    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, away=OutageRecord(1.0, 5.0)).exceeded != []
+    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(5.0, 10.0)).exceeded == []
+    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(1.0, 5.0)).exceeded != []
 
 
 def test_marks_need_a_fault() -> None:

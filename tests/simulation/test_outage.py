@@ -87,7 +87,7 @@ def test_no_memory_is_taken_from_what_is_away() -> None:
 
 def report(profile: Profile, away: OutageRecord, **faults: int) -> SimulationReport:
     """One in which people noticed nothing."""
-    return SimulationReport(profile, SimulationResult(), 0, Counter(faults), away=away)
+    return SimulationReport(profile, SimulationResult(), 0, Counter(faults), outage=away)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
         profile,
         SimulationResult(),
         9,
-        away=OutageRecord(1.0, 2.0),
+        outage=OutageRecord(1.0, 2.0),
         lost_replies=1,
         deliveries_repeated=1,
         failed_sends=Counter(drop=1),
@@ -159,8 +159,8 @@ def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
     """One word of "cannot tell" for each act that then waited for its answer, and no more."""
     found = SimulationResult(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
     profile, away = Profile(outage_seconds=9), OutageRecord(5.0, 10.0)
-    assert SimulationReport(profile, found, hits=0, away=away).exceeded == ["unknown: 2, and only 1 hits"]
-    assert SimulationReport(profile, found, hits=1, away=away).exceeded == []
+    assert SimulationReport(profile, found, hits=0, outage=away).exceeded == ["unknown: 2, and only 1 hits"]
+    assert SimulationReport(profile, found, hits=1, outage=away).exceeded == []
 
 
 def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:

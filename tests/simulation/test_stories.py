@@ -22,7 +22,7 @@ from sayso.testing.simulation.users import InvalidStories, StoryStep, load_stori
         ("stories: {a: {steps: [sing: 'x {turn}']}}", "is not a step"),
         ("stories: {a: {steps: [say: hello]}}", "must hold {turn}"),
         ("stories: {a: {steps: [ask: '/pay']}}", "must hold {bill}"),
-        ("stories: {a: {steps: [{ask: '/pay bill={bill}'}, {agree: yes}]}}", "put the words in quotes"),
+        ("stories: {a: {steps: [{ask: '/pay bill={bill}'}, {agree: yes}]}}", "put the text in quotes"),
         ("{done: 'Gone.', stories: {a: {steps: [say: 'x {turn}']}}}", "with {bill} in it"),
         ("{done: '({bill}', stories: {a: {steps: [say: 'x {turn}']}}}", "not a regular expression"),
         ("stories: {a: {steps: [agree: 'yes']}}", "nothing was asked yet"),
