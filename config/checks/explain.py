@@ -127,7 +127,9 @@ class _Call:
         selector = build_selector(self.settings, self.channel)
         shown = asyncio.run(would_show(selector, self.tool))
         roles = ", ".join(map(repr, asyncio.run(roles_in(selector))))
-        place = self.where(*self._selector_path()) if selector else ""
+        access = self.channel_settings.access
+        path = ("access", "roles") if access and access.roles else ("selector",)
+        place = self.where(*path) if selector else ""
         because = ExplainedReason(f"role {roles}" if roles else "", place)
         policy = tool_policy(self.channel_settings.policy)
         denial = policy.unconditional_denial(self.tool.name) if policy else None
@@ -139,10 +141,6 @@ class _Call:
             shown=shown, shown_because=because,
         )  # fmt: skip
         return _Decision(self, explanation, run).explain(args)
-
-    def _selector_path(self) -> tuple[str, ...]:
-        access = self.channel_settings.access
-        return ("access", "roles") if access and access.roles else ("selector",)
 
     def _has_tool(self) -> ExplainedReason:
         """Return which pattern gives the channel this tool."""

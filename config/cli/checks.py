@@ -18,7 +18,7 @@ from sayso.config.cli.output import clear_errors, fail, print_result
 if TYPE_CHECKING:
     from sayso.agent import Tool
     from sayso.channels.setup import CheckResult
-    from sayso.config.checks.explain import ExpectedQuestion, ExplainedReason, Explanation
+    from sayso.config.checks.explain import ExplainedReason, Explanation
 
 
 @click.command(cls=SaysoCommand, examples=["sayso check", "sayso check -c bot.yaml --json"])
@@ -59,21 +59,19 @@ def doctor(options: Options, *, model: bool) -> None:
     Changes nothing. Each result that is not ok names its cure. Exits with 1 where anything fails; warnings do not
     count.
     """
-    results = asyncio.run(_run_checks(options, model=model))
+    results = []
+
+    async def run_checks() -> None:
+        async for result in _checks(options, model=model):
+            results.append(result)
+            if not options.as_json:
+                click.echo(str(result))  # as soon as it is known
+
+    asyncio.run(run_checks())
     to_look_at = sum(result.state != "ok" for result in results)
     summary = f"{len(results)} checks, {f'{to_look_at} to look at' if to_look_at else 'all fine'}"
     print_result(options, [asdict(result) for result in results], [summary])
     sys.exit(FINDING if any(result.state == "fail" for result in results) else 0)
-
-
-async def _run_checks(options: Options, *, model: bool) -> list[CheckResult]:
-    """Return the results of all checks. Without --json each is printed as soon as it is known."""
-    results = []
-    async for result in _checks(options, model=model):
-        results.append(result)
-        if not options.as_json:
-            click.echo(str(result))
-    return results
 
 
 async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult]:
@@ -229,7 +227,12 @@ def _parts(explanation: Explanation, user: str) -> Iterator[str]:
     if explanation.asks_by_itself:
         yield "question: asked by the tool's own code; its text is known when the tool runs"
     if explanation.question:
-        yield from _question_lines(explanation.question, user)
+        question = explanation.question
+        first, *others = question.preview.splitlines()
+        yield f"preview: {first}"
+        yield from (f"         {line}" for line in others)
+        code = ", and only with the code that the question shows" if question.typed_code else ""
+        yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"
     if explanation.undo_seconds and explanation.verdict == "asks":
         yield f"undo: for {explanation.undo_seconds:g} s after the outcome"
 
@@ -251,11 +254,3 @@ def _visibility(explanation: Explanation, user: str) -> str:
         case "depends":
             return f"depends on the message{cause}{place}"
     return f"to {user}{cause}{place}" if place else "always: the channel has no selector"
-
-
-def _question_lines(question: ExpectedQuestion, user: str) -> Iterator[str]:
-    first, *others = question.preview.splitlines()
-    yield f"preview: {first}"
-    yield from (f"         {line}" for line in others)
-    code = ", and only with the code that the question shows" if question.typed_code else ""
-    yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"

@@ -209,13 +209,6 @@ class WsgiServer(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no type
         if others is not None:
             log.warning("request.refused", extra={"address": address, "reason": reason, "others_before": others})
 
-    def _close_overdue(self, now: float) -> None:
-        """Close connections that say or read nothing for too long, and those whose request takes too long."""
-        for connection in list(self.active_channels.values()):
-            reason = connection.overdue(now)
-            if reason:
-                self._close(connection, reason)
-
     def _make_room(self) -> None:
         """Close the oldest connections where the next ones or their bodies would find no room.
 
@@ -242,7 +235,9 @@ class WsgiServer(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no type
         now = time.time()
         if now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
-            self._close_overdue(now)
+            for connection in list(self.active_channels.values()):
+                if reason := connection.overdue(now):
+                    self._close(connection, reason)
         self._make_room()
 
 

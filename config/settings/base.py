@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any, LiteralString
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from sayso.channels.base import Url, nothing_if_empty
 
@@ -33,3 +35,16 @@ NAMESPACE = r"^[A-Za-z0-9_-]{1,32}$"
 
 #: The path of a value in the YAML, from the root.
 Path_ = tuple[str | int, ...]
+
+
+def refuse_values(section: type, kind: LiteralString, problems: Iterable[tuple[Path_, str, Any]]) -> None:
+    """Raise pydantic.ValidationError where there are problems: each is a path below the section, a text and a value.
+
+    Each is reported with the line of its own value.
+    """
+    errors = [
+        InitErrorDetails(type=PydanticCustomError(kind, "{problem}", {"problem": text}), loc=path, input=value)
+        for path, text, value in problems
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(section.__name__, errors)

@@ -19,17 +19,15 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     Tag,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from sayso.channels.base import NotBoolean, Section, web_address
 from sayso.channels.media import MediaLimits
 from sayso.channels.registry import BUILT_IN
 from sayso.config.settings.agent import AgentSettings, ModelSettings
-from sayso.config.settings.base import Path_, redis_address
+from sayso.config.settings.base import Path_, redis_address, refuse_values
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
 from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings
 
@@ -239,19 +237,17 @@ class Settings(Section):
     @field_validator("channels")
     @classmethod
     def _consoles_have_pages(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
-        taken = [name for name, each in channels.items() if name in each.reserved_names]
-        if taken:
-            raise ValidationError.from_exception_data(cls.__name__, [_taken(name) for name in sorted(taken)])
+        taken = sorted(name for name, each in channels.items() if name in each.reserved_names)
+        problem = "this name is a page of the console's own: choose another, such as web"
+        refuse_values(cls, "console_name", [((name,), problem, name) for name in taken])
         return channels
 
     @field_validator("channels")
     @classmethod
     def _consoles_are_locked(cls, channels: dict[str, AnyChannel], info: ValidationInfo) -> dict[str, AnyChannel]:
         address = info.data.get("public_url", "")
-        if address:
-            wrong = [_unlocked(name, address) for name in _open_consoles(channels, address)]
-            if wrong:
-                raise ValidationError.from_exception_data(cls.__name__, wrong)
+        unlocked = _open_consoles(channels, address) if address else []
+        refuse_values(cls, "console_open", [((name,), no_password(address), name) for name in unlocked])
         return channels
 
     @field_validator("channels")
@@ -263,30 +259,19 @@ class Settings(Section):
             if each.update_source:
                 sources[each.update_source].append(name)
         shared = [names for names in sources.values() if any(channels[name].polls for name in names)]
-        twins = [_twin(name, first) for first, *others in shared for name in others]
-        if twins:
-            raise ValidationError.from_exception_data(cls.__name__, twins)
+        problem = "has the same bot as {}: give each channel a bot of its own where one of them polls"
+        problems = [((name,), problem.format(first), name) for first, *others in shared for name in others]
+        refuse_values(cls, "one_bot", problems)
         return channels
 
     @field_validator("channels")
     @classmethod
     def _operators_can_be_reached(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
         targets = {name: each.escalate.to.channel for name, each in channels.items() if each.escalate}
-        lost = [_nowhere(name, to, channels) for name, to in targets.items() if to not in channels]
-        if lost:
-            raise ValidationError.from_exception_data(cls.__name__, lost)
+        problem = f"names no channel; known: {', '.join(channels)}"
+        unknown = [(name, to) for name, to in targets.items() if to not in channels]
+        refuse_values(cls, "no_channel", [((name, "escalate", "to", "channel"), problem, to) for name, to in unknown])
         return channels
-
-
-def _taken(name: str) -> InitErrorDetails:
-    """Return the error of a console's name, with its path, so that its own line is reported."""
-    words = "this name is a page of the console's own: choose another, such as web"
-    return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
-
-
-def _unlocked(name: str, address: str) -> InitErrorDetails:
-    """Return the error of a console that would be open to everybody, with its path, so that its line is reported."""
-    return InitErrorDetails(type=PydanticCustomError("console_open", no_password(address)), loc=(name,), input=name)
 
 
 def no_password(address: str) -> str:
@@ -300,18 +285,6 @@ def _open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str
     if is_loopback(urlsplit(address).hostname or ""):
         return []
     return [name for name, each in channels.items() if each.is_open_page]
-
-
-def _twin(name: str, first: str) -> InitErrorDetails:
-    """Return the error of a second channel of one bot, with its path, so that its own line is reported."""
-    words = "has the same bot as {first}: give each channel a bot of its own where one of them polls"
-    return InitErrorDetails(type=PydanticCustomError("one_bot", words, {"first": first}), loc=(name,), input=name)
-
-
-def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErrorDetails:
-    """Return the error of a channel that escalates to an unknown one, with its path, so that its line is reported."""
-    error = PydanticCustomError("no_channel", "names no channel; known: {known}", {"known": ", ".join(channels)})
-    return InitErrorDetails(type=error, loc=(name, "escalate", "to", "channel"), input=to)
 
 
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from sayso.channels.base import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section
-from sayso.config.settings.base import NAMESPACE, OptionalServerUrl, Path_, ServerUrl
+from sayso.config.settings.base import NAMESPACE, OptionalServerUrl, Path_, ServerUrl, refuse_values
 
 #: A section below `tools` has exactly one of these keys, which says what kind of source it is.
 SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
@@ -38,9 +36,9 @@ class RolesSettings(Section):
         if self.default:
             places["default",] = self.default
         known = {role.lower() for role in self.allowed}
-        errors = [_no_role(path, role, self.allowed) for path, role in places.items() if role.lower() not in known]
-        if errors:
-            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        problem = f"names no role of allowed; known: {', '.join(self.allowed)}"
+        unknown = [(path, problem, role) for path, role in places.items() if role.lower() not in known]
+        refuse_values(type(self), "no_role", unknown)
         return self
 
 
@@ -287,9 +285,3 @@ AnySource = Annotated[
         custom_error_message="write a module, a file, or a section with one of mcp, openapi, toolbox, module",
     ),
 ]
-
-
-def _no_role(path: Path_, role: str, allowed: Mapping[str, Any]) -> InitErrorDetails:
-    """Return the error of a user whose role is not described, with its path, so that its own line is reported."""
-    error = PydanticCustomError("no_role", "names no role of allowed; known: {known}", {"known": ", ".join(allowed)})
-    return InitErrorDetails(type=error, loc=path, input=role)

@@ -149,15 +149,12 @@ def _exporter(name: str, environ: Mapping[str, str], group: str = _GROUP) -> Any
     if name == "none":
         return None
     points = {point.name: point for point in entry_points(group=group)}
-    installed = [points[each] for each in _entry_point_names(name, environ) if each in points]
+    names: tuple[str, ...] = (name,)
+    if name == "otlp":
+        protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+        names = _OTLP[1:] if protocol == "grpc" else _OTLP[:1] if protocol else _OTLP
+    installed = [points[each] for each in names if each in points]
     if not installed:
         cure = "pip install opentelemetry-exporter-otlp-proto-http, or say otherwise in OTEL_TRACES_EXPORTER"
         raise TracingError(f"the exporter {name!r} of spans is not installed: {cure} (console, none)")
     return installed[0].load()()
-
-
-def _entry_point_names(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    if name != "otlp":
-        return (name,)
-    protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
-    return _OTLP[1:] if protocol == "grpc" else _OTLP[:1] if protocol else _OTLP

@@ -71,7 +71,7 @@ def said(web: Services) -> list[str]:
 def test_plain_rq_worker_answers(web: Services, work: Callable[[], str], bare: Redis) -> None:
     """What the web accepted is answered, and nothing of the job is left. On a machine that stood still for longer than
     a lease, the worker leaves the conversation; whoever runs beside it has it woken then."""
-    web.mailbox.accept(Turn("e1", ROOM, "u1", "hello"))
+    web.access_control.accept(Turn("e1", ROOM, "u1", "hello"))
     log, until = work(), time.monotonic() + 60
     while "bubble" not in said(web) and time.monotonic() < until:
         web.reaper.round()
