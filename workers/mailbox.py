@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from sayso.channels.base import SendError
-from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn
+from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Conversation, Reply, Turn, shown_to
 from sayso.pending.concurrency import reach
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
@@ -259,7 +259,7 @@ def is_told_refusal(turn: Turn) -> bool:
     return not (turn.tap and turn.in_group)
 
 
-def refusal(texts: SpokenTexts, outcome: Outcome) -> Reply:
+def refusal(texts: Texts, outcome: Outcome) -> Reply:
     """Return the notice to a sender whose turn was refused."""
     match outcome:
         case "too_fast":

@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol
 from redis.exceptions import RedisError
 
 from sayso.channels.base import Channel, FetchError, QuoteSource, RateLimit
-from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn
+from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, offload, reach, watch_strays
 from sayso.pending.redis.scripts import Halted
@@ -401,7 +401,7 @@ def _stopped_before_start(queued: QueuedTurn) -> bool:
     return queued.is_stopped and queued.attempt == 1
 
 
-def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], SpokenTexts]) -> str | None:
+def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], Texts]) -> str | None:
     """Return the reply to a turn that needs no agent; None for a turn that the agent answers."""
     if queued.is_stopped:  # the turn that said stop replies
         return ""

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 from redis.exceptions import RedisError
 
 from sayso.channels.base import Channel, RateLimit, RateLimited, SendError
-from sayso.channels.i18n.texts import SpokenTexts
+from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import offload
 from sayso.pending.turns.queued import QueuedTurn
@@ -230,7 +230,7 @@ class ProgressIndicator:
         self,
         channel: Channel,
         queued: QueuedTurn,
-        texts: Callable[[], SpokenTexts],
+        texts: Callable[[], Texts],
         *,
         draft: DraftMessage | None = None,
         notice_after: float = 0.0,

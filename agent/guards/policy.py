@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from sayso.agent.tools.definition import MEMORY, ToolTag
 from sayso.agent.tools.tool import Tool
-from sayso.channels.i18n.invisible import UNSEEN
+from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.pending.concurrency import contained, in_thread
 
 Decision = Literal["allow", "review", "deny"]
@@ -50,7 +50,7 @@ _RULE_KEYS = {"tool", "arg", "pattern"}
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0\x1c-\x1f"
 _GAPS = re.compile(rf"[\s{_BLANK}]+")
 _BREAKS = re.compile(rf"[\t\n\r\x0b\x0c\x85\u2028\u2029{_BLANK}]")
-_UNSEEN = re.compile(f"[{UNSEEN}]")
+_UNSEEN = re.compile(f"[{INVISIBLE}]")
 
 #: Characters that stand for the dot of a domain name (IDNA).
 _DOTS = str.maketrans("\u3002\uff0e\uff61", "...")

@@ -21,13 +21,13 @@ from itertools import count, product
 from typing import Any
 
 from sayso.agent.tools.context import provided, tool_environment
-from sayso.channels.i18n.invisible import UNSEEN
+from sayso.channels.i18n.invisible import INVISIBLE
 
 #: Length of a fence's boundary, in hex digits.
 BOUNDARY_CHARS = 12
 
 #: Characters that a reader does not see but a model does; tag characters spell ASCII.
-HIDDEN = re.compile(f"[{UNSEEN}]")
+HIDDEN = re.compile(f"[{INVISIBLE}]")
 
 
 def collect_suspicions() -> AbstractContextManager[list[str]]:

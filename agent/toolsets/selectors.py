@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from sayso.agent.messages import Message, Role
 from sayso.agent.tools.tool import Tool
-from sayso.channels.i18n.language import recognise
+from sayso.channels.i18n.language import recognize
 from sayso.pending.proposals import current_names
 
 log = logging.getLogger(__name__)
@@ -427,7 +427,7 @@ def _query_terms(query: str, language: str) -> Mapping[str, float]:
 
 @lru_cache(maxsize=64)
 def _language(texts: tuple[str, ...]) -> str:
-    languages = Counter(filter(None, map(recognise, texts)))
+    languages = Counter(filter(None, map(recognize, texts)))
     return languages.most_common(1)[0][0] if languages else "en"
 
 

@@ -1,4 +1,4 @@
-"""Markup: the model's Markdown in the words each platform formats, cut into pieces that lose no character."""
+"""Markdown, converted to the formatting of each platform, and split within its limits without losing a character."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ __all__ = [
 
 
 def telegram_html(md: str) -> str:
-    """Markdown as Telegram's HTML subset."""
+    """Return Markdown as Telegram's subset of HTML."""
     return _render(md, HTML)
 
 
 def slack_mrkdwn(md: str) -> str:
-    """Markdown as Slack mrkdwn, with `& < >` escaped everywhere, so no text can ping a channel."""
+    """Return Markdown as Slack mrkdwn. `& < >` are escaped everywhere, so that no text can notify a channel."""
     return _render(md, MRKDWN)
 
 
 def whatsapp_text(md: str) -> str:
-    """Markdown as WhatsApp formats it: `*bold* _italic_ ~strike~` and bare links."""
+    """Return Markdown as WhatsApp formats it: `*bold* _italic_ ~strike~` and bare links."""
     return _render(md, WHATSAPP)
 
 
 def plain(md: str) -> str:
-    """Markdown as words only."""
+    """Return Markdown as plain text."""
     return _render(md, PLAIN)
 
 
 def terminal_text(md: str, *, styled: bool = False) -> str:
-    """Markdown as words for a terminal, with its formatting as ANSI styles if `styled`.
+    """Return Markdown as text for a terminal, with ANSI styles if `styled`.
 
-    Control characters, which could move the cursor or hide what was said, are shown as their pictures.
+    Control characters, which could move the cursor or hide text, are shown as visible symbols.
     """
     return _render(md, ANSI if styled else TERMINAL)
 
 
 def utf16_len(text: str) -> int:
-    """Length as Telegram counts it: UTF-16 code units."""
+    """Return the length as Telegram counts it, in UTF-16 code units."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 
 def telegram_length(md: str) -> int:
-    """What Telegram counts against its limits, and its plain-text fallback, whichever is longer."""
-    made, words = _renderings(md, HTML, PLAIN)
-    seen = words if made is words else unescape(re.sub(r"<[^>]*>", "", made))
-    return max(utf16_len(seen), utf16_len(words))
+    """Return the length that Telegram counts against its limits: of the HTML or the plain text, whichever is longer."""
+    html, text = _renderings(md, HTML, PLAIN)
+    visible = text if html is text else unescape(re.sub(r"<[^>]*>", "", html))
+    return max(utf16_len(visible), utf16_len(text))
 
 
-#: Words that no Markdown and no platform reads as anything else: one line, no marks, no addresses.
-_WORDS_ALONE = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
+#: Text that is the same in Markdown and on every platform: one line without marks and addresses.
+_PLAIN_TEXT = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
 
 
 def _render(md: str, dialect: Dialect) -> str:
@@ -79,17 +79,17 @@ def _render(md: str, dialect: Dialect) -> str:
 
 
 def _renderings(md: str, *dialects: Dialect) -> Iterator[str]:
-    """The Markdown in each of the dialects, read once."""
-    if _WORDS_ALONE.fullmatch(md):  # parsing would take as long as sending
+    """Yield the Markdown in each of the dialects. It is parsed once."""
+    if _PLAIN_TEXT.fullmatch(md):  # parsing takes as long as sending
         return itertools.repeat(md, len(dialects))
     tokens = parser().parse(md)
-    return (_written(md, tokens, dialect) for dialect in dialects)
+    return (_rendered(md, tokens, dialect) for dialect in dialects)
 
 
-def _written(md: str, tokens: Sequence[Token], dialect: Dialect) -> str:
+def _rendered(md: str, tokens: Sequence[Token], dialect: Dialect) -> str:
     blocks = Blocks(dialect, md.split("\n"))
     for token in tokens:
-        blocks.take(token)
+        blocks.add(token)
     text = blocks.text()
-    # Markdown that renders to nothing, such as an empty link, is shown as it was written.
+    # Markdown that renders to nothing, such as an empty link, is shown as its source.
     return text if text.strip() else dialect.escape(md)

@@ -1,4 +1,4 @@
-"""One Dialect a platform."""
+"""How each platform writes formatting: one Dialect per platform, and which links must show their address."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-#: Unseen and not a space: keeps two characters apart that a platform would otherwise read as formatting.
+#: An invisible character that separates two characters which a platform would otherwise read as formatting.
 GAP = "\u200b"
 Wrap = Callable[[str], str]
 
@@ -17,8 +17,9 @@ Wrap = Callable[[str], str]
 class Dialect:
     """How one platform writes each kind of formatting.
 
-    `solid` markers do not work in the middle of a word. A table of more than `columns` is not aligned: where its lines
-    wrap, nobody could read it. With `hides` a link shows its label alone.
+    `solid`: markers do not work in the middle of a word. A table wider than `columns` characters is not aligned,
+    because its lines would wrap. `hides`: a link shows only its label. `address` writes the address behind a label if
+    links hide theirs.
     """
 
     escape: Wrap
@@ -30,16 +31,11 @@ class Dialect:
     solid: bool = True
     columns: int = 100
     hides: bool = False
-    #: An address behind a label, where links hide theirs.
     address: Wrap = str
 
 
-def _words(text: str) -> str:
-    return text
-
-
 def _visible(text: str) -> str:
-    """The text with a picture for each control character: no words may move the cursor or change its colours."""
+    """Return the text with a symbol for each control character, which could move the cursor or change colors."""
     return _CONTROL.sub(lambda char: _picture(ord(char[0])), text)
 
 
@@ -51,7 +47,7 @@ def _picture(code: int) -> str:
 
 
 def escape_html(text: str) -> str:
-    """The text, as HTML has it between two tags."""
+    """Return the text escaped for HTML between two tags."""
     return html.escape(text, quote=False)
 
 
@@ -74,12 +70,12 @@ def _prefix(text: str, marker: str) -> str:
     return "\n".join(f"{marker}{line}" for line in text.split("\n"))
 
 
-#: A literal marker that would start formatting on Slack and WhatsApp: it has a partner on the same line.
+#: A literal marker that would start formatting on Slack and WhatsApp: it has a partner in the same line.
 _LITERAL = re.compile(r"(?<!\w)([*_~])(?=[^\s*_~][^\n]{0,200}?\1(?!\w))")
 
 
 def _defuse(text: str) -> str:
-    """Neither platform has an escape character, so a gap stops literal markers from formatting."""
+    """Insert gaps, since neither platform has an escape character, so that literal markers do not format."""
     return _LITERAL.sub(rf"\1{GAP}", text.replace("`", f"`{GAP}") if text.count("`") > 1 else text)
 
 
@@ -96,16 +92,16 @@ def _slack_pre(text: str, language: str) -> str:
 
 
 def _no_fence(text: str) -> str:
-    """Backticks in a row, kept apart: inside code they would end it."""
+    """Return the text with gaps between backticks in a row, which would end the code."""
     return text.replace("``", f"`{GAP}`").replace("``", f"`{GAP}`")
 
 
 def _slack_link(label: str, href: str) -> str:
     target = escape_html(href.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E"))
-    words = label.replace("\n", " ")
-    if words in ("", target, target.removeprefix("mailto:")):
+    text = label.replace("\n", " ")
+    if text in ("", target, target.removeprefix("mailto:")):
         return f"<{target}>"
-    return f"<{target}|{words}>"
+    return f"<{target}|{text}>"
 
 
 def _whatsapp_code(text: str) -> str:
@@ -117,26 +113,14 @@ def _whatsapp_pre(text: str, language: str) -> str:
 
 
 def bare_link(label: str, href: str) -> str:
-    """The label with the address behind it, once if they say the same."""
+    """Return the label with the address behind it, or only one if they are the same."""
     if label in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
         return label or href.removeprefix("mailto:").removeprefix("tel:")
     return f"{label} ({href})"
 
 
-def _pre_words(text: str, language: str) -> str:
-    return text
-
-
-def _visible_pre(text: str, language: str) -> str:
-    return _visible(text)
-
-
-def _visible_link(label: str, href: str) -> str:
-    return bare_link(label, _visible(href))
-
-
-#: How many columns a phone shows, and what stands beside a workspace's list of channels.
-_PHONE, _DESK = 36, 64
+#: How many characters fit in a line on a phone, and beside Slack's list of channels on a desktop.
+_PHONE, _DESKTOP = 36, 64
 _MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
 HTML = Dialect(
     escape=escape_html,
@@ -159,7 +143,7 @@ MRKDWN = Dialect(
     hides=True,
     address=lambda href: _slack_link("", href),
     quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
-    columns=_DESK,
+    columns=_DESKTOP,
 )
 WHATSAPP = Dialect(
     escape=_defuse,
@@ -171,27 +155,33 @@ WHATSAPP = Dialect(
     columns=_PHONE,
 )
 PLAIN = Dialect(
-    escape=_words,
+    escape=str,
     marks={"strong": ("", ""), "em": ("", ""), "s": ("", "")},
-    code=_words,
-    pre=_pre_words,
+    code=str,
+    pre=lambda text, language: text,
     link=bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
     solid=False,
 )
-TERMINAL = replace(PLAIN, escape=_visible, code=_visible, pre=_visible_pre, link=_visible_link)
+TERMINAL = replace(
+    PLAIN,
+    escape=_visible,
+    code=_visible,
+    pre=lambda text, language: _visible(text),
+    link=lambda label, href: bare_link(label, _visible(href)),
+)
 ANSI = replace(
     TERMINAL,
     marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")},
 )
-#: Hosts whose links may hide behind a label, with all their subdomains. One set for the process: those of its bot.
+#: Hosts, with their subdomains, whose links need not show their address. One set per process, since it has one bot.
 _own_hosts: frozenset[str] = frozenset()
 _MARKS = re.compile(r"<[^>]*>|[*_~`]")
 
 
 def trust_hosts(hosts: Iterable[str]) -> None:
-    """Set the hosts whose links need not show their address: the bot's own and those that its configuration names."""
-    global _own_hosts  # noqa: PLW0603  # set once when a process starts, as its configuration says
+    """Set the hosts whose links need not show their address: the bot's own and those in its configuration."""
+    global _own_hosts  # noqa: PLW0603  # set once at start, from the configuration
     _own_hosts = frozenset(_plain_host(host) for host in hosts if host)
 
 
@@ -207,11 +197,14 @@ def hides_host(label: str, href: str) -> bool:
     if any(host == own or host.endswith(f".{own}") for own in _own_hosts):
         return False
     shown = _bare(html.unescape(label))
-    return bool(label.strip()) and shown not in (_bare(href), _bare(host))  # without a label the address is shown
+    return bool(label.strip()) and shown not in (
+        _bare(href),
+        _bare(host),
+    )  # without a label the address is shown
 
 
 def _bare(address: str) -> str:
-    """Return an address as a label may write it: without scheme, "www.", last slash and what marks would be."""
+    """Return an address without scheme, "www.", last slash and formatting marks, as a label may write it."""
     return re.sub(r"^https?://(www\.)?|^www\.", "", _MARKS.sub("", address).strip().casefold()).rstrip("/")
 
 

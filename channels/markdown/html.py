@@ -1,7 +1,4 @@
-"""Page: Markdown on a page of ours, which formats by itself.
-
-The tokens are changed where it would hide something, or link to anything.
-"""
+"""Markdown as HTML for the console page. Tokens are changed where HTML would hide something or link anywhere."""
 
 from __future__ import annotations
 
@@ -16,17 +13,18 @@ from sayso.channels.markdown.parse import ALLOWED, LANGUAGE, is_overfull, parser
 
 
 def page_html(md: str) -> str:
-    """Markdown as HTML for a page of ours, which cannot run anything and hides nothing.
+    """Return Markdown as HTML that runs no scripts and hides nothing.
 
-    No raw HTML, no images, links to the web, mail and phones only.
+    It has no raw HTML and no images, and links only to the web, mail and phones.
     """
-    tokens = [_for_page(token) for token in _without_overfull(parser(images=False).parse(md), md.split("\n"))]
-    made = parser(images=False).renderer.render(tokens, parser(images=False).options, {})
-    return str(made) if re.sub(r"<[^>]*>|\s", "", made) else f"<p>{escape_html(md)}</p>\n"
+    markdown = parser(images=False)
+    tokens = [_page_token(token) for token in _without_overfull_tables(markdown.parse(md), md.split("\n"))]
+    html = markdown.renderer.render(tokens, markdown.options, {})
+    return str(html) if re.sub(r"<[^>]*>|\s", "", html) else f"<p>{escape_html(md)}</p>\n"
 
 
-def _without_overfull(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Token]:
-    """The tokens; a table whose rows have cells beyond its last column, which would be dropped, as it was written."""
+def _without_overfull_tables(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Token]:
+    """Yield the tokens, with the source of each table that has cells beyond its last column, which would be lost."""
     hidden = False
     for token in tokens:
         lines = source[slice(*token.map)] if token.type == "table_open" and token.map else []
@@ -38,8 +36,8 @@ def _without_overfull(tokens: Sequence[Token], source: Sequence[str]) -> Iterato
         hidden = hidden and token.type != "table_close"
 
 
-def _for_page(token: Token) -> Token:
-    # Table cells come with a style attribute, which our Content-Security-Policy forbids.
+def _page_token(token: Token) -> Token:
+    # Table cells have a style attribute, which the page's Content-Security-Policy forbids.
     style = str(token.attrs.pop("style", ""))
     if style:
         token.attrs["class"] = style.rpartition(":")[2]
@@ -48,13 +46,13 @@ def _for_page(token: Token) -> Token:
         title = token.info[language.end() :].strip() if language else token.info.strip()
         token.info, token.content = language[1] if language else "", f"{title}\n{token.content}".removeprefix("\n")
     if token.children:
-        _keep_arithmetic(token.children)
-        token.children = list(_guarded(token.children))
+        _unmark_arithmetic(token.children)
+        token.children = list(_guard_links(token.children))
     return token
 
 
-def _keep_arithmetic(tokens: Sequence[Token]) -> None:
-    """2*3*4 is arithmetic, on a page too."""
+def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
+    """Turn marks in the middle of a word back into text: 2*3*4 is arithmetic."""
     opened: list[int] = []
     for index, token in enumerate(tokens):
         if token.type not in ("em_open", "strong_open", "s_open", "em_close", "strong_close", "s_close"):
@@ -70,27 +68,27 @@ def _keep_arithmetic(tokens: Sequence[Token]) -> None:
                 mark.type, mark.tag, mark.nesting, mark.content = "text", "", 0, mark.markup
 
 
-def _guarded(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens, with links that know nothing of our page; what is no link any more, and titles, as words."""
-    behind: list[str] = []
-    foreign = ""
+def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the tokens with links that cannot access the page. Titles and forbidden addresses become text."""
+    suffixes: list[str] = []
+    hidden_address = ""
     for index, token in enumerate(tokens):
         if token.type == "link_open":
             href, title = str(token.attrGet("href") or ""), token.attrGet("title")
             allowed = ALLOWED.match(href)
             token.attrs = {"href": href, "rel": "noopener", "target": "_blank"} if allowed else {}
             address = "" if allowed or not href else f" ({href})"
-            behind.append((f' "{title}"' if title else "") + address)
-            foreign = href if allowed and hides_host(_label(tokens[index + 1 :]), href) else ""
-        if token.type == "link_close" and behind[-1]:
-            yield Token("text", "", 0, content=behind[-1])
+            suffixes.append((f' "{title}"' if title else "") + address)
+            hidden_address = href if allowed and hides_host(_label(tokens[index + 1 :]), href) else ""
+        if token.type == "link_close" and suffixes[-1]:
+            yield Token("text", "", 0, content=suffixes[-1])
         if token.type == "link_close":
-            behind.pop()
+            suffixes.pop()
         yield token
-        if token.type == "link_close" and foreign:
-            yield Token("text", "", 0, content=f" ({foreign})")
+        if token.type == "link_close" and hidden_address:
+            yield Token("text", "", 0, content=f" ({hidden_address})")
 
 
 def _label(tokens: Sequence[Token]) -> str:
-    """Return the words of the link that begins here."""
+    """Return the label of the link that begins here."""
     return "".join(token.content for token in takewhile(lambda each: each.type != "link_close", tokens))

@@ -1,4 +1,4 @@
-"""Reading: Markdown as tokens, with rules of our own where the parser would hide or guess something."""
+"""Markdown as tokens, with own rules where the parser would hide or guess something."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, blockquote, list_block, table
 from markdown_it.rules_inline import StateInline
 
-#: URL schemes a link may carry. Everything else (javascript:, tg:, relative paths) is shown as words.
+#: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
 SCHEMES = ("http", "https", "mailto", "tel")
 ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=2)
 def parser(*, images: bool = True) -> MarkdownIt:
-    """CommonMark with tables and strikethrough.
+    """Return a parser for CommonMark with tables and strikethrough.
 
-    Raw HTML stays text. Link references are off: a line like `[x]: y` would vanish from a preview.
+    Raw HTML stays text. Link references are off, because a line like `[x]: y` would disappear from a preview.
     """
     parser = (
         MarkdownIt("commonmark", {"html": False, "breaks": True})
@@ -35,8 +35,8 @@ def parser(*, images: bool = True) -> MarkdownIt:
     return parser if images else parser.disable("image")
 
 
-#: How deep a quote and a list may stand in others, where a list counts twice: what is deeper is shown as written. The
-#: parser itself would drop what is deeper than 20.
+#: How deep a quote and a list may be nested; a list counts twice. Deeper ones are shown as their source. The parser
+#: itself would drop what is deeper than 20.
 _DEEPEST_QUOTE, _DEEPEST_LIST = 6, 10
 
 
@@ -49,26 +49,26 @@ def _list(state: StateBlock, line: int, end: int, silent: bool) -> bool:
 
 
 def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
-    """A table that is there for the most part: a short row of a wide one would be filled up with hundreds of cells."""
+    """Parse a table unless most of its cells are missing: the parser would add hundreds of cells to short rows."""
     begins = table(state, line, end, True)
     return begins and (silent or (not _is_hollow(state, line, end) and table(state, line, end, False)))
 
 
 def _is_hollow(state: StateBlock, line: int, end: int) -> bool:
-    """Whether the table that begins here lacks more cells than it has."""
+    """Return whether the table that begins here lacks more cells than it has."""
     columns = _count_cells(state, line)
-    there, missing = 2 * columns, 0
+    present, missing = 2 * columns, 0
     for row in range(line + 2, end):
         if state.isEmpty(row):
             return False
         cells = _count_cells(state, row)
-        there, missing = there + cells, missing + max(0, columns - cells)
-        if missing > there + _FEW_CELLS:
+        present, missing = present + cells, missing + max(0, columns - cells)
+        if missing > present + _FEW_CELLS:
             return True
     return False
 
 
-#: Missing cells that are no matter.
+#: How many cells may be missing in any table.
 _FEW_CELLS = 16
 
 
@@ -77,14 +77,14 @@ def _count_cells(state: StateBlock, line: int) -> int:
     return text.count("|") + 1 - text.startswith("|") - text.endswith("|")
 
 
-#: Where the parser's cache, whose other keys are places in the text, has the last place that a link may end at.
+#: The key in the parser's cache for the last place where a link may end. Other keys are places in the text.
 _LAST_ADDRESS = -1
 _URL = re.compile(r"://[^\s<>\"`|\\\[\]]+")
 _SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9])https?$", re.IGNORECASE)
 
 
 def _bare_url(state: StateInline, silent: bool) -> bool:
-    """Read a URL in running text as one link, so that `_` and `*` inside it are not emphasis."""
+    """Parse a bare URL as one link, so that `_` and `*` inside it are not emphasis."""
     if state.src[state.pos] != ":":
         return False
     scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
@@ -99,7 +99,7 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
 
 
 def _bare_bracket(state: StateInline, silent: bool) -> bool:
-    """Read a bracket behind which no link's address comes as itself: the parser would look for its partner."""
+    """Parse a bracket that no link address follows as text. The parser would search for its partner."""
     char = state.src[state.pos]
     if char not in "[!" or state.pos < state.cache.setdefault(_LAST_ADDRESS, state.src.rfind("](")):
         return False
@@ -110,7 +110,7 @@ def _bare_bracket(state: StateInline, silent: bool) -> bool:
 
 
 def _trim(url: str) -> str:
-    """Leave the punctuation that ends a sentence, or a bracket around the URL, out of it."""
+    """Return the URL without the punctuation of the sentence and the closing bracket around it."""
     while url and (url[-1] in ".,;:!?*_~'" or (url[-1] == ")" and url.count(")") > url.count("("))):
         url = url[:-1]
     return url
@@ -126,15 +126,15 @@ def _push_link(state: StateInline, scheme: str, rest: str) -> None:
     state.push("link_close", "a", -1).markup = "autolink"
 
 
-#: What may follow a fence and not be shown: one word that can be a language.
+#: The language after a fence, which is not shown: one word.
 LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 
 
 def is_overfull(lines: Sequence[str]) -> bool:
-    """Whether a row of the table has cells beyond its last column."""
-    return any(cells(line) > cells(lines[0]) for line in lines[2:])
+    """Return whether a row of the table has cells beyond its last column."""
+    return any(inner_bars(line) > inner_bars(lines[0]) for line in lines[2:])
 
 
-def cells(line: str) -> int:
-    """How many cells a row has, one less than it has bars inside."""
+def inner_bars(line: str) -> int:
+    """Return the number of bars between the cells of a row."""
     return len(re.findall(r"(?<!\\)\|", line.strip().strip("|")))

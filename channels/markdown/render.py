@@ -1,4 +1,4 @@
-"""Tokens to text, blocks, inline and tables."""
+"""Renders Markdown tokens as text in a platform's dialect: blocks, paragraphs and tables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sayso.channels.markdown.parse import ALLOWED, LANGUAGE, is_overfull
 
 
 def inline_text(tokens: Sequence[Token], dialect: Dialect, bold: bool = False) -> str:
-    """One paragraph; `bold` says that it stands in bold already."""
-    walk = _Inline(dialect, ["strong"] if bold else [])
+    """Return one paragraph. `bold` says that it is inside bold text already."""
+    paragraph = _Paragraph(dialect, ["strong"] if bold else [])
     for index, token in enumerate(tokens):
         following = tokens[index + 1] if index + 1 < len(tokens) else None
-        walk.take(token, following.content[:1] if following and following.type == "text" else "")
-    return "".join(walk.frames[0])
+        paragraph.add(token, following.content[:1] if following and following.type == "text" else "")
+    return "".join(paragraph.frames[0])
 
 
 @dataclass(slots=True)
-class _Inline:
-    """Builds one paragraph; `active` names the marks we are inside of, so that none is nested in itself."""
+class _Paragraph:
+    """Builds one paragraph. `active` names the open marks, so that none is nested in itself."""
 
     dialect: Dialect
     active: list[str]
@@ -31,7 +31,7 @@ class _Inline:
     hrefs: list[str] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
 
-    def take(self, token: Token, following: str) -> None:
+    def add(self, token: Token, following: str) -> None:
         if token.type in ("softbreak", "hardbreak"):
             self.frames[-1].append("\n")
         elif token.type == "code_inline":
@@ -51,7 +51,7 @@ class _Inline:
         self.frames[-1].append(_link(inside if self.hrefs else self.dialect, alt, str(token.attrGet("src") or "")))
 
     def _title(self, token: Token) -> str:
-        """What the Markdown would show on hovering: no chat can, so it stands behind the label."""
+        """Return the title of a link, which chats cannot show on hovering, to follow the label."""
         title = token.attrGet("title")
         return self.dialect.escape(f' "{title}"') if title else ""
 
@@ -61,12 +61,12 @@ class _Inline:
             self.hrefs.append(str(token.attrGet("href") or ""))
             self.titles.append(self._title(token))
         else:
-            self.active.append(_mark(token))
+            self.active.append(token.type.removesuffix("_open"))
 
     def _close(self, token: Token, following: str) -> None:
         text = "".join(self.frames.pop())
         if token.type == "link_close":
-            # The label of a bare URL is the URL: formatting rules must not touch it.
+            # The label of a bare URL is the URL, which must not be formatted.
             label = "" if token.markup == "autolink" else text + self.titles[-1]
             self.titles.pop()
             self.frames[-1].append(_link(self.dialect, label, self.hrefs.pop()))
@@ -78,19 +78,15 @@ class _Inline:
         before = next((part[-1] for part in reversed(self.frames[-1]) if part), "")
         touching = before.isalnum(), following.isalnum()
         if all(touching) or (any(touching) and self.dialect.solid and name == "em"):
-            # 2*3*4 is arithmetic, not emphasis: no preview may turn it into 234.
+            # 2*3*4 is arithmetic: no preview may show it as 234.
             return markup, markup
         if name in self.active or (any(touching) and self.dialect.solid):
             return "", ""
         return self.dialect.marks[name]
 
 
-def _mark(token: Token) -> str:
-    return token.type.removesuffix("_open")
-
-
 def _without_links(dialect: Dialect) -> Dialect:
-    """For what stands in a link already: of two addresses a platform would show one, or neither."""
+    """Return the dialect for text inside a link: of two addresses a platform would show one, or neither."""
     return (
         replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False)
         if dialect.hides
@@ -107,7 +103,7 @@ def _link(dialect: Dialect, label: str, href: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:
-    """A table as columns of equal width, for a monospaced block."""
+    """Return a table with aligned columns, for a monospaced block."""
     if not rows:
         return ""
     columns = widths(rows)
@@ -121,15 +117,15 @@ def _padded(cell: str, width: int, right: bool) -> str:
 
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Of each column, on screen."""
+    """Return the width of each column on the screen."""
     return [max(map(_width, column)) for column in zip(*rows, strict=True)]
 
 
 def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
-    """A table that is too wide to be one: a paragraph for each row, a line for each cell behind its column's name."""
+    """Return a table that is too wide: one paragraph per row, one line per cell with the name of its column."""
     names, *body = rows
     size = sum(len(cell) for row in rows for cell in row)
-    if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:  # names that long would drown what they name
+    if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:  # long names would hide values
         return "\n".join(" | ".join(map(dialect.escape, row)) for row in rows)
     return "\n\n".join(_record(names, row, dialect) for row in body)
 
@@ -145,7 +141,7 @@ def _record(names: Sequence[str], cells: Sequence[str], dialect: Dialect) -> str
 
 
 def _width(text: str) -> int:
-    """Columns on screen: CJK and emoji take two, combining marks none."""
+    """Return the width on the screen: CJK characters and emoji take two columns, combining marks none."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
 
@@ -158,7 +154,7 @@ class _Block:
 
 @dataclass(slots=True)
 class Blocks:
-    """Builds the message block by block; containers are frames on a stack."""
+    """Builds the message block by block. Open containers are frames on a stack."""
 
     dialect: Dialect
     source: Sequence[str]
@@ -170,17 +166,17 @@ class Blocks:
     rights: list[bool] = field(default_factory=list)
     overfull: Sequence[str] = ()
 
-    def take(self, token: Token) -> None:
-        """The next token of the message."""
-        step = getattr(self, f"_{token.type}", None)
-        if step is not None:
-            step(token)
+    def add(self, token: Token) -> None:
+        """Add the next token, by the method of its type."""
+        method = getattr(self, f"_{token.type}", None)
+        if method is not None:
+            method(token)
 
     def text(self) -> str:
-        """All that was taken."""
+        """Return the whole message."""
         return "\n\n".join(block.text for block in self.frames[0] if block.text)
 
-    def _add(self, text: str, pre: bool = False) -> None:
+    def _add_block(self, text: str, pre: bool = False) -> None:
         self.frames[-1].append(_Block(text, pre))
 
     def _inline(self, token: Token) -> None:
@@ -189,7 +185,7 @@ class Blocks:
             return
         text = inline_text(token.children or [], self.dialect, bold=self.heading)
         opening, closing = self.dialect.marks["strong"] if self.heading and text else ("", "")
-        self._add(f"{opening}{text}{closing}")
+        self._add_block(f"{opening}{text}{closing}")
 
     def _heading_open(self, token: Token) -> None:
         self.heading = True
@@ -199,16 +195,16 @@ class Blocks:
 
     def _fence(self, token: Token) -> None:
         language = LANGUAGE.match(token.info)
-        # A title behind the language is part of what was said, so it is shown.
+        # A title after the language is part of the text, so it is shown.
         title = token.info[language.end() :].strip() if language else token.info.strip()
         text = "\n".join(part for part in (title, token.content.rstrip("\n")) if part)
-        self._add(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
+        self._add_block(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
 
     def _code_block(self, token: Token) -> None:
-        self._add(self.dialect.pre(token.content.rstrip("\n"), ""), pre=True)
+        self._add_block(self.dialect.pre(token.content.rstrip("\n"), ""), pre=True)
 
     def _hr(self, token: Token) -> None:
-        self._add("———")
+        self._add_block("———")
 
     def _blockquote_open(self, token: Token) -> None:
         self.quotes += 1
@@ -216,7 +212,7 @@ class Blocks:
 
     def _blockquote_close(self, token: Token) -> None:
         inner = "\n\n".join(block.text for block in self.frames.pop())
-        self._add(self.dialect.quote(inner, self.quotes))
+        self._add_block(self.dialect.quote(inner, self.quotes))
         self.quotes -= 1
 
     def _bullet_list_open(self, token: Token) -> None:
@@ -232,7 +228,7 @@ class Blocks:
 
     def _bullet_list_close(self, token: Token) -> None:
         self.numbers.pop()
-        self._add("\n".join(block.text for block in self.frames.pop()))
+        self._add_block("\n".join(block.text for block in self.frames.pop()))
 
     _ordered_list_close = _bullet_list_close
 
@@ -244,12 +240,12 @@ class Blocks:
         marker = f"{_bullet(self.numbers)} " if number is None else f"{number}. "
         if number is not None:
             self.numbers[-1] = number + 1
-        self._add(_item(marker, self.frames.pop()))
+        self._add_block(_item(marker, self.frames.pop()))
 
     def _table_open(self, token: Token) -> None:
         self.rows, self.rights = [], []
         lines = self.source[slice(*token.map)] if token.map else []
-        # The parser drops cells beyond the last column; such a table is shown as it was written.
+        # The parser drops cells beyond the last column, so such a table is shown as its source.
         self.overfull = lines if is_overfull(lines) else []
 
     def _th_open(self, token: Token) -> None:
@@ -263,20 +259,20 @@ class Blocks:
         rows, self.rows = self.rows or [], None
         columns = sum(widths(rows)) + 3 * max(0, len(rows[0]) - 1) if rows else 0
         if self.overfull:
-            self._add(self.dialect.pre("\n".join(self.overfull), ""), pre=True)
+            self._add_block(self.dialect.pre("\n".join(self.overfull), ""), pre=True)
         elif columns <= self.dialect.columns:
-            self._add(self.dialect.pre(aligned(rows, self.rights), ""), pre=True)
+            self._add_block(self.dialect.pre(aligned(rows, self.rights), ""), pre=True)
         else:
-            self._add(records(rows, self.dialect))
+            self._add_block(records(rows, self.dialect))
 
 
 def _bullet(numbers: Sequence[int | None]) -> str:
-    """Another one on each level: where an indent is two narrow spaces, it alone would tell too little."""
+    """Return the bullet of a level. They differ, because an indent of two narrow spaces is hard to see."""
     return "•◦▪"[(numbers.count(None) - 1) % 3]
 
 
 def _item(marker: str, blocks: Sequence[_Block]) -> str:
-    """One list item: code keeps its own margin, everything else is indented under the marker."""
+    """Return one list item. Code keeps its own margin, everything else is indented under the marker."""
     indent = " " * len(marker)
     lines = [block.text if block.pre else indent + block.text.replace("\n", f"\n{indent}") for block in blocks]
     return marker + "\n".join(lines).removeprefix(indent)

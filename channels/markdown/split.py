@@ -1,4 +1,4 @@
-"""Cutting: Markdown in pieces that lose no character, each within what a platform would count."""
+"""Splits Markdown into pieces within a platform's limit, without losing a character."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from sayso.channels.markdown.parse import cells
+from sayso.channels.markdown.parse import inner_bars
 
-LengthOf = Callable[[str], int]
-#: How many source characters per unit of the limit are looked at: formatting is mostly shorter than its source.
+#: Returns the length of a piece as the platform counts it.
+Measure = Callable[[str], int]
+#: How many source characters per unit of the limit are examined: formatted text is mostly shorter than its source.
 _WINDOW = 4
-#: How often an end is guessed, and how full a piece ought to be.
+#: How many ends are guessed, and how full a piece should be.
 _GUESSES, _FULL = 8, 0.85
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 #: Spans that a cut would break: links, inline code, bold.
 _SPAN = re.compile(r"\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)|`[^`\n]+`|\*\*[^*\n]+\*\*|https?://\S+")
-#: What the rest of a cut line would be read as, if it began one: a heading, a quote, a list, a rule, code, a link's
-#: address. What is escaped comes after the digits of a numbered list.
+#: A text that at the beginning of a line would be a heading, quote, list, rule, code or link reference. The escape
+#: belongs behind the first group, the digits of a numbered list.
 _BLOCK_START = re.compile(
     r"""([\ \t]*(?:\d{1,9}(?=[.)](?:\s|$))|))
     (?=(?<=\d)[.)] | \#{1,6}(?:\s|$) | > | [-+*](?:\s|$) | ([-*_=])[\ \t]*(?:\2[\ \t]*)*$
@@ -31,43 +32,43 @@ _BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n(?=\S)"), re.compile(r
 _TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 
 
-def split(md: str, limit: int, measure: LengthOf = len) -> list[str]:
-    """Cut Markdown into pieces whose `measure` is at most `limit`, in a time that grows with its length and no faster.
+def split(md: str, limit: int, measure: Measure = len) -> list[str]:
+    """Split Markdown into pieces whose `measure` is at most `limit`, in linear time.
 
-    Cuts fall between paragraphs, else lines, else words, else characters. A fenced code block that must be cut is
-    closed and opened again, a table that is cut between two rows begins with its head again, and the rest of a cut line
-    that would begin a heading, list or the like is escaped; nothing else is added and nothing is dropped. Raises
-    ValueError on a limit below 1.
+    Cuts are between paragraphs, else lines, else words, else characters. A fenced code block is closed and opened
+    again, a table that is cut between two rows gets its head again, and the rest of a cut line is escaped if it would
+    begin a heading, list or the like. Nothing else is added and nothing is dropped. Raises ValueError for a limit below
+    1.
     """
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
     pieces: list[str] = []
-    start, opening, tape = 0, "", _Tape(measure)
+    start, opening, lengths = 0, "", _MeasureCache(measure)
     while start < len(md):
-        piece, start, opening = _Cut(md, start, opening, limit, tape).best()
+        piece, start, opening = _Cut(md, start, opening, limit, lengths).best()
         pieces.append(piece)
-        tape.known.clear()
+        lengths.known.clear()
     return pieces
 
 
-def head(md: str, limit: int, measure: LengthOf = len) -> str:
-    """The first of the pieces that `split` cuts this Markdown into: "" of nothing."""
-    return _Cut(md, 0, "", limit, _Tape(measure)).best()[0] if md else ""
+def head(md: str, limit: int, measure: Measure = len) -> str:
+    """Return the first piece of `split`, "" for an empty text."""
+    return _Cut(md, 0, "", limit, _MeasureCache(measure)).best()[0] if md else ""
 
 
-def fits(md: str, limit: int, measure: LengthOf = len) -> bool:
-    """Whether `split` leaves this Markdown in one piece."""
+def fits(md: str, limit: int, measure: Measure = len) -> bool:
+    """Return whether `split` returns one piece."""
     return len(md) <= _WINDOW * limit and measure(md) <= limit
 
 
 @dataclass(slots=True)
-class _Tape:
-    """Measures, and the same text only once: that takes nearly all the time there is.
+class _MeasureCache:
+    """Measures each text only once, since measuring takes nearly all the time.
 
-    `density` is what a character of the source last came to, 0 as long as nobody knows.
+    `density` is the last measured length per source character, 0 before the first measurement.
     """
 
-    measure: LengthOf
+    measure: Measure
     density: float = 0.0
     known: dict[str, int] = field(default_factory=dict)
 
@@ -79,35 +80,36 @@ class _Tape:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """One cut: `start` is where the piece begins, `opening` the fence line or the table's head it must repeat."""
+    """Finds the end of one piece. `start` is its begin, `opening` the fence line or table head that it must repeat."""
 
     md: str
     start: int
     opening: str
     limit: int
-    tape: _Tape
+    lengths: _MeasureCache
     escapes: bool = True
 
     def best(self) -> tuple[str, int, str]:
-        if self.escapes and not self._fits(self.start + 1):  # no room even for that
+        """Return the piece, its end, and the opening of the next piece."""
+        if self.escapes and not self._fits(self.start + 1):  # with the escape not even one character fits
             return replace(self, escapes=False).best()
         if self._may_be_last() and self._fits(len(self.md)):
             return self._piece(len(self.md)), len(self.md), ""
         end = self._guess() or self._whole_character(self._furthest())
         if self.opening and not self._fits(end):
-            # Not even one character fits beside the repeated lines: give those up, never the text or the limit.
+            # Not even one character fits beside the repeated lines, so they are left out.
             return replace(self, opening="").best()
         return self._piece(end), end, self._open_fence(end) or self._table_head(end)
 
     def _may_be_last(self) -> bool:
-        """Whether it is worth measuring all that is left."""
+        """Return whether the rest may fit, so that measuring it is worth the time."""
         left = len(self.md) - self.start
-        return left <= _WINDOW * self.limit and left * self.tape.density <= 2 * self.limit
+        return left <= _WINDOW * self.limit and left * self.lengths.density <= 2 * self.limit
 
     def _guess(self) -> int:
-        """A good place to cut that nearly fills the limit, by rule of three: mostly one measurement instead of a dozen.
+        """Return a good place to cut that nearly fills the limit, 0 if none was found.
 
-        0 if none of those it tried fits.
+        It is estimated from the density, which mostly takes one measurement instead of a dozen.
         """
         low, high = self.start, min(len(self.md), self.start + _WINDOW * self.limit) + 1
         best, size = 0, self._size()
@@ -129,18 +131,18 @@ class _Cut:
         return best
 
     def _size(self) -> int:
-        """How many characters should fill the limit, a few less where each comes to something else."""
-        density = self.tape.density
+        """Return how many source characters should fill the limit."""
+        density = self.lengths.density
         return self.limit if density in (0, 1) else max(1, int(0.96 * self.limit / density))
 
     def _place(self, far: int) -> int:
-        """Where to cut up to there."""
+        """Return the best place to cut at or before `far`."""
         if far >= len(self.md):
             return len(self.md)
         return next(self._boundaries(far), None) or self._whole_character(far)
 
     def _furthest(self) -> int:
-        """The furthest end that fits, by bisection: longer text measures longer, give or take a marker."""
+        """Return the furthest end that fits, by bisection: a longer text is longer, apart from a marker."""
         low, high = self.start + 1, min(len(self.md), self.start + _WINDOW * self.limit)
         while low < high:
             middle = (low + high + 1) // 2
@@ -148,18 +150,18 @@ class _Cut:
         return low
 
     def _boundaries(self, end: int) -> Iterator[int]:
-        """Good places to cut, best first: the last paragraph, line or word in the second half of the piece."""
+        """Yield good places to cut, best first: the last paragraph, line or word in the second half of the piece."""
         middle = self.start + (end - self.start) // 2
         spans = [match.span() for match in _SPAN.finditer(self.md, self.start, min(len(self.md), end + 2048))]
         for pattern in _BOUNDARIES:
             cuts = [match.end() for match in pattern.finditer(self.md, middle, end) if match.end() > self.start]
             for cut in reversed(cuts):
-                span = bisect.bisect_left(spans, (cut, 0)) - 1  # the last one that begins before it
+                span = bisect.bisect_left(spans, (cut, 0)) - 1  # the last span that begins before the cut
                 if (span < 0 or spans[span][1] <= cut) and not _joined(self.md, cut, self.start):
                     yield cut
 
     def _whole_character(self, end: int) -> int:
-        """The last cut between two characters up to there, or half of one that is longer than the piece."""
+        """Return the last cut between two characters up to `end`, or `end` inside a character longer than the piece."""
         cut = end
         while cut > self.start and _joined(self.md, cut, self.start):
             cut -= 1
@@ -171,9 +173,9 @@ class _Cut:
         return self._length(end) <= self.limit
 
     def _length(self, end: int) -> int:
-        measured = self.tape.length(self._piece(end))
+        measured = self.lengths.length(self._piece(end))
         if end - self.start > 1:
-            self.tape.density = measured / (end - self.start)
+            self.lengths.density = measured / (end - self.start)
         return measured
 
     def _piece(self, end: int) -> str:
@@ -191,7 +193,7 @@ class _Cut:
         return f"{found[0]}\\{text[found.end() :]}" if found and found.end() < len(text) else text
 
     def _open_fence(self, end: int) -> str:
-        """The line that opened the code block a cut at `end` falls into, or ""."""
+        """Return the line that opened the code block in which a cut at `end` falls, or ""."""
         opened = ""
         for match in _FENCE.finditer(self.opening + self._text(end)):
             marker = match.group(1)
@@ -199,11 +201,11 @@ class _Cut:
                 opened = "" if "`" in match.group(2) and marker[0] == "`" else match.group().strip(" ") + "\n"
             elif marker.startswith(_marker(opened)) and not match.group(2).strip():
                 opened = ""
-        # A fence line too long to repeat in every piece is not worth keeping.
+        # A long fence line is not repeated.
         return opened if len(opened) + len(_marker(opened)) < self.limit // 2 else ""
 
     def _table_head(self, end: int) -> str:
-        """The head of a table that a cut at `end` falls into, between two of its rows, or ""."""
+        """Return the head of the table in which a cut at `end` falls between two rows, or ""."""
         below = self.md.find("\n", end)
         bar = self.md.find("|", end, below if below >= 0 else len(self.md))
         if bar < 0 or self.md[end - 1] != "\n" or self._open_fence(end):
@@ -213,19 +215,19 @@ class _Cut:
         for name, rule in itertools.pairwise(lines):
             if "|" not in rule:
                 head = ""
-            elif not head and "|" in name and _TABLE_RULE.fullmatch(rule) and cells(name) == cells(rule):
+            elif not head and "|" in name and _TABLE_RULE.fullmatch(rule) and inner_bars(name) == inner_bars(rule):
                 head = f"{name}\n{rule}\n"
-        # As with fences: one too long to repeat is not worth keeping.
+        # A long head is not repeated.
         return head if len(head) < self.limit // 2 else ""
 
 
 def _marker(fence: str) -> str:
-    """The run of backticks or tildes that opens, and therefore closes, a fence."""
+    """Return the run of backticks or tildes that opens and closes a fence."""
     return fence[: len(fence) - len(fence.lstrip(fence[0]))] if fence else ""
 
 
 def _joined(text: str, cut: int, start: int) -> bool:
-    """Whether a cut here would fall inside what a reader sees as one character of a piece that begins at `start`."""
+    """Return whether a cut here would split what people see as one character. The piece begins at `start`."""
     if not 0 < cut < len(text):
         return False
     before, after = text[cut - 1], text[cut]

@@ -18,7 +18,7 @@ from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.providers.base import Provider
 from sayso.channels.base import AdapterDeps, Channel
-from sayso.channels.i18n.texts import SpokenTexts, TextsForTurn, texts_for
+from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
 from sayso.channels.markdown.dialects import trust_hosts
 from sayso.channels.media import LocalMediaStore, MediaLimits, NotLocal, check_local
 from sayso.channels.registry import load_sdks
@@ -198,7 +198,7 @@ def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
 def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
     """Return a function that returns the texts in the language of a turn, as its channel's agent knows it."""
 
-    def texts(turn: Turn) -> SpokenTexts:
+    def texts(turn: Turn) -> Texts:
         agent = agents.get(turn.conversation.channel)
         return agent.words(turn) if agent else texts_for(turn.language)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sayso.agent import KnowledgeMemory, Tool, ToolPolicy, tool
 from sayso.agent.guards.policy import Rule, effective_decision
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
-from sayso.channels.i18n.invisible import UNSEEN
+from sayso.channels.i18n.invisible import INVISIBLE
 
 POLICY = ToolPolicy(
     allow=["read_*", "send_*"],
@@ -132,7 +132,7 @@ def test_other_arguments_are_not_denied(pattern, value):
 def test_no_unseen_character_gets_around_a_rule(at):
     """Wherever it stands: fillers, blanks, selectors, controls, ends of lines, and halves of a character."""
     address = "a@external.com"
-    unseen = [char for char in map(chr, range(0x110000)) if re.match(f"[{UNSEEN}\t-\r\x85\u2028\u2029]", char)]
+    unseen = [char for char in map(chr, range(0x110000)) if re.match(f"[{INVISIBLE}\t-\r\x85\u2028\u2029]", char)]
     assert [hex(ord(char)) for char in unseen if not denies("*@external.com", address[:at] + char + address[at:])] == []
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sayso
-from sayso.channels.i18n.language import MAX_CHARS, choose, recognise
+from sayso.channels.i18n.language import MAX_CHARS, choose, recognize
 from sayso.channels.i18n.texts import LANGUAGES
 
 WRITTEN = {
@@ -215,13 +215,13 @@ UNSURE = [
 @pytest.mark.parametrize("words", UNSURE)
 def test_unclear_messages_are_no_language(words):
     """Short, mixed, quoted, names, addresses, and languages that do not ship: no guess."""
-    assert recognise(words) == ""
+    assert recognize(words) == ""
 
 
 @pytest.mark.parametrize(("language", "words"), [(key, words) for key, group in WRITTEN.items() for words in group])
 def test_messages_are_recognised(language, words):
     """What people really type to bots."""
-    assert recognise(words) == language
+    assert recognize(words) == language
 
 
 def test_every_shipped_language_is_covered_here():
@@ -232,13 +232,13 @@ def test_every_shipped_language_is_covered_here():
 @given(st.text())
 def test_any_text_is_a_shipped_language_or_none(words):
     """Nothing that people send makes it fail."""
-    assert recognise(words) in {*LANGUAGES, ""}
+    assert recognize(words) in {*LANGUAGES, ""}
 
 
 @pytest.mark.parametrize("bit", ["y", '"', "„", "“", "a.a", "a'", "a'-", "¿", "\u0301", "a ", "ﷺ", "/", "ア", "Aa. "])
 def test_hostile_length_costs_nothing(bit):
     """The cap comes before everything else."""
-    assert recognise(bit * 1_000_000) == recognise((bit * MAX_CHARS)[:MAX_CHARS])
+    assert recognize(bit * 1_000_000) == recognize((bit * MAX_CHARS)[:MAX_CHARS])
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_messages_are_read_only_as_far_as_needed():
 )
 def test_two_words_in_a_script_of_its_own_are_enough(words, language):
     """One may be a name."""
-    assert recognise(words) == language
+    assert recognize(words) == language
 
 
 def test_a_language_costs_no_code(tmp_path):
@@ -294,11 +294,11 @@ def test_a_language_costs_no_code(tmp_path):
 
 #: Whether the new language is shipped, which language an Armenian message and a tag are, a plural, and its yes.
 NEW_LANGUAGE = """
-from sayso.channels.i18n.language import choose, recognise
+from sayso.channels.i18n.language import choose, recognize
 from sayso.pending.consent.parser import RegexConfirmParser
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.channels.i18n.texts import texts_for
-print("xx" in SHIPPED_LANGUAGES, recognise("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
+print("xx" in SHIPPED_LANGUAGES, recognize("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
 texts = texts_for("xx")
 print(texts.undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(texts.yes))
 """

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.channels.i18n.invisible import UNSEEN, readable
+from sayso.channels.i18n.invisible import INVISIBLE, readable
 
 HIDDEN = st.sampled_from(
     "\u200b\u200c\u200d\u202e\u2066\u00ad\u034f\u3164\u2800\ufe0f\U000e0041\U000e0100\ud83d\x00\x1b\u180b"
@@ -80,4 +80,4 @@ def test_reading_twice_changes_nothing_behind_a_code(text):
 @given(st.text("abc123"), HIDDEN, st.text("abc123"))
 def test_nothing_hides_between_latin_letters_and_digits(before, hidden, after):
     """Whatever it is."""
-    assert not re.search(f"[{UNSEEN}]", readable(before + hidden + after))
+    assert not re.search(f"[{INVISIBLE}]", readable(before + hidden + after))
