@@ -26,7 +26,7 @@ from sayso.channels.base import (
     SharedCache,
     WebhookConflict,
 )
-from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
+from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, silence_url_logs, tls
 from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.telegram.errors import reaction, send_error
@@ -40,7 +40,17 @@ from sayso.channels.telegram.outgoing import (
     beginning,
 )
 from sayso.channels.telegram.settings import TelegramSettings
-from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
+from sayso.channels.types import (
+    Conversation,
+    Delivery,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Turn,
+    WebhookRequest,
+    joined_labels,
+)
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -90,7 +100,7 @@ class TelegramChannel:
             raise ValueError("token is empty: take the bot's token from @BotFather")
         if secret_token is not None and not _SECRET_TOKEN.fullmatch(secret_token):
             raise ValueError("secret_token is empty or malformed: use 1-256 characters of A-Z a-z 0-9 _ -")
-        self._name = name
+        self.name = name
         self._token = token.strip()
         self._secret = None if secret_token is None else secret_token.encode()
         self._media, self._cache = media, cache
@@ -101,12 +111,7 @@ class TelegramChannel:
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
     def __repr__(self) -> str:
-        return f"TelegramChannel({self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """The channel's name in the YAML."""
-        return self._name
+        return f"TelegramChannel({self.name!r})"
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Parse one update. Unknown kinds are ignored, never refused: Telegram would repeat them for a day."""
@@ -126,7 +131,7 @@ class TelegramChannel:
     def read(self, update: Any) -> Received:
         """Parse one update of any kind or shape. Never raises."""
         try:
-            return self._parser.read(update)
+            return self._parser.parse(update)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError):
             return Received(ignored="malformed update")
 
@@ -146,7 +151,7 @@ class TelegramChannel:
         except SendError as exc:
             if not isinstance(exc.__cause__, Conflict):
                 raise
-            raise WebhookConflict(_conflict(str(exc.__cause__), self._name)) from exc
+            raise WebhookConflict(_conflict(str(exc.__cause__), self.name)) from exc
         return updates if isinstance(updates, list) else []
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
@@ -164,7 +169,7 @@ class TelegramChannel:
         file = [Reply(media=reply.media)] if reply.media else []
         parts = [*texts, *file] if reply.edits else [*file, *texts]
         if reply.buttons and not parts:
-            parts = [Reply(_labels(reply.buttons))]
+            parts = [Reply(joined_labels(reply.buttons))]
         if not parts:
             return ()
         parts[0] = replace(parts[0], edits=reply.edits, optional=reply.optional)
@@ -293,15 +298,6 @@ class TelegramChannel:
         return f"telegram:moved:{self.bot_id}:{chat}"
 
 
-def _silence_logs() -> None:
-    """Silence the libraries' logs: httpx logs URLs, which hold the bot's token, at INFO; PTB logs texts at DEBUG, and
-    answers that it cannot parse at ERROR.
-    """
-    for name, level in (("httpx", logging.WARNING), ("httpcore", logging.WARNING), ("telegram", logging.CRITICAL)):
-        logger = logging.getLogger(name)
-        logger.setLevel(max(logger.level, level))
-
-
 def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     """Return PTB's bot over a pooled session; `api_url` is the address of the Bot API server."""
     from telegram import Bot
@@ -309,7 +305,9 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
 
     from sayso.channels.telegram.client import PooledRequest
 
-    _silence_logs()
+    silence_url_logs()
+    # PTB logs texts at DEBUG, and answers that it cannot parse at ERROR.
+    logging.getLogger("telegram").setLevel(logging.CRITICAL)
     # PTB warns about its own attribute each time that Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
     # PTB's own method parses updates into objects: one malformed update would hide all others.
@@ -345,13 +343,8 @@ def _draft_id(turn: Turn) -> int:
     return zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
 
 
-def _labels(buttons: Sequence[Button]) -> str:
-    """Telegram refuses buttons without words, so the buttons' own labels stand in."""
-    return " / ".join(button.label for button in buttons)
-
-
 def open_channel(name: str, settings: TelegramSettings, deps: AdapterDeps) -> TelegramChannel:
-    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    """Return the adapter of a configured channel. Raises ValueError for unusable settings."""
     return TelegramChannel(
         name,
         token=settings.token.get_secret_value(),

@@ -1,8 +1,7 @@
-"""BotApi: how python-telegram-bot reaches Telegram over the kept connections of an event loop."""
+"""Connects python-telegram-bot (PTB) to the pooled connections of an event loop."""
 
 from __future__ import annotations
 
-from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -14,12 +13,13 @@ from sayso.channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, n
 
 
 class NeverSent(NetworkError):
-    """Raised when there was no connection to Telegram: it certainly heard nothing."""
+    """Raised when there was no connection to Telegram, so that nothing was sent."""
 
 
 class PooledRequest(BaseRequest):
-    """PTB's requests over a session, which its loop closes. Time limits are the session's, unless a call says for how
-    long its answer may say nothing.
+    """PTB's requests over a session, which is closed with its event loop.
+
+    The session's time limits apply, but a call may set its own limit for the next bytes of the answer.
     """
 
     def __init__(self, session: ClientSession) -> None:
@@ -27,14 +27,14 @@ class PooledRequest(BaseRequest):
 
     @property
     def read_timeout(self) -> float:
-        """Seconds for which an answer may say nothing."""
+        """How many seconds to wait for the next bytes of an answer."""
         return ANSWER_SECONDS
 
     async def initialize(self) -> None:
-        """Nothing to do: a session opens its connections when they are needed."""
+        """Do nothing: a session opens its connections when they are needed."""
 
     async def shutdown(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def do_request(
         self,
@@ -45,32 +45,29 @@ class PooledRequest(BaseRequest):
         *_: Any,
         **__: Any,
     ) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises NeverSent, TimedOut, NetworkError, none of which names the URL: the
-        token is in it.
+        """Return status and body of the answer.
+
+        Raises NeverSent, TimedOut, NetworkError. Their messages do not name the URL, which holds the token.
         """
-        form, headers = _form(request_data), {"User-Agent": self.USER_AGENT}
-        more: Any = {"timeout": _times(read_timeout)} if isinstance(read_timeout, int | float) else {}
-        call = partial(self._session.request, method, url, data=form, headers=headers, allow_redirects=False)
+        options: dict[str, Any] = {"data": _form(request_data), "headers": {"User-Agent": self.USER_AGENT}}
+        if isinstance(read_timeout, int | float):
+            options["timeout"] = ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=read_timeout)
         try:
-            async with call(**more) as answer:
+            async with self._session.request(method, url, allow_redirects=False, **options) as answer:
                 return answer.status, await answer.read()
-        except (ClientError, OSError) as exc:  # time-outs are among them
+        except (ClientError, OSError) as exc:  # a time-out is an OSError
             if never_sent(exc):
                 raise NeverSent(type(exc).__name__) from None
             raise (TimedOut if isinstance(exc, TimeoutError) else NetworkError)(type(exc).__name__) from None
 
 
-def _times(silence: float) -> ClientTimeout:
-    return ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=silence)
-
-
 def _form(request_data: RequestData | None) -> FormData | None:
-    """What is sent, as a form; with files, in several parts."""
+    """Return the parameters and files as a form."""
     if request_data is None:
         return None
     form = FormData(request_data.json_parameters)
     for name, (filename, content, mime_type) in request_data.multipart_data.items():
-        # As a file it is read in parts: aiohttp would write bytes at once, and nobody else's message meanwhile.
+        # As a file it is read in parts: aiohttp would write bytes all at once, and block all other calls meanwhile.
         form.add_field(
             name, BytesIO(content) if isinstance(content, bytes) else content, filename=filename, content_type=mime_type
         )

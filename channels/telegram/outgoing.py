@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from sayso.channels.base import MediaSource, Refused
+from sayso.channels.base import MediaSource
 from sayso.channels.markdown import plain, telegram_html, telegram_length
 from sayso.channels.markdown.split import head
+from sayso.channels.media import file_to_send
 from sayso.channels.telegram.errors import reaction
-from sayso.channels.types import Button, Media, Receipt, Reply
+from sayso.channels.types import Button, Media, Receipt, Reply, readable_size
 
 if TYPE_CHECKING:
     from telegram import Bot, InlineKeyboardMarkup, Message
@@ -36,7 +37,6 @@ _METHODS = {
 ENTITY_LIMIT = 100
 #: How many characters of Markdown are examined for one message, and how many units the ellipsis may take.
 _MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
-_UNITS = ((1024 * 1024, "MB"), (1024, "KB"), (1, "B"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class BotApiCall:
     async def _file(self, bot: Bot, media: Media, source: MediaSource) -> Receipt:
         from telegram import InputFile
 
-        data = await asyncio.to_thread(_read, source, media.ref)
+        data = await asyncio.to_thread(file_to_send, source.read, media.ref)
         kind = self._kind(media, len(data))
         what = {**self._common("caption"), **self._place()}
         upload = {kind: InputFile(data, filename=media.filename or "file")}
@@ -162,19 +162,7 @@ def _linked(text: str, media: Media, source: MediaSource) -> str:
     """Return the text, then the file's name, its size and a URL to download it."""
     url = source.url(media.ref, filename=media.filename, mime_type=media.mime_type)
     name = re.sub(r"([^\w\s])", r"\\\1", media.filename or "file", flags=re.ASCII)
-    return f"{text}\n\n{name} ({_size(len(_read(source, media.ref)))}): {url}".strip()
-
-
-def _size(size: int) -> str:
-    unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), _UNITS[-1])
-    return f"{size / unit:.3g} {name}"
-
-
-def _read(source: MediaSource, ref: str) -> bytes:
-    try:
-        return source.read(ref)
-    except KeyError:
-        raise Refused("the file to send is gone from the media store") from None
+    return f"{text}\n\n{name} ({readable_size(len(file_to_send(source.read, media.ref)))}): {url}".strip()
 
 
 def _no_preview() -> Any:

@@ -1,4 +1,4 @@
-"""WhatsAppChannel: one WhatsApp sender at Twilio, its signed forms read and its replies sent through the REST API."""
+"""WhatsAppChannel: verifies and parses the webhooks of one WhatsApp sender at Twilio, and sends its replies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sayso.channels.types import (
 from sayso.channels.whatsapp.client import ORIGINS, SANDBOX, SenderNames, basic, new_client
 from sayso.channels.whatsapp.errors import ContentLost, ContentRefused, reaction_to, translated
 from sayso.channels.whatsapp.incoming import RECEIVED, TWILIO_SETTINGS, TwilioForm, status_of, turn_of, twilio_signed
-from sayso.channels.whatsapp.outgoing import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
+from sayso.channels.whatsapp.outgoing import BUTTONS_LIMIT, is_shown, link_text, pieces_of, text_of
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.channels.whatsapp.templates import Content, ContentTemplates, content_of, template_content
 
@@ -92,7 +92,7 @@ class WhatsAppChannel:
                 raise ValueError(f"{field} is empty: copy it from the Twilio Console")
         if not from_.strip() and not messaging_service_sid:
             raise ValueError("from_ is empty: set the sender's number, or a messaging_service_sid")
-        self._name = name
+        self.name = name
         self._account_sid, self._auth_token, self._shared_key = account_sid, auth_token, shared_key
         self._from = from_ if from_.startswith(ADDRESS) or not from_ else f"{ADDRESS}{from_}"
         self._service = messaging_service_sid
@@ -105,19 +105,14 @@ class WhatsAppChannel:
         self._names = SenderNames(cache)
 
     def __repr__(self) -> str:
-        return f"WhatsAppChannel({self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """The channel's name in the YAML."""
-        return self._name
+        return f"WhatsAppChannel({self.name!r})"
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Verify and parse one form: a message, a tap, or the status of a message that we sent."""
+        """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
         form = self._verified(hook)
         if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
             return self._status(form, self._delivery_of(hook))
-        turn = turn_of(self._name, form)
+        turn = turn_of(self.name, form)
         if turn and not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
             return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
         if turn and turn.conversation.chat in (self._from, form.get("To")):
@@ -134,7 +129,7 @@ class WhatsAppChannel:
         if reaction is None:
             return Received(statuses=(update,), answer=_ANSWER)
         why = f"Twilio error {update.error_code}: {reaction.why}"
-        here = Conversation(self._name, to)
+        here = Conversation(self.name, to)
         closed = (AddressChange(here, why, late=True),) if reaction.kind is AddressClosed and to else ()
         alerts = (why,) if reaction.kind is ChannelDown else ()
         return Received(statuses=(update,), addresses=closed, alerts=alerts, answer=_ANSWER)
@@ -164,7 +159,7 @@ class WhatsAppChannel:
     def _delivery_of(self, hook: WebhookRequest) -> str:
         """Return the delivery that the URL names. Its signature was checked, so we gave it to Twilio."""
         found = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
-        return f"{self._name}:{found[1]}#{found[2]}" if found else ""
+        return f"{self.name}:{found[1]}#{found[2]}" if found else ""
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return the sender's limit; conversations have none of their own. Only Twilio's Sandbox is slow."""
@@ -191,12 +186,12 @@ class WhatsAppChannel:
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download a file of this account's messages. Servers that Twilio redirects to get no credentials."""
         own = f"{ORIGINS[0]}(/2010-04-01/Accounts/{re.escape(self._account_sid)}/Messages/[A-Za-z0-9/]+)"
-        found = re.fullmatch(own, media.ref)
-        if found is None:
+        match = re.fullmatch(own, media.ref)
+        if match is None:
             raise FetchError("the file's address is not one of this Twilio account")
-        signed_in = basic(self._account_sid, self._auth_token)
+        headers = {"Authorization": basic(self._account_sid, self._auth_token)}
         download = SafeDownload(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
-        await download.save((self._api_url or ORIGINS[0]) + found.group(1), {"Authorization": signed_in}, file)
+        await download.save((self._api_url or ORIGINS[0]) + match[1], headers, file)
 
     async def quoted(self, turn: Turn) -> str:
         """Return the text of the quoted message, which this account sent or received."""
@@ -204,11 +199,11 @@ class WhatsAppChannel:
             raise FetchError("the quoted message has no id of Twilio's")
         try:
             message = await self._client.here().messages(turn.replied_to).fetch_async()
-        except Exception as exc:  # whatever the SDK raises: a quote is worth no failed turn
-            raise FetchError(f"Twilio did not tell the quoted message: {type(exc).__name__}") from exc
+        except Exception as exc:  # the SDK may raise anything, and a missing quote must not fail the turn
+            raise FetchError(f"Twilio did not return the quoted message: {type(exc).__name__}") from exc
         people = {turn.conversation.chat, *turn.aliases}
         if people.isdisjoint((str(message.from_), str(message.to))):
-            raise FetchError("the quoted message is of another conversation")
+            raise FetchError("the quoted message belongs to another conversation")
         return str(message.body or "")
 
     async def send(self, delivery: Delivery) -> Receipt:
@@ -234,13 +229,13 @@ class WhatsAppChannel:
 
     def _body_and_file(self, reply: Reply) -> dict[str, Any]:
         """Return body and file, or a link to a file that WhatsApp does not take."""
-        words, file = whatsapp_text(words_of(reply)) if reply.text or reply.buttons else "", reply.media
+        text, file = whatsapp_text(text_of(reply)) if reply.text or reply.buttons else "", reply.media
         if file is None:
-            return {"body": words}
+            return {"body": text}
         url = self._media.url(file.ref, filename=file.filename, mime_type=file.mime_type)
         if not is_shown(file):
-            return {"body": "\n\n".join(part for part in (words, link_text(file, url)) if part)}
-        return {**({"body": words} if words else {}), "media_url": [url]}
+            return {"body": "\n\n".join(part for part in (text, link_text(file, url)) if part)}
+        return {**({"body": text} if text else {}), "media_url": [url]}
 
     async def _send_template(self, delivery: Delivery) -> Receipt:
         """Send it as an approved template. Raises WindowClosed if there is none, or if the reply does not fit in it."""
@@ -257,7 +252,7 @@ class WhatsAppChannel:
         if _is_question(reply) and self._confirm_template:
             sid, content = self._confirm_template, template_content(_in_one_line(reply.text), reply.buttons)
         elif self._template:
-            sid, content = self._template, template_content(_in_one_line(words_of(reply)))
+            sid, content = self._template, template_content(_in_one_line(text_of(reply)))
         else:
             raise WindowClosed("more than 24 hours since the person last wrote, and no template is configured")
         if utf16_len(content.values[0]) > TEMPLATE_LIMIT:
@@ -278,27 +273,27 @@ def _content_fields(sid: str, content: Content) -> dict[str, Any]:
 
 
 def _with_delivery(callback: str, delivery_id: str) -> str:
-    """The callback's URL with the delivery in it: which conversation it was, nobody has to look up or remember.
+    """Return the callback's URL with the delivery in it, so that its conversation need not be looked up.
 
-    Only letters, digits and a dot are added: no proxy can spell them differently before the signature is checked.
+    Only letters, digits and a dot are added, which no proxy re-encodes before the signature is checked.
     """
     parts = urlsplit(callback)
-    named = "delivery=" + delivery_id.rpartition(":")[2].replace("#", ".")
-    return urlunsplit(parts._replace(query=f"{parts.query}&{named}" if parts.query else named))
+    parameter = "delivery=" + delivery_id.rpartition(":")[2].replace("#", ".")
+    return urlunsplit(parts._replace(query=f"{parts.query}&{parameter}" if parts.query else parameter))
 
 
 def _is_question(reply: Reply) -> bool:
-    """Whether its buttons confirm and cancel, in this order: a template's own labels say nothing else."""
+    """Return whether the buttons confirm and cancel, in this order, as the labels of a template do."""
     return [button.style for button in reply.buttons] == ["danger", "default"]
 
 
 def _in_one_line(md: str) -> str:
-    """As WhatsApp takes words in a template: without line ends and wide gaps."""
+    """Return the text as WhatsApp accepts it in a template: without line ends and wide gaps."""
     return " ".join(whatsapp_text(md).split())
 
 
 def open_channel(name: str, settings: WhatsAppSettings, deps: AdapterDeps) -> WhatsAppChannel:
-    """Return the adapter of a configured channel. Raises ValueError for settings that cannot be."""
+    """Return the adapter of a configured channel. Raises ValueError for unusable settings."""
     return WhatsAppChannel(
         name,
         account_sid=settings.account_sid,

@@ -124,7 +124,7 @@ def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool =
 def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None]:
     """Translate the errors of Twilio's client. Raises SendError, without Twilio's texts: they quote phone numbers."""
     from aiohttp import ClientError
-    from twilio.base.exceptions import TwilioException  # type: ignore[import-untyped]  # twilio ships no types
+    from twilio.base.exceptions import TwilioException
 
     try:
         yield

@@ -1,10 +1,9 @@
-"""Signature check, form -> Turn, status -> StatusUpdate."""
+"""Twilio's signed webhooks: verified, and parsed into turns and delivery statuses."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,40 +28,40 @@ def twilio_signed(
     *,
     hosts: Iterable[str] = (),
 ) -> bool:
-    """Whether Twilio signed this form for this URL. `settings` is the header of that name.
+    """Return whether Twilio signed this form for this URL. `settings` is the value of the header TWILIO_SETTINGS.
 
-    It signs the URL with its port or without, and the host in the letters that were typed into its console, so each
-    spelling of the same URL is good. `hosts` are the hosts that the request names: of these only those count that
-    spell the URL's own host with other capitals. Raises ValueError for a URL that is none.
+    Twilio signs the URL with or without its port, and the host as it was typed into its console, so each spelling of
+    the URL is accepted. `hosts` are the hosts that the request names; those that differ from the URL's host in more
+    than capitals are ignored. Raises ValueError for a malformed URL.
     """
-    name = _HASHES.get(_algorithm(settings).upper())
-    if name is None:
+    algorithm = _HASHES.get(_algorithm(settings).upper())
+    if algorithm is None:
         return False
     fields = "".join([key + value for key in sorted(form) for value in sorted(set(form[key]))])
-    given = signature.encode()
     host = urlsplit(url).netloc.partition(":")[0]
-    spelled = {each for each in (asked.partition(":")[0] for asked in hosts) if each.lower() == host.lower()}
+    spellings = {name for name in (each.partition(":")[0] for each in hosts) if name.lower() == host.lower()}
     urls = [
         *_spellings(url),
-        *(each for name in spelled - {host} for each in _spellings(url.replace(f"//{host}", f"//{name}", 1))),
+        *(each for name in spellings - {host} for each in _spellings(url.replace(f"//{host}", f"//{name}", 1))),
     ]
-    return any(hmac.compare_digest(_signature(token, words + fields, name), given) for words in urls)
+    expected = (_signature(token, each + fields, algorithm) for each in urls)
+    return any(hmac.compare_digest(each, signature.encode()) for each in expected)
 
 
-def _signature(token: str, words: str, name: str) -> bytes:
-    return base64.b64encode(hmac.digest(token.encode(), words.encode(), name))
+def _signature(token: str, text: str, algorithm: str) -> bytes:
+    return base64.b64encode(hmac.digest(token.encode(), text.encode(), algorithm))
 
 
 def _algorithm(settings: str) -> str:
-    named = (part.partition("=") for part in settings.split(","))
+    pairs = (part.partition("=") for part in settings.split(","))
     return next(
-        (value.strip() for name, _, value in named if name.strip() == "algorithm" and value.strip()), "HMAC_SHA1"
+        (value.strip() for name, _, value in pairs if name.strip() == "algorithm" and value.strip()), "HMAC_SHA1"
     )
 
 
 @lru_cache(maxsize=64)
 def _spellings(url: str) -> Iterable[str]:
-    """Return the spellings of a URL: without its port and with it, its host as given, in small letters, in punycode and
+    """Return the spellings of a URL: with and without its port; the host as given, in lower case, and in punycode and
     decoded from it.
     """
     parts = urlsplit(url)
@@ -77,7 +76,7 @@ def _spellings(url: str) -> Iterable[str]:
 
 
 def _hosts(host: str) -> list[str]:
-    """Return the names of the same host. `host` is in small letters."""
+    """Return the names of a host, which is given in lower case."""
     names = [host]
     with contextlib.suppress(UnicodeError):  # it cannot be written in punycode
         names.append(host.encode("idna").decode())
@@ -87,29 +86,28 @@ def _hosts(host: str) -> list[str]:
 
 
 def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> SignedWebhook:
-    """Headers and body of a Twilio webhook to `url` (query included)."""
-    words = url + "".join(name + form[name] for name in sorted(form))
-    digest = hmac.new(auth_token.encode(), words.encode(), hashlib.sha1).digest()
+    """Return the headers and body of a Twilio webhook to `url`, which includes the query."""
+    text = url + "".join(name + form[name] for name in sorted(form))
     headers = {
         "content-type": "application/x-www-form-urlencoded",
-        "x-twilio-signature": base64.b64encode(digest).decode(),
+        "x-twilio-signature": _signature(auth_token, text, "sha1").decode(),
     }
     return headers, urlencode(form).encode()
 
 
-#: Fields a form may have: Twilio sends about thirty.
+#: The most fields of a form. Twilio sends about thirty.
 MAX_FIELDS = 500
-#: The SmsStatus of what a person sent. Statuses of our messages have a MessageStatus besides.
+#: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
 RECEIVED = "received"
-#: A message of Twilio's. A signature covers names and values without what separates them, so a captured form still
-#: verifies when a letter moves from one field to the next. An id that grew or shrank would be a new event.
+#: The id of a message. A signature covers names and values without separators, so a recorded form still verifies when a
+#: letter moves from one field to the next. A longer or shorter id would count as a new event.
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
 _CARDS = ("text/vcard", "text/x-vcard")
 _Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
 
 
 class TwilioForm:
-    """A decoded form that keeps repeated and empty fields, as the signature needs them. Raises ValueError."""
+    """A decoded form with repeated and empty fields, which the signature covers. Raises ValueError."""
 
     def __init__(self, body: bytes) -> None:
         self.values: dict[str, list[str]] = {}
@@ -117,12 +115,12 @@ class TwilioForm:
             self.values.setdefault(key, []).append(value)
 
     def get(self, name: str) -> str:
-        """The first value of a field, "" where it is missing."""
+        """Return the first value of a field, "" if it is missing."""
         return self.values.get(name, [""])[0]
 
 
 def turn_of(channel: str, form: TwilioForm) -> Turn | None:
-    """What the person did; None for what holds neither words nor anything else. Raises BadHook."""
+    """Return the turn of a message, None for a message without content. Raises BadHook."""
     sid, sender = _message_sid(form.get("MessageSid")), form.get("From")
     if not sender:
         raise BadHook("the form has no From")
@@ -146,7 +144,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
 
 
 def status_of(form: TwilioForm, delivery: str) -> StatusUpdate:
-    """What became of a message. Raises BadHook."""
+    """Return the delivery status of a message. Raises BadHook."""
     update = StatusUpdate(
         message_id=_message_sid(form.get("MessageSid") or form.get("SmsSid")),
         status=form.get("MessageStatus") or form.get("SmsStatus"),
@@ -161,7 +159,7 @@ def status_of(form: TwilioForm, delivery: str) -> StatusUpdate:
 def _message_sid(sid: str) -> str:
     """Return the id of a message. Raises BadHook for anything else."""
     if not _MESSAGE_SID.fullmatch(sid):
-        raise BadHook(f"{sid[:80]!r} is no id of a message: SM or MM and 32 hexadecimal digits")
+        raise BadHook(f"{sid[:80]!r} is not the id of a message: SM or MM and 32 hexadecimal digits")
     return sid
 
 
@@ -177,8 +175,8 @@ def _kind(form: TwilioForm) -> _Kind:
         return "choice"
     if hint == "reaction":
         return "reaction"
-    is_alone = form.get("NumMedia") in ("", "0")  # else its file did not come along: these are no words by themselves
-    return "text" if hint in ("", "text") and is_alone else "other"
+    is_complete = form.get("NumMedia") in ("", "0")  # else the text belongs to a file that was not sent along
+    return "text" if hint in ("", "text") and is_complete else "other"
 
 
 def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
@@ -197,12 +195,12 @@ def _payload(form: TwilioForm) -> str:
 
 
 def _label(form: TwilioForm) -> str:
-    """Return what people see on the button or row that was chosen."""
+    """Return the label of the button or row that was chosen."""
     return form.get("ListTitle") or form.get("ButtonText") or form.get("Body")
 
 
 def _media(form: TwilioForm, kind: _Kind) -> tuple[Media, ...]:
-    """WhatsApp sends one file per message, by Twilio's URL. A document's name is in the body."""
+    """Return the file of a message, which has at most one. A document's name is in the body."""
     url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
     if not url or kind == "tap":
         return ()
@@ -210,21 +208,21 @@ def _media(form: TwilioForm, kind: _Kind) -> tuple[Media, ...]:
 
 
 def _notes(form: TwilioForm, kind: _Kind) -> tuple[str, ...]:
-    """What the message is besides words and files. Whatever has a note decides nothing."""
+    """Return descriptions of content that is neither text nor a file. A message with notes cannot confirm."""
     if kind in ("tap", "reaction"):
         return ()
-    found = _note(form, kind)
-    around = (_forwarded(form), _advertisement(form)) if found or form.get("Body") or form.get("MediaUrl0") else ()
-    return tuple(_line(note) for note in (found, *around) if note)
+    note = _note(form, kind)
+    origin = (_forwarded(form), _advertisement(form)) if note or form.get("Body") or form.get("MediaUrl0") else ()
+    return tuple(" ".join(each.split()) for each in (note, *origin) if each)
 
 
 def _note(form: TwilioForm, kind: _Kind) -> str:
-    """What the kind of the message says by itself."""
+    """Return the description of the message's own content."""
     if kind == "location":
         place = ", ".join(part for part in (form.get("Label"), form.get("Address")) if part)
         return f"location {form.get('Latitude')},{form.get('Longitude')}" + (f" ({place})" if place else "")
     if kind == "choice":
-        # Nobody typed the title, and it is no proof of what it stood for.
+        # The person did not type the title, and it does not prove what it stood for.
         title = _label(form)
         return f"chose {title!r}" if title else ""
     if kind == "contact":
@@ -242,16 +240,11 @@ def _forwarded(form: TwilioForm) -> str:
 
 
 def _is_true(word: str) -> bool:
-    """However it is written: what was forwarded must not pass for somebody's own yes."""
     return word.casefold() not in ("", "false", "0")
 
 
 def _advertisement(form: TwilioForm) -> str:
-    words = ": ".join(part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part)
+    text = ": ".join(part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part)
     url = form.get("ReferralSourceUrl")
-    told = f"{words} ({url})" if words and url else words or url
-    return f"came from an advertisement: {told}" if told else ""
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+    advertisement = f"{text} ({url})" if text and url else text or url
+    return f"came from an advertisement: {advertisement}" if advertisement else ""

@@ -106,7 +106,7 @@ class TwilioMessageLog:
 
     async def _call(self, call: Callable[[], Awaitable[T]], gone: T | None = None) -> T:
         """Call Twilio, and repeat a rate-limited call. Return `gone` for a deleted resource. Raises SetupError."""
-        from twilio.base.exceptions import TwilioException  # type: ignore[import-untyped]  # twilio ships no types
+        from twilio.base.exceptions import TwilioException
 
         for _ in range(ATTEMPTS):
             async with platform_calls("Twilio", setup_problem):

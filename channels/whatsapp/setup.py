@@ -116,7 +116,7 @@ class TwilioSetup(SetupChecks):
                 await self._set_sender((await self._sender()).sid, url, fallback, status)
 
     async def _set_sender(self, sid: str, url: str, fallback: str, status: str) -> None:
-        from twilio.rest.messaging.v2.channels_sender import (  # type: ignore[import-untyped]  # twilio ships no types
+        from twilio.rest.messaging.v2.channels_sender import (
             ChannelsSenderList,
         )
 

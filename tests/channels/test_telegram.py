@@ -53,7 +53,7 @@ def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
     """platforms.md 2.1, pains.md 11: behind an anonymous admin may be anybody: nobody confirms under that name."""
     anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
     received = read(media, signing.telegram_text(1, "yes", chat=GROUP, **anonymous))
-    assert (received.turns, received.ignored) == ((), "sent by a bot or by nobody")
+    assert (received.turns, received.ignored) == ((), "not sent by a person")
     as_group = {"sender_chat": {"id": GROUP}, "from": {"id": 5123456789, "is_bot": False, "first_name": "Ada"}}
     assert read(media, signing.telegram_text(1, "yes", chat=GROUP, **as_group)).turns == ()
 
@@ -111,8 +111,8 @@ def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extr
 @pytest.mark.parametrize(
     ("extra", "notes"),
     [
-        ({"reply_to_message": {"from": {"id": 42, "first_name": "Bob\nLee"}}}, ("said in reply to Bob Lee",)),
-        ({"external_reply": {"origin": {"type": "hidden_user"}}}, ("said in reply to somebody else",)),
+        ({"reply_to_message": {"from": {"id": 42, "first_name": "Bob\nLee"}}}, ("written in reply to Bob Lee",)),
+        ({"external_reply": {"origin": {"type": "hidden_user"}}}, ("written in reply to somebody else",)),
         ({"reply_to_message": {"from": {"id": 7000000001}}}, ()),
         ({"reply_to_message": {"from": {"id": 5123456789}}}, ()),
         ({"reply_to_message": {"from": {"id": 42}, "forum_topic_created": {}}}, ()),

@@ -184,8 +184,8 @@ def test_form_of_nobody_is_bad(field: str):
 def test_form_of_another_message_id_is_refused(sid: str):
     """A captured form still verifies when letters move from a name to its value: a longer id would be a new turn."""
     body = urlencode({"MessageSid": sid, "From": "whatsapp:+4915100000042", "Body": "yes"}).encode()
-    with pytest.raises(BadHook, match="is no id of a message"):
+    with pytest.raises(BadHook, match="is not the id of a message"):
         turn_of("wa", TwilioForm(body))
     status = urlencode({"MessageSid": sid, "MessageStatus": "failed"}).encode()
-    with pytest.raises(BadHook, match="is no id of a message"):
+    with pytest.raises(BadHook, match="is not the id of a message"):
         status_of(TwilioForm(status), "")

@@ -20,7 +20,7 @@ from sayso.channels.whatsapp.outgoing import (
     is_shown,
     length,
     pieces_of,
-    words_of,
+    text_of,
 )
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, MemorySharedCache, whatsapp
@@ -146,14 +146,14 @@ def test_file_that_is_not_shown_is_a_link(media: MemoryMedia, platforms: FakePla
     assert whatsapp(media, None).split(reply) == (Reply("Your sales"), Reply(media=CSV))
     send(media, platforms, reply)
     url = media.url(CSV.ref, filename=CSV.filename, mime_type=CSV.mime_type)
-    assert [entry["text"] for entry in platforms.sent] == ["Your sales", f"sales.csv (1.4 MB)\n{url}"]
+    assert [entry["text"] for entry in platforms.sent] == ["Your sales", f"sales.csv (1.43 MB)\n{url}"]
     assert "MediaUrl" not in platforms.sent[1]["raw"]
 
 
 def test_small_file_without_a_name_is_a_link_too(media: MemoryMedia, platforms: FakePlatforms):
     """Even less is known of it, and it arrives."""
     send(media, platforms, Reply(media=replace(CSV, filename="", size=10)))
-    assert platforms.sent[0]["text"].startswith("file (1 KB)\nhttp://")
+    assert platforms.sent[0]["text"].startswith("file (10 B)\nhttp://")
 
 
 @pytest.mark.parametrize("file", [replace(IMAGE, size=PICTURE_BYTES + 1), replace(IMAGE, mime_type="image/gif")])
@@ -221,7 +221,7 @@ def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Bu
     pieces = pieces_of(Reply(md, buttons))
     for piece in pieces:
         assert 0 < length(piece.text) <= (BUTTONS_LIMIT if piece.buttons else TEXT_LIMIT)
-        assert length(words_of(piece)) <= TEXT_LIMIT
+        assert length(text_of(piece)) <= TEXT_LIMIT
     rest = iter("".join(piece.text for piece in pieces))
     assert all(char in rest for char in md if not char.isspace())
     assert [piece.buttons for piece in pieces[:-1]] == [()] * (len(pieces) - 1)
