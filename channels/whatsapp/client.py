@@ -42,7 +42,7 @@ def basic(account_sid: str, auth_token: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _http_client_type() -> Any:
-    """Return the class of the SDK's HTTP client over our session. It is defined late, as the SDK takes long to import."""
+    """Return the class of the SDK's HTTP client over our session. It is made late: the SDK takes long to import."""
     from twilio.http import AsyncHttpClient
     from twilio.http.response import Response
 
