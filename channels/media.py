@@ -1,17 +1,14 @@
-"""The media store: inbound and outbound files in one folder, with quotas and signed links; also safe file writes."""
+"""The media store: inbound and outbound files in one folder, with quotas and signed links."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import math
 import os
 import re
 import shutil
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -22,6 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 from sayso.channels.base import Refused
+from sayso.channels.files import make_private, remove_older, sync_folder
 from sayso.channels.types import Media
 
 #: The largest file that is stored, in bytes.
@@ -40,16 +38,6 @@ ARRIVING, OWNERS = "arriving", "owners"
 BLOCK_BYTES = 4096
 #: How long the measured size of the whole folder is used, in seconds. Files of this process are counted at once.
 MEASURE_SECONDS = 10.0
-#: The file in which Linux lists the mounted file systems.
-MOUNTS = Path("/proc/self/mountinfo")
-#: File systems that several machines share, by their names in Linux.
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "gfs2"),
-        *("ocfs2", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone"),
-        "fuse.juicefs",
-    }
-)
 #: How many bytes of a file are read at a time.
 _READ_BYTES = 256 * 1024
 _MIB = 1024 * 1024
@@ -111,10 +99,6 @@ class NoRoom(Exception):
 
 class QuotaExceeded(NoRoom):
     """Raised when a person's files would exceed the limit of one person."""
-
-
-class NotLocal(Exception):
-    """Raised for a folder on a network file system that must be on a disk of this machine."""
 
 
 class MemoryMediaStore:
@@ -454,97 +438,3 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write all the bytes or no file, even if the power fails; only this user can read it. Raises OSError."""
-    make_private(path.parent)
-    with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as temporary:
-        try:
-            temporary.write(data)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            Path(temporary.name).replace(path)
-        except BaseException:
-            Path(temporary.name).unlink(missing_ok=True)
-            raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def remove_older(files: Iterable[Path], oldest: float) -> int:
-    """Remove the files that were last changed before `oldest`, in Unix seconds, and return their number."""
-    old = [path for path in files if _changed_at(path) < oldest]
-    for path in old:
-        path.unlink(missing_ok=True)
-    return len(old)
-
-
-def _changed_at(path: Path) -> float:
-    """Return when a file was last changed; infinity for one that another worker has just removed."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return math.inf
-
-
-def make_private(folder: Path) -> Path:
-    """Create a folder and its missing parents, accessible to this user only, and return it. Raises OSError."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
-    return folder
-
-
-def make_tree_private(folder: Path) -> None:
-    """Create a data folder, and remove the permissions of other users from all in it. Raises OSError.
-
-    Hidden folders in it, and a folder that everybody shares, such as /tmp, are left alone.
-    """
-    make_private(folder)
-    if folder.stat().st_mode & stat.S_ISVTX:
-        return
-    _make_private(folder)
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in (*folders, *files):
-            _make_private(Path(parent, name))
-
-
-def _make_private(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError, PermissionError):  # removed by another process, or of another user
-        mode = path.lstat().st_mode
-        if mode & 0o077 and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            path.chmod(stat.S_IMODE(mode) & ~0o077)
-
-
-def check_local(folder: Path, *, mounts: Path | None = None) -> None:
-    """Raise NotLocal for an existing or planned folder on a network file system. Works on Linux only.
-
-    SQLite's write-ahead log is shared memory: machines that share the file do not see each other's.
-    """
-    kind = _file_system_of(folder.resolve(), mounts or MOUNTS)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise NotLocal(f"{folder} is on a network file system ({kind!r})")
-
-
-def _file_system_of(folder: Path, mounts: Path) -> str:
-    """Return the type of the file system that holds a folder, "" if the system does not say."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return ""
-    kinds = dict[Path, str]()
-    for line in lines:  # of several mounts at one place the last one counts
-        before, _, after = line.partition(" - ")
-        place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4])
-        kinds[Path(place)] = after.split()[0]
-    return next((kinds[each] for each in (folder, *folder.parents) if each in kinds), "")

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.base import StorageDown
+from sayso.channels.files import open_database, transaction
 from sayso.channels.types import Turn
 from sayso.pending.redis.client import CircuitOpen, RedisCircuitBreaker
 from sayso.workers.mailbox import Accepted, Inbox
@@ -35,8 +36,6 @@ MAX_TURNS_OF_ONE = 200
 MAX_BYTES = 64_000_000
 #: Bytes that must be free on the disk: the largest turn with what SQLite writes beside it.
 FREE_BYTES = 1_000_000
-#: Seconds to wait for another process that writes to the same file.
-BUSY_SECONDS = 5.0
 _PAGE_BYTES = 4096
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS turns (
@@ -190,22 +189,15 @@ class SpoolFile:
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         """Open one transaction, which is on disk when the block ends."""
-        with self._lock, self._open() as db:
-            db.execute("BEGIN IMMEDIATE")
-            yield db  # an error ends with the connection, and the transaction with it
-            db.execute("COMMIT")
+        with self._lock, self._open() as db, transaction(db):
+            yield db
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        with _translated(self._path):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.touch(mode=0o600)  # SQLite would make it readable for others
-            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as db:
-                db.execute("PRAGMA synchronous = EXTRA")  # the platform gets 200 for a stored turn
-                db.execute("PRAGMA secure_delete = ON")
-                db.execute(f"PRAGMA max_page_count = {self._limits.bytes // _PAGE_BYTES}")
-                db.executescript(_SCHEMA)
-                yield db
+        # Most synchronous, because the platform gets 200 for a stored turn.
+        with _translated(self._path), open_database(self._path, _SCHEMA, synchronous="EXTRA") as db:
+            db.execute(f"PRAGMA max_page_count = {self._limits.bytes // _PAGE_BYTES}")
+            yield db
 
 
 def _locked(lock: IO[str]) -> bool:

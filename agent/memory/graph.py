@@ -10,7 +10,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -28,6 +28,7 @@ from sayso.agent.memory.scope import required_scope
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider
 from sayso.agent.toolsets.selectors import has_word, needs_no_space
+from sayso.channels.files import open_database, transaction
 from sayso.pending.concurrency import run_sync
 
 #: The most characters of a subject, a relation or an object.
@@ -36,8 +37,6 @@ PART_CHARS = 120
 MAX_CONTEXT_CHARS = 5000
 #: The most keywords of a query, and the shortest keyword in a script with spaces.
 MAX_KEYWORDS, MIN_KEYWORD_CHARS = 30, 3
-#: How long a call waits for another writer of the same file, in seconds.
-LOCK_TIMEOUT = 10.0
 
 PROMPT = (
     "You list the relationships that a conversation states. Each is an object "
@@ -183,7 +182,7 @@ class SQLiteTripleStore:
             )
             for triple in triples
         ]
-        with self._transaction() as db:
+        with self._opened() as db, transaction(db):
             db.executemany(_INSERT, rows)
             db.execute(_PRUNE, (_bytes(scope), _bytes(scope), most))
 
@@ -204,7 +203,7 @@ class SQLiteTripleStore:
 
     def clear(self, scope: str) -> None:
         """Remove the triples of a scope. Their text is overwritten in the file."""
-        with self._transaction() as db:
+        with self._opened() as db, transaction(db):
             db.execute("DELETE FROM triples WHERE scope = ?", (_bytes(scope),))
         with self._opened() as db:  # the write-ahead log still contains them
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -229,40 +228,12 @@ class SQLiteTripleStore:
             return int(db.execute("SELECT count(*) FROM triples WHERE scope = ?", (_bytes(scope),)).fetchone()[0])
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._opened() as db:
-            db.execute("BEGIN IMMEDIATE")
-            yield db  # after an error the connection is closed, which rolls back
-            db.execute("COMMIT")
-
-    @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.touch(mode=0o600)  # SQLite itself would make it readable for others
-            with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT, isolation_level=None)) as db:
-                db.execute("PRAGMA secure_delete = ON")
-                _create_schema(db)
+            with open_database(self.path, _SCHEMA) as db:
                 yield db
         except (sqlite3.Error, OSError) as exc:
             raise TripleStoreError(f"{self.path} cannot be used: {exc}; move it away, or name another path") from exc
-
-
-def _create_schema(db: sqlite3.Connection) -> None:
-    """Create the table, and retry while another process does the same.
-
-    When two processes switch one new file to WAL, SQLite refuses one of them without waiting for its timeout.
-    """
-    deadline = time.monotonic() + LOCK_TIMEOUT
-    while True:
-        try:
-            db.executescript(_SCHEMA)
-        except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-        else:
-            return
 
 
 def _bytes(scope: str) -> bytes:

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey, SessionStoreUnavailable
-from sayso.channels.media import remove_older, sync_folder, write_atomically
+from sayso.channels.files import open_database, remove_older, sync_folder, write_atomically
 from sayso.pending.redis.client import Connections, connect
 
 #: After this many seconds an unfinished temporary file is removed: its process was killed while writing.
@@ -29,12 +29,8 @@ SCAN_COUNT = 500
 _REMOVE_IF = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 #: Characters with a meaning in a Redis key pattern.
 _PATTERN_CHARS = re.compile(r"[\\*?\[\]^-]")
-#: How long to wait for another process that writes to the same SQLite file, in seconds.
-LOCK_TIMEOUT = 5.0
-#: With secure_delete, the text of removed sessions is overwritten. The column `shelf` holds the namespace's digest.
-_OPENING = """
-PRAGMA secure_delete = ON;
-PRAGMA synchronous = FULL;
+#: The column `shelf` holds the namespace's digest.
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
   shelf TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (shelf, name)
 ) WITHOUT ROWID;
@@ -250,12 +246,9 @@ class SQLiteSessionStore(KeyValueSessions):
 
     def _run(self, statement: str, *values: str) -> list[Any]:
         """Execute one statement as a transaction, which is on disk when this returns."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.touch(mode=0o600)  # SQLite itself would make it readable for others
-        with closing(sqlite3.connect(self._path, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
-            connection.text_factory = lambda data: data.decode("utf-8", "replace")
-            connection.executescript(_OPENING)
-            return connection.execute(statement, values).fetchall()
+        with open_database(self._path, _SCHEMA) as database:
+            database.text_factory = lambda data: data.decode("utf-8", "replace")
+            return database.execute(statement, values).fetchall()
 
     @contextmanager
     def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.channels.media import make_private, make_tree_private
+from sayso.channels.files import make_private, make_tree_private
 from sayso.channels.redaction import remember
 from sayso.config.settings.loader import ConfigError
 

@@ -6,18 +6,16 @@ LedgerUnusable   the file cannot be read or written as a ledger
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
+from sayso.channels.files import open_database, read_database, transaction
 from sayso.pending.audit.entry import AuditEntry, Body, EntrySigner, RecordedEntry, head_of
 
 #: The ledger's name in the data folder.
 FILE = "audit.sqlite3"
-#: Seconds to wait for another process that writes to the same file.
-PATIENCE = 5.0
 
 #: The triggers stop mistakes. Who can write to the file can also drop them: against that, each row is signed.
 _SCHEMA = """
@@ -154,49 +152,22 @@ class AuditLedger:
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         """One transaction on a file that is ours alone, on disk when it is over."""
-        with self._open() as connection:
-            _prepare(connection)
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+        with self._open() as connection, transaction(connection):
+            yield connection
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        with _clear(self.path):
-            self.path.touch(mode=0o600)  # before SQLite would make it readable for others
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
-                connection.text_factory = _legible
-                connection.execute("PRAGMA synchronous = FULL")  # Redis drops what is stored here
-                connection.execute("PRAGMA secure_delete = ON")
-                yield connection
+        with _clear(self.path), open_database(self.path, _SCHEMA) as connection:
+            connection.text_factory = _legible
+            yield connection
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
         if not self.path.exists():
             raise LedgerUnusable(_missing(self.path))
-        with _clear(self.path):
-            uri = f"{self.path.resolve().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE)) as connection:
-                connection.text_factory = _legible
-                yield connection
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    """Two who turn one new file to WAL at once would wait for each other, so SQLite refuses one of them at once."""
-    patience_ends = time.monotonic() + PATIENCE
-    while True:
-        try:
-            connection.executescript(_SCHEMA)
-        except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience_ends:
-                raise
-            time.sleep(0.005)
-        else:
-            return
+        with _clear(self.path), read_database(self.path) as connection:
+            connection.text_factory = _legible
+            yield connection
 
 
 @contextmanager

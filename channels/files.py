@@ -1,0 +1,181 @@
+"""Files on this machine's disk that only our own user may read: atomic writes, private folders, SQLite databases."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import sqlite3
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Literal
+
+#: The mount points of this process, as Linux lists them.
+MOUNTS = Path("/proc/self/mountinfo")
+#: File systems that several machines share, by their names in Linux.
+NETWORK_FILE_SYSTEMS = frozenset(
+    """nfs nfs4 cifs smb3 smbfs 9p afs ceph glusterfs lustre beegfs gpfs gfs2 ocfs2 fuse.sshfs fuse.glusterfs fuse.ceph
+    fuse.s3fs fuse.gcsfuse fuse.rclone fuse.juicefs""".split()  # noqa: SIM905  # twenty quoted words read worse
+)
+#: How long a SQLite connection waits for another process that writes to the same file, in seconds.
+LOCK_SECONDS = 5.0
+
+
+class NotLocal(Exception):
+    """Raised for a folder on a network file system that must be on a disk of this machine."""
+
+
+@contextmanager
+def open_database(
+    path: Path, schema: str, *, synchronous: Literal["FULL", "EXTRA"] = "FULL"
+) -> Iterator[sqlite3.Connection]:
+    """Open a SQLite file that only our own user may read, and close it when the block ends. Raises sqlite3.Error.
+
+    A missing folder (OSError if it cannot be created), the file and the tables of the `schema` are created. What is
+    deleted is overwritten in the file. Each statement is committed at once and on disk, unless it is part of a
+    `transaction`.
+
+    Connections live for one block only, so that threads share none and processes may fork.
+    """
+    make_private(path.parent)
+    path.touch(mode=0o600)  # SQLite itself would make it readable for others
+    with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database:
+        database.execute(f"PRAGMA synchronous = {synchronous}")
+        database.execute("PRAGMA secure_delete = ON")
+        _create_tables(database, schema)
+        yield database
+
+
+@contextmanager
+def read_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open an existing SQLite file for reading only. Raises sqlite3.Error."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)) as database:
+        yield database
+
+
+def _create_tables(database: sqlite3.Connection, schema: str) -> None:
+    """Execute the schema, and retry while another process does the same.
+
+    When two processes switch one new file to WAL, SQLite refuses one of them without waiting for its timeout.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            database.executescript(schema)
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """Make the block one transaction, all or nothing, which is on disk when the block ends."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        database.rollback()
+        raise
+    database.execute("COMMIT")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, even if the power fails. It is on disk when this returns. Raises OSError."""
+    make_private(path.parent)
+    with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as temporary:
+        try:
+            temporary.write(data)
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            Path(temporary.name).replace(path)
+        except BaseException:
+            Path(temporary.name).unlink(missing_ok=True)
+            raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return once the names in a folder are on disk. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_older(files: Iterable[Path], oldest: float) -> int:
+    """Remove the files that were last changed before `oldest`, in Unix seconds. Return how many were removed."""
+    old = [path for path in files if _changed_at(path) < oldest]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return len(old)
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a file was last changed; infinity for one that another worker is removing."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
+
+
+def make_private(folder: Path) -> Path:
+    """Create a folder and its missing parents for our own user alone, and return the folder. Raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def make_tree_private(folder: Path) -> None:
+    """Create a data folder, and withdraw all rights of other users to what is in it. Raises OSError.
+
+    Hidden folders in it are left alone, and so is a folder that all users share, such as /tmp.
+    """
+    make_private(folder)
+    if folder.stat().st_mode & stat.S_ISVTX:
+        return
+    _withdraw_rights(folder)
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in (*folders, *files):
+            _withdraw_rights(Path(parent, name))
+
+
+def _withdraw_rights(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # removed by another process, or another user's
+        mode = path.lstat().st_mode
+        if mode & 0o077 and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            path.chmod(stat.S_IMODE(mode) & ~0o077)
+
+
+def check_local(folder: Path, *, mounts: Path | None = None) -> None:
+    """Raise NotLocal if a folder, which need not exist, is on a network file system. Checked on Linux only.
+
+    SQLite's write-ahead log is shared memory: machines that share the file do not see each other's.
+    """
+    kind = _file_system_of(folder.resolve(), mounts or MOUNTS)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise NotLocal(f"{folder} is on a network file system ({kind!r})")
+
+
+def _file_system_of(folder: Path, mounts: Path) -> str:
+    """Return the type of the file system that a folder is on; "" if it is unknown."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    kinds = dict[Path, str]()
+    for line in lines:  # of several mounts at one place the last one counts
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4])
+        kinds[Path(place)] = after.split()[0]
+    return next((kinds[each] for each in (folder, *folder.parents) if each in kinds), "")
