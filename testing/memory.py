@@ -305,6 +305,13 @@ class _ConversationState:
         if self.stops.get(queued.user, inf) <= self.done:
             del self.stops[queued.user]
 
+    def set_timers(self, queued: QueuedTurn, change: TurnChange) -> None:
+        """Remove the timers that a change silences, and set its new ones."""
+        for timer_id in change.silenced:
+            self.timer_entries.pop(timer_id, None)
+        for timer in change.timers:
+            self.timer_entries[timer.id] = _TimerEntry(timer, outbox_entry(queued.turn.conversation, timer.reply))
+
     def drop_notices(self, user: str) -> None:
         """Remove the notices of an expired question: nothing waits for this user."""
         for kind in ("alarm", "end"):
@@ -512,7 +519,7 @@ class MemoryConversations:
                 raise StaleTurn(f"{lease.conversation}: {refused}")
             if not self._waits_for(queued.turn):
                 state.drop_notices(queued.user)
-            _set_timers(state, queued, change)
+            state.set_timers(queued, change)
             state.finish(queued)
             if change.history is not None:
                 _remember(state.histories, queued.user, change.history, MAX_HISTORIES)
@@ -789,7 +796,9 @@ class MemoryConversations:
         with self._lock:
             state = self._conversations.get(name, _ConversationState())
             awaited = state.awaited(now)
-            if now - state.notified_at < BUSY_NOTICE_SECONDS or not (awaited or self._may_tell(name, state, now)):
+            has_room = name in self._conversations or self._has_room()
+            may_begin = awaited or (has_room and not self._is_overloaded(state, now, shares=1))
+            if now - state.notified_at < BUSY_NOTICE_SECONDS or not may_begin:
                 return False
             self._conversations[name] = state
             state.notified_at = state.heard = now
@@ -811,9 +820,6 @@ class MemoryConversations:
             if any(waiting.turn.event_id == turn.event_id for waiting in state.inbox):
                 return "waits"
             return "done" if state.first_of(turn, self._clock()) else "unknown"
-
-    def _may_tell(self, name: str, state: _ConversationState, now: float) -> bool:
-        return not self._is_overloaded(state, now, shares=1) and (name in self._conversations or self._has_room())
 
     def _run_timers(self, conversation: str, state: _ConversationState) -> None:
         """Send the notices of due timers. A timer about a question waits while turns wait: one may be the yes."""
@@ -962,13 +968,6 @@ def _held_statuses(conversation: str, state: _ConversationState) -> list[Deliver
     """Return the held reply of a conversation as a delivery status."""
     held = state.held
     return [DeliveryStatus(f"{conversation}#{held.number}", "held", held.since, 0, reason=held.reason)] if held else []
-
-
-def _set_timers(state: _ConversationState, queued: QueuedTurn, change: TurnChange) -> None:
-    for name in change.silenced:
-        state.timer_entries.pop(name, None)
-    for timer in change.timers:
-        state.timer_entries[timer.id] = _TimerEntry(timer, outbox_entry(queued.turn.conversation, timer.reply))
 
 
 def _set_notices(state: _ConversationState, at: float, arm: NewAction | None) -> None:

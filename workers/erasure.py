@@ -128,13 +128,10 @@ class _PersonKeys:
         return {each: shards[each] for each in conversations_of_person - alone}, {each: shards[each] for each in alone}
 
     def _are_idle(self, conversations: Mapping[str, str]) -> bool:
-        return not any(map(self._is_at_work, conversations.items()))
-
-    def _is_at_work(self, where: tuple[str, str]) -> bool:
-        conversation, shard = where
-        until = self.client.hget(self._lease_key(conversation, shard), "until") or 0
+        """Return whether no worker holds the lease of one of the conversations."""
+        ends = [float(self.client.hget(self._lease_key(*each), "until") or 0) for each in conversations.items()]
         seconds, micros = self.client.time()
-        return bool(float(until) > seconds * 1000 + micros / 1000)
+        return all(end <= seconds * 1000 + micros / 1000 for end in ends)
 
     def _lease_key(self, conversation: str, shard: str) -> str:
         return f"{self.prefix}{shard}:lane:{conversation}"

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, offload, reach, watch_strays
 from sayso.pending.redis.scripts import Halted
-from sayso.pending.turns.change import Lease, NewAction, TurnChange
+from sayso.pending.turns.change import Lease, TurnChange
 from sayso.pending.turns.queued import (
     ABOUT,
     PART,
@@ -134,7 +134,8 @@ class ConversationProcessor:
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker holds its lease."""
-        if not self._knows(conversation) and await self._defer(conversation):
+        channel = conversation.partition(":")[0]
+        if channel not in self.channels and channel not in self.agents and await self._defer(conversation):
             return
         token, asked_at, abandoned = new_token(self.worker), self.clock(), watch_strays()
         try:
@@ -158,10 +159,6 @@ class ConversationProcessor:
         finally:
             if self._held_leases.get(conversation) is held:
                 del self._held_leases[conversation]
-
-    def _knows(self, conversation: str) -> bool:
-        channel = conversation.partition(":")[0]
-        return channel in self.channels or channel in self.agents
 
     async def _defer(self, conversation: str) -> bool:
         """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
@@ -460,14 +457,10 @@ def _split_now(change: TurnChange, channel: Channel | None) -> TurnChange:
             (replace(piece, only_for=reply.only_for, cause=reply.cause), name)
             for piece, name in [*((first, part) for first in firsts), (last, pid)]
         ]
-    return replace(change, replies=tuple(pieces), arms=tuple(_as_shown(change.arms, channel)))
-
-
-def _as_shown(arms: Sequence[NewAction], channel: Channel | None) -> Iterator[NewAction]:
-    """Yield the new actions; without the text that edits a question later, where the platform edits no message."""
-    edits = channel is not None and bool(_pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel))
-    for arm in arms:
-        yield arm if edits else replace(arm, ending="")
+    arms = change.arms
+    if channel is None or not _pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel):
+        arms = tuple(replace(arm, ending="") for arm in arms)  # the platform cannot edit a question later
+    return replace(change, replies=tuple(pieces), arms=arms)
 
 
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:

@@ -160,7 +160,8 @@ class ReplySender:
         if not waits or reply.attempt >= MAX_ATTEMPTS:
             reason = f"{type(error).__name__}: {error}"
             return await self._give_up(lease, reply, reason, _end(error), _asked_seconds(error))
-        wait, why = max(self._backoff(reply.attempt), _asked_seconds(error)), _why(error)
+        backoff = min(MAX_BACKOFF_SECONDS, 2.0**reply.attempt) * (0.5 + self._chance() / 2)
+        wait, why = max(backoff, _asked_seconds(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
         await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
@@ -208,10 +209,6 @@ class ReplySender:
         marked = replace(reply, text=texts.repeated(reply.text))
         # A message of the maximum length is sent without the mark: the platform would refuse it.
         return delivery if len(channel.split(marked)) > 1 else replace(delivery, reply=marked)
-
-    def _backoff(self, attempt: int) -> float:
-        ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
-        return ceiling * (0.5 + self._chance() / 2)
 
 
 def _why(error: SendError) -> PostponeReason:

@@ -290,7 +290,7 @@ class UpdateQueue:
         with self._changed:
             self._refuse_beside_a_webhook("can't use getUpdates method while webhook is active; use deleteWebhook")
             if "allowed_updates" in params:
-                self._allow(json_list(params["allowed_updates"], "allowed updates"))
+                self._ledger.state[_ALLOWED] = update_kinds(params)
             self._forget(offset)
             self._asked += 1
             mine = self._asked
@@ -318,11 +318,6 @@ class UpdateQueue:
     def _refuse_beside_a_webhook(self, reason: str) -> None:
         if self._has_webhook():
             raise ConflictError(reason)
-
-    def _allow(self, kinds: list[Any]) -> None:
-        if unknown := set(kinds) - UPDATES:  # Telegram passes over them: then the update never comes
-            raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
-        self._ledger.state[_ALLOWED] = kinds
 
     def _forget(self, offset: int) -> None:
         """Remove the updates before the offset; a negative one counts from the end."""
@@ -505,15 +500,14 @@ def _set(ledger: RequestLog, params: dict[str, Any]) -> bool:
     before = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
     webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
     webhook["pending_update_count"] = 0 if _is_true(params, "drop_pending_updates") else before["pending_update_count"]
-    updates = _updates(params, before)
+    # Without the parameter those asked for before; an empty list stands for the default ones.
+    updates = update_kinds(params) if "allowed_updates" in params else list(before.get("allowed_updates", []))
     ledger.state[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
     return True
 
 
-def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Return the kinds of update: without the parameter those asked for before, for an empty list the default ones."""
-    if "allowed_updates" not in params:
-        return list(before.get("allowed_updates", []))
+def update_kinds(params: dict[str, Any]) -> list[str]:
+    """Return the kinds of update that are asked for. Raises TelegramRefusal for an unknown one."""
     updates = json_list(params["allowed_updates"], "allowed updates")
     if unknown := set(updates) - UPDATES:  # Telegram passes over them: then the update never comes
         raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")

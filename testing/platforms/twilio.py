@@ -276,7 +276,9 @@ class FakeTwilioSetup:
 
     def _change_sender(self, call: RecordedRequest) -> FakeResponse:
         webhook = json.loads(call.body).get("webhook") or {}
-        if set(webhook) - _WEBHOOK_FIELDS or not all(map(_is_address, _urls(webhook))):
+        urls = [urlsplit(str(value)) for name, value in webhook.items() if name.endswith("_url") and value]
+        are_addresses = all(url.scheme in ("http", "https") and url.hostname for url in urls)
+        if set(webhook) - _WEBHOOK_FIELDS or not are_addresses:
             return json_response({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
         self.sender["webhook"] = {**self.sender["webhook"], **webhook}
         return json_response(self.sender, 202)
@@ -302,14 +304,6 @@ class FakeTwilioSetup:
             )
         whatsapp = {"name": name, "status": status, "rejection_reason": "", "category": "UTILITY"} if status else None
         return json_response({"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
-
-
-def _urls(webhook: dict[str, Any]) -> list[str]:
-    return [str(value) for name, value in webhook.items() if name.endswith("_url") and value]
-
-
-def _is_address(url: str) -> bool:
-    return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
 
 
 class TwilioMessages:
@@ -455,7 +449,10 @@ def _check_file(file: dict[str, Any], caption: str) -> dict[str, Any]:
 
 
 def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
-    _check_addresses(fields)
+    if not _ADDRESS.fullmatch(fields.get("To", "")):
+        raise TwilioRefusal(21211, "The 'To' number is not valid")
+    if not fields.get("MessagingServiceSid") and not _ADDRESS.fullmatch(fields.get("From", "")):
+        raise TwilioRefusal(21212, "The 'From' number is not valid")
     if "ContentSid" in fields and ("Body" in fields or "MediaUrl" in fields):
         raise TwilioRefusal(21654, "ContentSid goes without Body and MediaUrl")
     if "ContentVariables" in fields and "ContentSid" not in fields:
@@ -466,13 +463,6 @@ def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
         raise TwilioRefusal(21617, "The message body exceeds 1600 characters")
     if len(form.get("MediaUrl", ())) > 1:
         raise TwilioRefusal(21623, "Only one MediaUrl is sent on WhatsApp")
-
-
-def _check_addresses(fields: dict[str, str]) -> None:
-    if not _ADDRESS.fullmatch(fields.get("To", "")):
-        raise TwilioRefusal(21211, "The 'To' number is not valid")
-    if not fields.get("MessagingServiceSid") and not _ADDRESS.fullmatch(fields.get("From", "")):
-        raise TwilioRefusal(21212, "The 'From' number is not valid")
 
 
 def _variables(fields: dict[str, str], content: dict[str, Any], *, approved: bool) -> dict[str, str]:

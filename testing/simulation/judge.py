@@ -204,7 +204,9 @@ class _ConversationJudge:
     def _check_bill(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
         entries = self.effects.get(ask.bill, ())
         statements = [message.statement for message in messages]
-        bill_result = judge_bill(statements, entries, _answerable_acts(decisions, messages))
+        # Decisions may be answered, and turns whose answer mentions the bill.
+        turn_answers = least_answers(message.statement for message in messages if message.turns)
+        bill_result = judge_bill(statements, entries, len(decisions) + turn_answers)
         for fault in bill_result.faults:
             if fault != "told nothing":
                 self._fault(_promise_of_fault(fault), ask.number, f"{ask.bill}: {fault}")
@@ -360,11 +362,6 @@ def without_repeats(answers: Iterable[ChatMessage]) -> list[ChatMessage]:
 def count_unmarked_outcomes(messages: Iterable[ChatMessage]) -> int:
     """Return how often a message says, without a mark, that an action is done or failed."""
     return _count_unmarked(message for message in messages if message.statement.kind in ("done", "failed"))
-
-
-def _answerable_acts(decisions: Sequence[Act], messages: Iterable[ChatMessage]) -> int:
-    """Return how many acts may be answered about a bill: decisions, and turns whose answer mentions the bill."""
-    return len(decisions) + least_answers(message.statement for message in messages if message.turns)
 
 
 def _promise_of_fault(fault: str) -> str:

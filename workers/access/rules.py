@@ -90,16 +90,13 @@ class AccessRules:
         operator_decision = find_decision(self.ids(turn))
         if operator_decision == "blocked":
             return Ignored("blocked")
-        if not self._is_known(turn, operator_decision):
+        is_listed = not (self.allow or frozenset()).isdisjoint(self.ids(turn))
+        lets_all_in = self.allow is None and not self.pairing
+        if not (lets_all_in or is_listed or operator_decision == "approved"):
             # Messages between others, and edits, are never answered.
             speaks_to_bot = turn.addressed and turn.kind == "message" and self.ids(turn)
             return UnknownSender() if speaks_to_bot else Ignored("unknown_sender")
         return Admitted(replace(turn, addressed=True) if self.groups == "always" else turn)
-
-    def _is_known(self, turn: Turn, operator_decision: OperatorDecision) -> bool:
-        if self.allow is None and not self.pairing:
-            return True
-        return operator_decision == "approved" or not (self.allow or frozenset()).isdisjoint(self.ids(turn))
 
 
 def rules(
