@@ -1,4 +1,4 @@
-"""Redaction: the secret values that this process was given, taken out of every text that it logs or shows."""
+"""Redaction: replaces the secrets of this process in texts that are logged or shown."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, urlsplit
 
-#: What stands in place of a secret.
+#: The text in place of a secret.
 REDACTED = "[redacted]"
-#: Shorter values are no secrets worth the name, and would turn up in ordinary words.
+#: The least length of a secret. Shorter values would occur in ordinary words.
 MIN_CHARS = 6
-#: Names of environment variables that hold secrets, whoever reads them: tools read some by themselves.
+#: Names of environment variables with secrets, also of those that only tools read.
 _SECRET_NAME = re.compile(
     r"(?:^(?:PG)?|_)(?:API_?KEY|KEYS?|TOKENS?|SECRETS?|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|DSN)(?:_|$)(?!FILE|PATH|URL|ID$)"
     r"|_(?:PASS|PWD|PAT)$"
@@ -29,9 +29,9 @@ class Redactor:
         self._pattern: re.Pattern[str] | None = None
 
     def remember(self, values: Iterable[str]) -> None:
-        """Take these values out of texts from now on, however a URL, JSON or `repr` spells them."""
-        worth_it = (value.strip() for value in values if len(value.strip()) >= MIN_CHARS)
-        new = {spelling for value in worth_it for spelling in _spellings(value)}
+        """Replace these values in texts from now on, also as a URL, JSON, `repr` or base64 spells them."""
+        secrets = (value.strip() for value in values if len(value.strip()) >= MIN_CHARS)
+        new = {spelling for secret in secrets for spelling in _spellings(secret)}
         with self._lock:
             if new <= self._spellings:
                 return
@@ -41,7 +41,7 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         """Return the text with each secret replaced."""
-        if self._pattern is None or not any(spelling in text for spelling in self._spellings):  # as fast as it gets
+        if self._pattern is None or not any(spelling in text for spelling in self._spellings):  # the fastest check
             return text
         return self._pattern.sub(REDACTED, text)
 
@@ -52,9 +52,9 @@ def _spellings(value: str) -> set[str]:
 
 
 def _in_base64(value: str, before: int) -> str:
-    """Return the letters that base64 has for the whole bytes of a value, such as in the header of a Basic login.
+    """Return the part of a base64 text that depends only on the value, such as in the header of a Basic log-in.
 
-    They depend on how many bytes stand `before` it, modulo 3. Letters that also tell of what is around it are left out.
+    It depends on the number of bytes `before` the value, modulo 3.
     """
     data = value.encode()
     begin, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
@@ -62,7 +62,7 @@ def _in_base64(value: str, before: int) -> str:
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
-    """Return the secret values of an environment: those of variables with such names, and passwords inside of URLs."""
+    """Return the secrets of an environment: values of variables with such names, and passwords in URLs."""
     values = list[str]()
     for name, value in environ.items():
         if _SECRET_NAME.search(name.upper()):
@@ -72,13 +72,13 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
 
 
 def passwords_in(text: str) -> list[str]:
-    """Return the password of a URL, none for any other text."""
+    """Return the password of a URL, nothing for any other text."""
     try:
         return [password] if "://" in text and (password := urlsplit(text).password) else []
     except ValueError:
         return []
 
 
-#: The secrets of this process. Whoever reads one remembers it here.
+#: The secrets of this process. Code that reads a secret calls `remember`.
 _process = Redactor()
 remember, redact = _process.remember, _process.redact

@@ -1,4 +1,4 @@
-"""The platforms: each with its settings, adapter, setup and whatever else it brings.
+"""The registry of platforms: the settings, adapter, setup and other parts of each.
 
 Another distribution adds a platform with an entry point in the group `sayso.channels` that names a `Platform`.
 """
@@ -23,13 +23,13 @@ from sayso.channels.whatsapp.settings import WhatsAppSettings
 #: The entry-point group of platforms from other distributions.
 GROUP = "sayso.channels"
 
-#: A callable, or where it is, as `package.module:name`. Loaded when it is needed: no process needs all platforms.
+#: A callable, or its place as `package.module:name`. It is loaded when needed, since no process needs all platforms.
 Factory = Callable[..., Any] | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What the bot must know of a platform.
+    """The parts of a platform.
 
     `adapter(name, settings, deps)` returns a Channel. `setup(name, settings, public_url, options)` returns a
     PlatformSetup. `poller(channel, ingress, lock)` returns an object whose `run()` polls. `pages(*channels,
@@ -100,7 +100,7 @@ def open_channel(name: str, settings: PlatformSettings, deps: AdapterDeps) -> Ch
 def open_setup(
     name: str, settings: PlatformSettings, public_url: str, options: SetupOptions | None = None
 ) -> PlatformSetup | None:
-    """Return what tells the platform about a channel; None for a platform that cannot be told anything."""
+    """Return the setup of a channel at its platform, None for a platform without one."""
     factory = platform_of(settings).setup
     if factory is None:
         return None
@@ -109,7 +109,7 @@ def open_setup(
 
 
 def load_sdks(platforms: Iterable[str]) -> None:
-    """Import what sending on these platforms needs."""
+    """Import the modules that sending on these platforms needs."""
     for name in platforms:
         platform = find_platform(name)
         for module in platform.sdk_modules if platform else ():
@@ -117,7 +117,7 @@ def load_sdks(platforms: Iterable[str]) -> None:
 
 
 def load(factory: Factory) -> Callable[..., Any]:
-    """Return a factory, imported if only its place is given."""
+    """Return a factory. It is imported if only its place is given."""
     return resolve_name(factory) if isinstance(factory, str) else factory
 
 

@@ -25,7 +25,6 @@ from sayso.channels.markdown import plain
 from sayso.channels.markdown.html import page_html
 from sayso.channels.markdown.split import split
 from sayso.channels.types import (
-    Button,
     Conversation,
     Delivery,
     Media,
@@ -267,12 +266,14 @@ class ConsoleChannel:
         client_id = body.get("id")
         if not isinstance(client_id, str) or not CLIENT_ID.fullmatch(client_id):
             raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
+        seen = _checked_entry_id(body.get("seen", ""), "seen")
         turn = Turn(
             event_id=self.event_id(user_id, client_id),
             conversation=self.conversation(user_id),
             user_id=user_id,
             message_id=client_id,
-            written_at=_written_after(_checked_entry_id(body.get("seen", ""), "seen")),
+            # After the last entry that the author saw, so that the message answers no later question.
+            written_at=time_of(seen) + 0.001 if seen else 0.0,
         )
         match body:
             case {"text": str(text), **rest} if "tap" not in rest:
@@ -347,11 +348,6 @@ def _checked_tap(data: str) -> str:
     return clean
 
 
-def _written_after(seen: str) -> float:
-    """Return when a message was written whose author last saw this entry, so that it answers no later question."""
-    return time_of(seen) + 0.001 if seen else 0.0
-
-
 def _checked_entry_id(given: object, key: str) -> str:
     """Return the entry id that the page sent as `message`, whose button was tapped, or as `seen`, the last one seen."""
     if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
@@ -371,15 +367,13 @@ def _bubble(delivery: Delivery) -> FeedEntry:
         "delivery": delivery.id,
         "html": page_html(reply.text),
         "text": reply.text,
-        "buttons": [_button(button) for button in reply.buttons],
+        "buttons": [  # labelled with the effect of a tap, if it is known
+            {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
+            for button in reply.buttons
+        ],
         "seconds": reply.answer_seconds,
         "media": media and _file_entry(media),
     }
-
-
-def _button(button: Button) -> dict[str, str]:
-    """Return a button as the page shows it: with the effect of a tap, if it is known, as its label."""
-    return {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
 
 
 def open_channel(name: str, settings: ConsoleSettings, deps: AdapterDeps) -> ConsoleChannel:

@@ -71,7 +71,9 @@ class RedisFeed:
             answer: Any = self._client.xread({self._key(conversation_id): _start(after)}, block=block)
         except redis.RedisError as exc:
             raise FeedError(f"cannot read the feed: {type(exc).__name__}") from exc
-        return [(_text(entry_id), _entry(fields)) for entry_id, fields in _only_stream(answer)]
+        # Each entry has one field, as text or bytes depending on the client.
+        entries = [(entry_id, *fields.values()) for entry_id, fields in _only_stream(answer)]
+        return [(_text(entry_id), json.loads(text)) for entry_id, text in entries]
 
     def _key(self, conversation_id: str) -> str:
         return f"{self._prefix}feed:{conversation_id}"
@@ -138,12 +140,6 @@ def _only_stream(answer: Any) -> list[Any]:
     items = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]
     batches = [item if isinstance(item, list) else [item] for item in items]
     return [entry for batch in batches for entry in batch]
-
-
-def _entry(fields: dict[Any, Any]) -> FeedEntry:
-    (text,) = fields.values()  # text or bytes, depending on the client
-    entry: FeedEntry = json.loads(text)
-    return entry
 
 
 def _text(value: bytes | str) -> str:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import flask
@@ -112,7 +111,12 @@ def console_pages(
         user_id = _visitor(channel, _hook(public_url))
         if not slots.acquire(blocking=False):
             return _plain(503, "Too many open pages on this server process: poll instead.\n")
-        return _event_stream(_lines(channel, user_id, _resume_point(), clock), on_close=slots.release)
+        # On a reconnect the header is current, and the query is not.
+        after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
+        lines = _lines(channel, user_id, after, clock)
+        response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        response.call_on_close(slots.release)  # the `finally` of a generator that was never started would not run
+        return response
 
     @pages.post("/console/<name>/files")
     def files(name: str) -> flask.Response:
@@ -128,7 +132,7 @@ def console_pages(
             uploads.release()
 
     for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
-        pages.register_error_handler(error, partial(_refused, status))
+        pages.register_error_handler(error, lambda exc, status=status: _plain(status, f"{exc}\n"))
     pages.register_error_handler(FeedError, _storage_down)
     pages.register_error_handler(LoginsDown, _storage_down)
     pages.before_request(_drop_impossible_dates)
@@ -219,7 +223,8 @@ def _log_in(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
     address, password = _client_address(flask.request), flask.request.form.get("password", "")
     wait = channel.logins.failures(channel.name, address).wait(time.time())
     if wait:
-        return _login_page(channel, 429, f"Too many wrong passwords. Try again in {_duration(wait)}.", wait)
+        duration = f"{math.ceil(wait)} seconds" if wait < 60 else f"{math.ceil(wait / 60)} minutes"
+        return _login_page(channel, 429, f"Too many wrong passwords. Try again in {duration}.", wait)
     if not channel.is_password(password):
         failures = channel.logins.fail(channel.name, address)
         level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
@@ -247,10 +252,6 @@ def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: f
     return response
 
 
-def _duration(seconds: float) -> str:
-    return f"{math.ceil(seconds)} seconds" if seconds < 60 else f"{math.ceil(seconds / 60)} minutes"
-
-
 def _client_address(request: flask.Request) -> str:
     """Return the client's address. Behind a proxy on this machine it is the one that the proxy saw."""
     peer, forwarded = request.remote_addr or "", request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
@@ -270,17 +271,6 @@ def _page(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
     limits["now_ms"] = round(time.time() * 1000)
     response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
     _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
-    return response
-
-
-def _resume_point() -> str:
-    """Return the last entry that the browser has. On a reconnect the header is current, and the query is not."""
-    return flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
-
-
-def _event_stream(lines: Iterator[str], on_close: Callable[[], None]) -> flask.Response:
-    response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
-    response.call_on_close(on_close)  # the `finally` of a generator that was never started would not run
     return response
 
 
@@ -330,10 +320,6 @@ def _body(request: flask.Request) -> bytes:
         if len(data) <= MAX_BYTES:
             return data
     raise TooLarge(f"the file is too large: send at most {MAX_BYTES} bytes")
-
-
-def _refused(status: int, error: Exception) -> flask.Response:
-    return _plain(status, f"{error}\n")
 
 
 def _storage_down(error: Exception) -> flask.Response:

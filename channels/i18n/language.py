@@ -33,7 +33,8 @@ def recognize(text: str) -> str:
     if read.startswith("/"):
         return ""  # a command is the same in every language
     own_text = _QUOTED.sub(" … ", read)
-    return _by_script(own_text) or _by_words(own_text)
+    by_script = [language for language, script in _scripts().items() if script.fits(own_text)]
+    return by_script[0] if len(by_script) == 1 else _by_words(own_text)
 
 
 def choose(messages: Iterable[str], hint: str, default: str) -> str:
@@ -68,21 +69,16 @@ class WritingSystem:
         )
 
 
-def _by_script(text: str) -> str:
-    """Return the one language whose script fits, "" if none or several do."""
-    languages = [language for language, script in _scripts().items() if script.fits(text)]
-    return languages[0] if len(languages) == 1 else ""
-
-
 @cache
 def _scripts() -> dict[str, WritingSystem]:
     """Return the writing systems of the languages that have one of their own."""
-    parts = {language: catalogue(language)["script"] for language in LANGUAGES}
-    return {language: _writing_system(**each) for language, each in parts.items() if each}
-
-
-def _writing_system(letters: str, proof: str, foreign: str, spaced: bool) -> WritingSystem:
-    return WritingSystem(re.compile(letters), re.compile(proof), re.compile(foreign) if foreign else None, spaced)
+    systems = {}
+    for language in LANGUAGES:
+        if script := catalogue(language)["script"]:
+            letters, proof = re.compile(script["letters"]), re.compile(script["proof"])
+            foreign = re.compile(script["foreign"]) if script["foreign"] else None
+            systems[language] = WritingSystem(letters, proof, foreign, script["spaced"])
+    return systems
 
 
 def _count_letters(text: str) -> int:

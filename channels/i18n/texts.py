@@ -363,11 +363,10 @@ def plural_form(rules: dict[str, str], count: int) -> str:
 
     A rule is written as in Unicode's CLDR, such as "n % 10 = 2..4 and n % 100 != 12..14". Raises ValueError otherwise.
     """
-    return next((form for form, rule in rules.items() if _holds(rule, count)), "other")
-
-
-def _holds(rule: str, count: int) -> bool:
-    return any(all(_relation_holds(part, count) for part in case.split(" and ")) for case in rule.split(" or "))
+    for form, rule in rules.items():
+        if any(all(_relation_holds(part, count) for part in case.split(" and ")) for case in rule.split(" or ")):
+            return form
+    return "other"
 
 
 def _relation_holds(relation: str, count: int) -> bool:

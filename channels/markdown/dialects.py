@@ -36,14 +36,15 @@ class Dialect:
 
 def _visible(text: str) -> str:
     """Return the text with a symbol for each control character, which could move the cursor or change colors."""
-    return _CONTROL.sub(lambda char: _picture(ord(char[0])), text)
+
+    def symbol(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return "\u2421" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
+
+    return _CONTROL.sub(symbol, text)
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def _picture(code: int) -> str:
-    return "\u2421" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
 
 
 def escape_html(text: str) -> str:
@@ -55,15 +56,6 @@ def _html_pre(text: str, language: str) -> str:
     if language:
         return f'<pre><code class="language-{html.escape(language)}">{escape_html(text)}</code></pre>'
     return f"<pre>{escape_html(text)}</pre>"
-
-
-def _html_link(label: str, href: str) -> str:
-    return f'<a href="{html.escape(href)}">{label or escape_html(href)}</a>'
-
-
-def _html_quote(text: str, depth: int) -> str:
-    # Telegram refuses a blockquote inside a blockquote.
-    return f"<blockquote>{text}</blockquote>" if depth == 1 else _prefix(text, "&gt; ")
 
 
 def _prefix(text: str, marker: str) -> str:
@@ -79,18 +71,6 @@ def _defuse(text: str) -> str:
     return _LITERAL.sub(rf"\1{GAP}", text.replace("`", f"`{GAP}") if text.count("`") > 1 else text)
 
 
-def _escape_slack(text: str) -> str:
-    return escape_html(_defuse(text))
-
-
-def _slack_code(text: str) -> str:
-    return escape_html(text) if "`" in text else f"`{escape_html(text)}`"
-
-
-def _slack_pre(text: str, language: str) -> str:
-    return f"```\n{escape_html(_no_fence(text))}\n```"
-
-
 def _no_fence(text: str) -> str:
     """Return the text with gaps between backticks in a row, which would end the code."""
     return text.replace("``", f"`{GAP}`").replace("``", f"`{GAP}`")
@@ -102,14 +82,6 @@ def _slack_link(label: str, href: str) -> str:
     if text in ("", target, target.removeprefix("mailto:")):
         return f"<{target}>"
     return f"<{target}|{text}>"
-
-
-def _whatsapp_code(text: str) -> str:
-    return text if "`" in text else f"`{text}`"
-
-
-def _whatsapp_pre(text: str, language: str) -> str:
-    return f"```\n{_no_fence(text)}\n```"
 
 
 def bare_link(label: str, href: str) -> str:
@@ -127,18 +99,19 @@ HTML = Dialect(
     marks={"strong": ("<b>", "</b>"), "em": ("<i>", "</i>"), "s": ("<s>", "</s>")},
     code=lambda text: f"<code>{escape_html(text)}</code>",
     pre=_html_pre,
-    link=_html_link,
+    link=lambda label, href: f'<a href="{html.escape(href)}">{label or escape_html(href)}</a>',
     hides=True,
     address=escape_html,
-    quote=_html_quote,
+    # Telegram refuses a blockquote inside a blockquote.
+    quote=lambda text, depth: f"<blockquote>{text}</blockquote>" if depth == 1 else _prefix(text, "&gt; "),
     solid=False,
     columns=_PHONE,
 )
 MRKDWN = Dialect(
-    escape=_escape_slack,
+    escape=lambda text: escape_html(_defuse(text)),
     marks=_MARKERS,
-    code=_slack_code,
-    pre=_slack_pre,
+    code=lambda text: escape_html(text) if "`" in text else f"`{escape_html(text)}`",
+    pre=lambda text, language: f"```\n{escape_html(_no_fence(text))}\n```",
     link=_slack_link,
     hides=True,
     address=lambda href: _slack_link("", href),
@@ -148,8 +121,8 @@ MRKDWN = Dialect(
 WHATSAPP = Dialect(
     escape=_defuse,
     marks=_MARKERS,
-    code=_whatsapp_code,
-    pre=_whatsapp_pre,
+    code=lambda text: text if "`" in text else f"`{text}`",
+    pre=lambda text, language: f"```\n{_no_fence(text)}\n```",
     link=bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
     columns=_PHONE,

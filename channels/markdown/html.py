@@ -78,8 +78,10 @@ def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
             allowed = ALLOWED.match(href)
             token.attrs = {"href": href, "rel": "noopener", "target": "_blank"} if allowed else {}
             address = "" if allowed or not href else f" ({href})"
+            rest = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
+            label = "".join(each.content for each in rest)
             suffixes.append((f' "{title}"' if title else "") + address)
-            hidden_address = href if allowed and hides_host(_label(tokens[index + 1 :]), href) else ""
+            hidden_address = href if allowed and hides_host(label, href) else ""
         if token.type == "link_close" and suffixes[-1]:
             yield Token("text", "", 0, content=suffixes[-1])
         if token.type == "link_close":
@@ -87,8 +89,3 @@ def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
         yield token
         if token.type == "link_close" and hidden_address:
             yield Token("text", "", 0, content=f" ({hidden_address})")
-
-
-def _label(tokens: Sequence[Token]) -> str:
-    """Return the label of the link that begins here."""
-    return "".join(token.content for token in takewhile(lambda each: each.type != "link_close", tokens))

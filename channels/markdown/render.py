@@ -107,13 +107,12 @@ def aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:
     if not rows:
         return ""
     columns = widths(rows)
-    lines = [" | ".join(_padded(*cell) for cell in zip(row, columns, rights, strict=True)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        gaps = [" " * (width - _width(cell)) for cell, width in zip(row, columns, strict=True)]
+        cells = (gap + cell if right else cell + gap for cell, gap, right in zip(row, gaps, rights, strict=True))
+        lines.append(" | ".join(cells).rstrip())
     return "\n".join([lines[0], "-+-".join("-" * width for width in columns), *lines[1:]])
-
-
-def _padded(cell: str, width: int, right: bool) -> str:
-    gap = " " * (width - _width(cell))
-    return gap + cell if right else cell + gap
 
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -237,7 +236,8 @@ class Blocks:
 
     def _list_item_close(self, token: Token) -> None:
         number = self.numbers[-1]
-        marker = f"{_bullet(self.numbers)} " if number is None else f"{number}. "
+        # Each level has a bullet of its own, because an indent of two narrow spaces is hard to see.
+        marker = f"{'•◦▪'[(self.numbers.count(None) - 1) % 3]} " if number is None else f"{number}. "
         if number is not None:
             self.numbers[-1] = number + 1
         self._add_block(_item(marker, self.frames.pop()))
@@ -264,11 +264,6 @@ class Blocks:
             self._add_block(self.dialect.pre(aligned(rows, self.rights), ""), pre=True)
         else:
             self._add_block(records(rows, self.dialect))
-
-
-def _bullet(numbers: Sequence[int | None]) -> str:
-    """Return the bullet of a level. They differ, because an indent of two narrow spaces is hard to see."""
-    return "•◦▪"[(numbers.count(None) - 1) % 3]
 
 
 def _item(marker: str, blocks: Sequence[_Block]) -> str:

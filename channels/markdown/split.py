@@ -93,18 +93,15 @@ class _Cut:
         """Return the piece, its end, and the opening of the next piece."""
         if self.escapes and not self._fits(self.start + 1):  # with the escape not even one character fits
             return replace(self, escapes=False).best()
-        if self._may_be_last() and self._fits(len(self.md)):
+        left = len(self.md) - self.start
+        may_be_last = left <= _WINDOW * self.limit and left * self.lengths.density <= 2 * self.limit
+        if may_be_last and self._fits(len(self.md)):
             return self._piece(len(self.md)), len(self.md), ""
         end = self._guess() or self._whole_character(self._furthest())
         if self.opening and not self._fits(end):
             # Not even one character fits beside the repeated lines, so they are left out.
             return replace(self, opening="").best()
         return self._piece(end), end, self._open_fence(end) or self._table_head(end)
-
-    def _may_be_last(self) -> bool:
-        """Return whether the rest may fit, so that measuring it is worth the time."""
-        left = len(self.md) - self.start
-        return left <= _WINDOW * self.limit and left * self.lengths.density <= 2 * self.limit
 
     def _guess(self) -> int:
         """Return a good place to cut that nearly fills the limit, 0 if none was found.

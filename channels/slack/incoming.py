@@ -130,7 +130,9 @@ class RequestParser:
         # An app_mention and its twin of message.channels have different event ids but the same ts, or, if an edit added
         # the mention, the same edited.ts.
         is_renewed = is_edit or (event["type"] == "app_mention" and message.get("edited"))
-        act = f"edit:{_edited_at(event, message)}" if is_renewed else message["ts"]
+        act = message["ts"]
+        if is_renewed:
+            act = f"edit:{message['edited'].get('ts') or event.get('event_ts') or event['ts']}"
         turn = self._message_turn(event, message, f"{team}:{event['channel']}:{act}", bot)
         if not (turn.text or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
@@ -291,10 +293,6 @@ def _why_not_edited(message: SlackJson, before: SlackJson | None) -> str:
     if (message.get("edited") or {}).get("user") != message["user"]:
         return "change that its author did not make"
     return "change without new text" if (message.get("text") or "") == ((before or {}).get("text") or "") else ""
-
-
-def _edited_at(event: SlackJson, message: SlackJson) -> str:
-    return str(message["edited"].get("ts") or event.get("event_ts") or event["ts"])
 
 
 def _all_media(message: SlackJson) -> tuple[Media, ...]:

@@ -28,7 +28,8 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     A file carries the text only if that is one section without links and names, because only for a message can Slack
     be told not to look them up. Buttons and edits need a message beside the file. More than 25 buttons are listed.
     """
-    if reply.media and not reply.buttons and not reply.edits and _is_comment(reply.text):
+    is_only_file = reply.media and not (reply.buttons or reply.edits)
+    if is_only_file and fits(reply.text, SECTION_LIMIT, _length) and not _LOOKED_UP.search(slack_mrkdwn(reply.text)):
         return (reply,)
     if len(reply.buttons) > BUTTON_LIMIT:
         labels = (f"{number}. {' '.join(button.label.split())}" for number, button in enumerate(reply.buttons, 1))
@@ -57,7 +58,9 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
     `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
     """
     rows = [buttons[start : start + ROW_LIMIT] for start in range(0, len(buttons), ROW_LIMIT)]
-    blocks = [*map(_section, texts), *(_row(row, number, conversation) for number, row in enumerate(rows))]
+    # With `verbatim` a bare "@channel" stays text.
+    sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}} for text in texts]
+    blocks = [*sections, *(_row(row, number, conversation) for number, row in enumerate(rows))]
     return {"channel": chat, "text": "\n".join(texts), "blocks": blocks, "parse": "none", "link_names": False}
 
 
@@ -72,17 +75,8 @@ def is_user(chat: str) -> bool:
     return chat.startswith(("U", "W"))
 
 
-def _is_comment(md: str) -> bool:
-    return fits(md, SECTION_LIMIT, _length) and not _LOOKED_UP.search(slack_mrkdwn(md))
-
-
 def _length(md: str) -> int:
     return len(slack_mrkdwn(md))
-
-
-def _section(text: str) -> Block:
-    # With `verbatim` a bare "@channel" stays text.
-    return {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
 
 
 def _row(buttons: Sequence[Button], row: int, to: Conversation) -> Block:

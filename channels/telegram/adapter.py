@@ -222,7 +222,7 @@ class TelegramChannel:
         text, parse_mode = call.text
         await self._bots.here().send_message_draft(
             chat_id=int(call.chat),
-            draft_id=_draft_id(turn),
+            draft_id=zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1,  # the same for each step, and never 0
             text=text,
             message_thread_id=call.thread,
             parse_mode=parse_mode,
@@ -336,11 +336,6 @@ def _thread(of: Turn | Delivery) -> int | None:
 def _is_private(conversation: Conversation) -> bool:
     """Return whether the chat is private: ids of groups are negative."""
     return not conversation.chat.startswith("-")
-
-
-def _draft_id(turn: Turn) -> int:
-    """Return the draft id of a turn: the same for each step of its answer, never 0."""
-    return zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
 
 
 def open_channel(name: str, settings: TelegramSettings, deps: AdapterDeps) -> TelegramChannel:

@@ -80,10 +80,6 @@ def _origin(origin: TelegramJson) -> str:
     return f"forwarded from {author or 'somebody'}"
 
 
-def _poll(poll: TelegramJson) -> str:
-    return f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}"
-
-
 def full_name(person: TelegramJson) -> str:
     """Return the first and last name of a person or a contact, as far as Telegram names them."""
     return " ".join(str(person[part]) for part in ("first_name", "last_name") if person.get(part))
@@ -97,7 +93,7 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "contact": lambda contact: f"contact {full_name(contact)} {contact['phone_number']}",
     "sticker": lambda sticker: f"sticker {sticker.get('emoji', '')}",
     "dice": lambda dice: f"dice {dice['emoji']} showing {dice['value']}",
-    "poll": _poll,
+    "poll": lambda poll: f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}",
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
 }
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")

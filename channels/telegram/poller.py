@@ -1,7 +1,7 @@
 """Poller: asks Telegram for the updates of one bot, for bots that have no public address, and stores them in order.
 
 Telegram forgets an update once it is asked for a later one. The poller asks for a later one only after the update is
-stored. Updates that a killed poller had stored already come again, and the mailbox recognises them.
+stored. Updates that a killed poller had stored already come again, and the mailbox recognizes them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Poller:
                 await self._alert(f"{exc}; polling stops until `sayso poll` is started again")
                 return
             except Exception:
-                # Nobody would start this task again, so it must survive any defect.
+                # No one else restarts this task, so it must survive any defect.
                 log.exception("poll.broken", extra={"channel": self._bot.name})
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)
@@ -145,20 +145,22 @@ class Poller:
 
         Telegram may not forget updates that follow one that is not stored yet: it knows only one offset.
         """
-        by_id = {update["update_id"]: update for update in updates if _has_id(update)}
+        by_id = {
+            update["update_id"]: update
+            for update in updates
+            if isinstance(update, dict) and isinstance(update.get("update_id"), int)
+        }
         refused = await asyncio.to_thread(self._store_each, by_id)
         if len(by_id) >= WINDOW and self._offset in refused:
-            self._skip(refused & set(list(by_id)[: WINDOW // 2]))
+            # Refused updates, whose senders were told so, fill the window. Without a skip, others would not be heard.
+            skipped = refused & set(list(by_id)[: WINDOW // 2])
+            log.error("poll.skipped", extra={"channel": self._bot.name, "count": len(skipped)})
+            self._stored |= skipped
         missing = [update_id for update_id in by_id if update_id not in self._stored]
         # Without an offset Telegram starts with its oldest update. Its ids may start anew at any number.
         self._offset = missing[0] if missing else max(by_id) + 1 if by_id else None
         self._stored.intersection_update(by_id if missing else ())
         return not missing and len(by_id) == len(updates)
-
-    def _skip(self, refused: set[int]) -> None:
-        """Drop refused updates, whose senders were told so: they fill the window, and nobody else would be heard."""
-        log.error("poll.skipped", extra={"channel": self._bot.name, "count": len(refused)})
-        self._stored |= refused
 
     def _store_each(self, by_id: Mapping[int, Any]) -> set[int]:
         """Store as many updates as possible. Return the ids of those that their conversations have no room for."""
@@ -194,14 +196,10 @@ class Poller:
         except (RedisError, StorageDown):
             raise
         except Exception:
-            # A defect of ours would fail on each retry and block everybody behind this update.
+            # A defect would fail on each retry and block all later updates.
             log.exception("poll.dropped", extra={"channel": self._bot.name})
             return "stored"
         else:
             return "stored"
         blocked |= dict.fromkeys(conversations, result)
         return result
-
-
-def _has_id(update: Any) -> bool:
-    return isinstance(update, dict) and isinstance(update.get("update_id"), int)

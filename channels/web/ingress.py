@@ -80,7 +80,7 @@ class Ingress:
         """Store all that a channel received.
 
         Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What was stored before
-        the error is recognised then.
+        the error is recognized then.
         """
         for status in received.statuses:
             self._store_status(status)

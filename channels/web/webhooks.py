@@ -94,10 +94,11 @@ class WebhookMiddleware:
 
     def _webhook(self, environ: WSGIEnvironment, path: str) -> WebhookRequest:
         """Return the request under the URL that the platform was given. Behind a proxy its own URL is another."""
-        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or _path_with_query(environ)
+        path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
+        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
         return WebhookRequest(
             url=self._public_url + str(raw),
-            headers=_headers_of(environ),
+            headers={name: value for key, value in environ.items() if (name := _header_name(key)) and value},
             body=get_input_stream(environ, max_content_length=MAX_BODY).read(),
             path=path,
             now=time.time(),
@@ -135,18 +136,9 @@ class LogLimit:
             return omitted
 
 
-def _path_with_query(environ: WSGIEnvironment) -> str:
-    return f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
-
-
-def _headers_of(environ: WSGIEnvironment) -> dict[str, str]:
-    """Return the headers under lower-case names."""
-    return {name: value for key, value in environ.items() if (name := _header_name(key)) and value}
-
-
 @lru_cache(maxsize=256)
 def _header_name(key: str) -> str:
-    """Return the header's name for a WSGI key such as HTTP_X_NAME; "" for a key that is no header."""
+    """Return the header's lower-case name for a WSGI key such as HTTP_X_NAME, "" for other keys."""
     name = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else key[5:] if key.startswith("HTTP_") else ""
     return name.lower().replace("_", "-")
 

@@ -249,7 +249,8 @@ class WhatsAppChannel:
     def _templated(self, reply: Reply) -> dict[str, Any]:
         if reply.media:
             raise WindowClosed("no template takes a file")
-        if _is_question(reply) and self._confirm_template:
+        is_question = [button.style for button in reply.buttons] == ["danger", "default"]  # as in a template
+        if is_question and self._confirm_template:
             sid, content = self._confirm_template, template_content(_in_one_line(reply.text), reply.buttons)
         elif self._template:
             sid, content = self._template, template_content(_in_one_line(text_of(reply)))
@@ -280,11 +281,6 @@ def _with_delivery(callback: str, delivery_id: str) -> str:
     parts = urlsplit(callback)
     parameter = "delivery=" + delivery_id.rpartition(":")[2].replace("#", ".")
     return urlunsplit(parts._replace(query=f"{parts.query}&{parameter}" if parts.query else parameter))
-
-
-def _is_question(reply: Reply) -> bool:
-    """Return whether the buttons confirm and cancel, in this order, as the labels of a template do."""
-    return [button.style for button in reply.buttons] == ["danger", "default"]
 
 
 def _in_one_line(md: str) -> str:

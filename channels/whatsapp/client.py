@@ -65,9 +65,11 @@ def _http_client_type() -> Any:
             sent = dict(headers or {})
             if auth:
                 sent["Authorization"] = basic(*auth)
+            origin = next((origin for origin in ORIGINS if url.startswith(f"{origin}/")), None)
+            rewritten = self._api_url + url[len(origin) :] if self._api_url and origin else url
             body = json.dumps(data) if sent.get("Content-Type") == JSON else urlencode(data or {}, doseq=True)
             async with self._session.request(
-                method, _rewritten(url, self._api_url), params=params, data=body.encode(), headers=sent,
+                method, rewritten, params=params, data=body.encode(), headers=sent,
                 allow_redirects=allow_redirects,
             ) as answer:  # fmt: skip
                 text = await answer.text()
@@ -84,11 +86,6 @@ def _code(text: str) -> int:
         return int(json.loads(text)["code"])
     except (ValueError, TypeError, KeyError):
         return 0
-
-
-def _rewritten(url: str, api_url: str | None) -> str:
-    origin = next((origin for origin in ORIGINS if url.startswith(f"{origin}/")), None)
-    return api_url + url[len(origin) :] if api_url and origin else url
 
 
 #: How many addresses a process remembers as stored.

@@ -55,7 +55,9 @@ def text_of(reply: Reply) -> str:
 
     A question itself says what to type.
     """
-    return _listed(reply.text, reply.buttons) if _are_choices(reply.buttons) else reply.text
+    buttons = reply.buttons
+    is_choice = len(buttons) > 1 and all(button.style == "default" for button in buttons)
+    return _listed(reply.text, buttons) if is_choice or len(buttons) > MAX_BUTTONS else reply.text
 
 
 def is_shown(file: Media) -> bool:
@@ -72,11 +74,6 @@ def link_text(file: Media, url: str) -> str:
 def length(md: str) -> int:
     """Return the length of a text as Twilio may count it: an emoji can be more than one character."""
     return utf16_len(whatsapp_text(md))
-
-
-def _are_choices(buttons: Sequence[Button]) -> bool:
-    """Return whether the buttons are choices, which the text does not name."""
-    return len(buttons) > MAX_BUTTONS or (len(buttons) > 1 and all(button.style == "default" for button in buttons))
 
 
 def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:

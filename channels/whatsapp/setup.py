@@ -68,7 +68,9 @@ class TwilioSetup(SetupChecks):
                 account = await self._client.here().api.v2010.accounts(self._settings.account_sid).fetch_async()
         except SetupError as exc:
             return [failed_check("account", self._name, exc)]
-        return [self._account(account), *await self._address(), *await self._templates()]
+        sids = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
+        templates = [await self._template(kind, sid) for kind, sid in sids.items() if sid]
+        return [self._account(account), *await self._address(), *templates]
 
     async def delete_webhook(self) -> list[str]:
         """Delete the URLs. Raises SetupError."""
@@ -168,7 +170,10 @@ class TwilioSetup(SetupChecks):
     def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):
             return self._ok("sender", f"{sender.sender_id} is {sender.status}")
-        reasons = "; ".join(_reason_text(reason) for reason in sender.offline_reasons or ())
+        reasons = "; ".join(
+            str(reason.get("message") or reason.get("code") or reason) if isinstance(reason, dict) else str(reason)
+            for reason in sender.offline_reasons or ()
+        )
         says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
         return self._fail("sender", says, "open the sender in the Twilio Console, Messaging, Senders")
 
@@ -182,10 +187,6 @@ class TwilioSetup(SetupChecks):
             cure = f"run `sayso channel connect {self._name}`"
             return self._warn("webhook", "no fallback: failed webhooks are lost", cure)
         return self._ok("webhook", f"{bare_url(self._url)}, which is ours, with a fallback")
-
-    async def _templates(self) -> list[CheckResult]:
-        sids = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
-        return [await self._template(kind, sid) for kind, sid in sids.items() if sid]
 
     async def _template(self, kind: str, sid: str) -> CheckResult:
         try:
@@ -205,7 +206,3 @@ class TwilioSetup(SetupChecks):
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
         return platform_calls("Twilio", setup_problem)
-
-
-def _reason_text(reason: Any) -> str:
-    return str(reason.get("message") or reason.get("code") or reason) if isinstance(reason, dict) else str(reason)

@@ -55,7 +55,8 @@ def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
 
 def is_shown(buttons: Sequence[Button]) -> bool:
     """Return whether the buttons can be shown as buttons, or as a list with the whole of each label."""
-    is_list = _have_distinct_titles(buttons, MAX_ITEMS, ITEM_LIMIT) and all(map(_is_item, buttons))
+    are_items = all(utf16_len(each.label) <= DESCRIPTION_LIMIT and len(each.data) <= ID_LIMIT for each in buttons)
+    is_list = are_items and _have_distinct_titles(buttons, MAX_ITEMS, ITEM_LIMIT)
     return is_list or _have_distinct_titles(buttons, MAX_BUTTONS, LABEL_LIMIT)
 
 
@@ -143,10 +144,6 @@ def _have_distinct_titles(buttons: Sequence[Button], most: int, limit: int) -> b
     """Return whether the cut labels differ: Twilio refuses two equal titles, and people would confuse them."""
     titles = {_cut(button.label, limit) for button in buttons if button.label.strip()}
     return 1 <= len(buttons) == len(titles) <= most
-
-
-def _is_item(button: Button) -> bool:
-    return utf16_len(button.label) <= DESCRIPTION_LIMIT and len(button.data) <= ID_LIMIT
 
 
 def _cut(label: str, limit: int) -> str:
