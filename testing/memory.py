@@ -111,7 +111,7 @@ class ActionRecords(Protocol):
         """Return the open action of a scope and the action that a button names."""
 
     def asked(self, pid: str) -> str:
-        """Return the user whom an action waits for, "" if unknown."""
+        """Return the user who may confirm an action, "" if unknown."""
 
     def commit(self, conversation: str, waiting: DecisionContext, change: TurnChange) -> str:
         """Apply the change, or return what prevents it."""

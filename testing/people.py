@@ -1,4 +1,4 @@
-"""MemoryPeople: whom operators approved or blocked, and who waits, in one process."""
+"""MemoryPeople: the people that operators approved or blocked, and those who wait, in one process."""
 
 from __future__ import annotations
 

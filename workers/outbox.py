@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from sayso.channels.types import Delivery, Reply
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
@@ -168,7 +168,7 @@ def repeatable(status: DeliveryStatus) -> tuple[str, bool]:
     A reply that was to edit a message is sent as a new one: by now that message is far above.
     """
     if status.asks:
-        raise NotRepeatable(f"{status.id} asked for a yes that nobody can give any more: the person has to ask again")
+        raise NotRepeatable(f"{status.id} asked for a yes, and it is too late for one: the person has to ask again")
     entry = json.loads(status.entry)
     reply = Reply.from_json(entry["reply"])
     if reply.optional:
@@ -188,8 +188,9 @@ def new_id(delivery_id: str, number: str) -> str:
 
 
 def _parse_status(delivery_id: str, entry: str) -> DeliveryStatus:
-    state, at, tries, receipt, reason = entry.split(" ", 4)
-    return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
+    word, at, tries, receipt, reason = entry.split(" ", 4)
+    state = cast("DeliveryState", word)  # our scripts write only states
+    return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)
 
 
 def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
@@ -266,7 +267,7 @@ class ReceiptFiles:
     def _sweep(self) -> None:
         """Remove the files of dead processes."""
         for path in self._path.parent.glob("*"):
-            with contextlib.suppress(OSError):  # somebody else's sweep was faster
+            with contextlib.suppress(OSError):  # another process removed it first
                 if time.time() - path.stat().st_mtime > KEEP_SECONDS:
                     path.unlink()
 

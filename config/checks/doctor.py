@@ -322,7 +322,7 @@ def _workers(client: Redis, prefix: str) -> CheckResult:
     count = Heartbeat(client, prefix=prefix).count()
     if count:
         return CheckResult("workers", "ok", f"{count} alive")
-    says = "none is alive: messages are kept, and nobody answers"
+    says = "none is alive: messages are stored and not answered"
     return CheckResult("workers", "fail", says, "start one with `sayso worker`")
 
 

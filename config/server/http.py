@@ -54,7 +54,7 @@ LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 
 
-class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress ships no types
+class _Parser(HTTPRequestParser):
     """One request. The limit of its body depends on its path. A malformed request is the client's fault: 400."""
 
     completed: bool
@@ -90,7 +90,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress ships no typ
         return consumed
 
 
-class _Connection(HTTPChannel):  # type: ignore[misc]  # waitress ships no types
+class _Connection(HTTPChannel):
     """One client. Times are on the wall clock, as waitress has them."""
 
     parser_class = _Parser
@@ -154,7 +154,7 @@ class _Connection(HTTPChannel):  # type: ignore[misc]  # waitress ships no types
         self.unfinished_bytes = unfinished_bytes
 
 
-class WsgiServer(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no types
+class WsgiServer(TcpWSGIServer):
     """Serves one app on one listening socket with a pool of threads, until `stop`."""
 
     channel_class = _Connection

@@ -84,5 +84,5 @@ def socket_path(data: Path) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        raise ConfigError([f"{folder} belongs to somebody else: remove it, or use a shorter path with --data"])
+        raise ConfigError([f"{folder} belongs to another user: remove it, or use a shorter path with --data"])
     return folder / "redis.sock"

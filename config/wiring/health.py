@@ -58,7 +58,7 @@ def full(services: Services) -> HealthReport:
 
 
 def why_waiting(services: Services) -> str:
-    """Return why messages that were kept are not answered now, in words for anybody; "" where nothing is known."""
+    """Return why stored messages are not answered now, as a text for users; "" where the reason is unknown."""
     if _redis_trouble(services):
         return "Its storage is away."
     if not _workers(services):

@@ -335,7 +335,7 @@ class Machine:
         return killed
 
     def restart_ended(self) -> int:
-        """Start again the processes that ended although nobody killed them. Return how many."""
+        """Start again the processes that ended without being killed by us. Return how many."""
         closed = [web for web in self.webs if not web.is_alive()]
         for web in closed:
             web.start()

@@ -59,7 +59,7 @@ class SimulationReport:
 
     @property
     def unknown(self) -> int:
-        """The number of confirmed actions whose outcome nobody knows in the end."""
+        """The number of confirmed actions whose outcome is unknown in the end."""
         return self.result.endings["unknown"]
 
     @property

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Literal, Self, get_args
@@ -336,7 +337,7 @@ class SimulatedUser:
                     await self._decide(step, bill)
                 elif step.verb == "ask":
                     bill = (await self._act(step)).bill
-                    if not await self._waits_for(lambda messages, bill=bill: bool(about(messages, bill))):  # type: ignore[misc]
+                    if not await self._waits_for(partial(_has_message_about, bill)):
                         return
                 else:
                     waiting += [await self._act(step) for _ in range(step.times)]
@@ -352,7 +353,7 @@ class SimulatedUser:
         for decided in range(1, MAX_DECISIONS + 1):
             await asyncio.gather(*(self._act(step, bill) for _ in range(step.times)))
             acts = decided * step.times
-            await self._waits_for(lambda messages, acts=acts: _is_answered(about(messages, bill), acts))  # type: ignore[misc]
+            await self._waits_for(partial(_is_answered, bill, acts))
             if not _is_early(about(self.inbox.messages, bill)):
                 return
 
@@ -415,10 +416,15 @@ def _has_outcome(messages: Sequence[ChatMessage]) -> bool:
     return any(message.statement.kind not in NO_OUTCOME for message in messages)
 
 
-def _is_answered(messages: Sequence[ChatMessage], acts: int) -> bool:
-    """Return whether the outcome came, or every act so far was answered as too early."""
-    early = sum(message.statement.kind == "early" for message in messages)
-    return _has_outcome(messages) or early >= acts
+def _has_message_about(bill: str, messages: Sequence[ChatMessage]) -> bool:
+    return bool(about(messages, bill))
+
+
+def _is_answered(bill: str, acts: int, messages: Sequence[ChatMessage]) -> bool:
+    """Return whether the outcome of a bill came, or every act so far was answered as too early."""
+    about_bill = about(messages, bill)
+    early = sum(message.statement.kind == "early" for message in about_bill)
+    return _has_outcome(about_bill) or early >= acts
 
 
 class SimulatedUsers:

@@ -205,7 +205,7 @@ class WhatsAppClient:
         return self._signed(signing.whatsapp_photo(self._sid(number), self._photo, caption, **self._sender()))
 
     def add_strangers(self, _: int) -> Sequence[WebhookClient]:
-        """Return nobody: WhatsApp at Twilio has no groups."""
+        """Return no clients: WhatsApp at Twilio has no groups."""
         return ()
 
     def _sid(self, number: int) -> str:

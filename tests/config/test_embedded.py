@@ -136,7 +136,7 @@ def test_socket_folder_of_somebody_else_is_refused(folder: Path):
     deep = folder / ("d" * 100)
     private = socket_path(deep).parent
     private.chmod(0o777)
-    with pytest.raises(ConfigError, match="belongs to somebody else"):
+    with pytest.raises(ConfigError, match="belongs to another user"):
         EmbeddedRedis(deep).start()
     private.rmdir()
 

@@ -43,8 +43,8 @@ class AccessConfig:
 class AccessControl:
     """Accepts turns by the access rules of their channel; one per process.
 
-    A channel without rules costs nothing here. With rules, the sender is looked up first; while Redis cannot answer,
-    nobody is let in.
+    A channel without rules costs nothing here. With rules, the sender is looked up first; while Redis cannot answer, no
+    turn is accepted.
     """
 
     def __init__(self, inbox: GuardedInbox, texts_for: TextsForTurn, config: AccessConfig | None = None) -> None:

@@ -1,4 +1,4 @@
-"""People: whom operators approved or blocked on a channel, and unknown senders who wait for approval with a code."""
+"""People of a channel: those that operators approved or blocked, and unknown senders who wait for approval."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_PEOPLE = 10_000
 
 
 class UnknownPerson(Exception):
-    """Raised when an operator names a code that is not waiting, or a person about whom nothing is stored."""
+    """Raised when an operator names an unknown or expired code, or a person that is not stored."""
 
 
 class TooManyPeople(Exception):
@@ -49,7 +49,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ListedPerson:
-    """A person whom an operator approved or blocked, at Unix seconds `at`."""
+    """A person that an operator approved or blocked, at Unix seconds `at`."""
 
     ids: tuple[str, ...]
     state: Literal["approved", "blocked"]
