@@ -20,7 +20,7 @@ from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 from sayso.channels.base import Refused
 from sayso.channels.files import make_private, remove_older, sync_folder
-from sayso.channels.types import Media
+from sayso.channels.types import Media, random_id
 
 #: The largest file that is stored, in bytes.
 MAX_BYTES = 25 * 1024 * 1024
@@ -230,7 +230,7 @@ class LocalMediaStore:
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
         """Return a signed link that expires. Two links to one file differ, so that a link says nothing of others."""
-        token = self._links.dumps([ref, mime_type, _label(filename), os.urandom(8).hex()])
+        token = self._links.dumps([ref, mime_type, _label(filename), random_id(8)])
         return f"{self._public_url}/media/{token}"
 
     def open_token(self, token: str) -> tuple[Path, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -22,6 +23,11 @@ _EXTENSIONS = {
     "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
 }  # fmt: skip
 _COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def random_id(size: int = 16) -> str:
+    """Return an id that is unique everywhere and cannot be guessed: `size` random bytes as hexadecimal digits."""
+    return secrets.token_hex(size)
 
 
 def storable(text: str) -> str:

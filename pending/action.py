@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from sayso.channels.i18n.invisible import readable
+from sayso.channels.types import random_id
 
 #: Seconds a user has to answer, from the moment the preview was delivered (seed).
 DEFAULT_TTL_SECONDS = 60.0
@@ -89,7 +89,7 @@ class PendingAction:
     plan: str = ""
     state: ActionState = "armed"
     outcome: str | None = None
-    pending_action_id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    pending_action_id: str = field(default_factory=lambda: random_id(11))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preview", readable(self.preview))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
-from secrets import randbelow, token_urlsafe
+from secrets import randbelow
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.types import Scope
+from sayso.channels.types import Scope, random_id
 from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
     Executor,
@@ -58,7 +58,7 @@ def propose(actions: Sequence[PendingAction]) -> Proposal | None:
     """One proposal of all that a turn proposed; None when that was nothing."""
     if len(actions) < 2:
         return Proposal(actions[0]) if actions else None
-    plan_id = token_urlsafe(16)
+    plan_id = random_id(11)
     steps = tuple(replace(action, plan=plan_id, code="") for action in actions)
     args = {"steps": [_listed(step) for step in steps]}
     head = replace(

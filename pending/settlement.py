@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from dataclasses import dataclass, replace
-from secrets import token_hex
 from time import time as unix_now
 from typing import Any, Literal
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.redaction import redact
-from sayso.channels.types import Reply, Scope, storable
+from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionState, Executor, PendingAction
 from sayso.pending.concurrency import LateOutcome, NotStarted, TimedOut, perform, reach
 from sayso.pending.context import Confirmation, with_context
@@ -226,7 +224,7 @@ class Settlement:
             told = texts_for(action.language).unsafe(action.preview)
             move = Transition(claim.pending_action_id, ("claimed",), "failed", told, claim.by)
             return await self._without_executor(claim, action, move)
-        attempt = secrets.token_urlsafe(8)
+        attempt = random_id(8)
         match await reach(self._records.start, claim, stored, attempt):
             case "go":
                 return await self._begun(claim, action, executor, attempt, deadline)
@@ -482,7 +480,7 @@ def _why_it_failed(action: PendingAction, error: BaseException) -> str:
     if words:
         log.warning("pending.failed", extra={**named, "why": words})
         return storable(words)
-    wrapped, reference = getattr(error, "error", None), token_hex(4)
+    wrapped, reference = getattr(error, "error", None), random_id(4)
     raised = wrapped if isinstance(wrapped, BaseException) else error
     log.error("pending.failed", extra={**named, "reference": reference}, exc_info=error)
     return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")

@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from secrets import token_hex, token_urlsafe
+from secrets import token_hex
 from typing import Any, Protocol
 
 from redis import Redis
 
-from sayso.channels.types import Conversation, Intent, Scope
+from sayso.channels.types import Conversation, Intent, Scope, random_id
 from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
@@ -252,7 +252,7 @@ class BasePendingStore:
         return self.records.look(scope.conversation.id, scope.id)
 
     def _decide(self, scope: Scope, intent: Intent, **expected: Any) -> ConfirmOutcome | None:
-        decision = ActionDecision(scope, intent, token_urlsafe(8), **expected)
+        decision = ActionDecision(scope, intent, random_id(), **expected)
         return run_here(self.settlement.decide(decision))
 
 

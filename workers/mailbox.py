@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from sayso.channels.base import SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.types import Conversation, Reply, Turn, shown_to
+from sayso.channels.types import Conversation, Reply, Turn, random_id, shown_to
 from sayso.pending.concurrency import reach
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
 from sayso.pending.turns.change import Lease, TurnChange, outbox_entry
@@ -251,7 +250,7 @@ def token_prefix(worker: str) -> str:
 
 def new_token(worker: str) -> str:
     """Return a new token for a lease of a worker."""
-    return token_prefix(worker) + secrets.token_urlsafe(8)
+    return token_prefix(worker) + random_id(8)
 
 
 def is_told_refusal(turn: Turn) -> bool:

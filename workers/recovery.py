@@ -8,7 +8,6 @@ import fcntl
 import logging
 import os
 import platform
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
+from sayso.channels.types import random_id
 from sayso.pending.concurrency import offload
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
@@ -50,11 +50,11 @@ BATCH = 100
 class WorkerLock:
     """A file of one worker in a common folder, locked from `hold` until its process ends.
 
-    `name` is new for each process: letters, digits, - and _.
+    `name` is new for each process: hexadecimal digits.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.name = secrets.token_urlsafe(8)
+        self.name = random_id(8)
         self._folder = folder
         self._ours = f"{_this_run()}.."
         self._file = -1
@@ -176,7 +176,7 @@ class Reaper:
         self._queue = queue
         self._clock = clock
         self._round_lock = f"{prefix}reaper"
-        self._token = secrets.token_urlsafe(8)
+        self._token = random_id(8)
         self._shards = cycle(range(SHARDS))
 
     async def forever(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from secrets import token_urlsafe
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.choices import Choices
@@ -54,7 +53,7 @@ from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
-from sayso.channels.types import Reply, Turn
+from sayso.channels.types import Reply, Turn, random_id
 from sayso.pending.concurrency import reach, run_sync
 from sayso.pending.consent.parser import (
     ConfirmParser,
@@ -158,7 +157,7 @@ class ChannelAgent:
         text for the user; `iterations` is 0 if no model was called.
         """
         scope = scope_of(user_id, channel_id, conversation_id)
-        turn = Turn(f"ask-{token_urlsafe(8)}", scope.conversation, user_id, message)
+        turn = Turn(f"ask-{random_id()}", scope.conversation, user_id, message)
         context = replace(await self._load_context(turn), shows_buttons=False)
         live = context.live
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):

@@ -15,8 +15,9 @@ from typing import Any
 
 from sayso.agent.messages import NO_USAGE, UsageStats, countable
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
-from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep, new_run_id
+from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep
 from sayso.channels.redaction import redact
+from sayso.channels.types import random_id
 from sayso.pending.concurrency import contained
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class RunEvents:
         self._tool_result_chars = tool_result_chars
         self._start = time.perf_counter()
         self._logged_failures: set[tuple[int, str]] | None = None
-        self.trace = AgentTrace(run_id or new_run_id(), parent_run_id or "", dict(metadata or {}))
+        self.trace = AgentTrace(run_id or random_id(), parent_run_id or "", dict(metadata or {}))
         self.side_usage = self._unbilled_usage = NO_USAGE
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.agent.observability import conventions as gen_ai
 from sayso.agent.tools.definition import loggable_name
+from sayso.channels.types import random_id
 
 #: The seed's fourteen types of steps, and three of ours for a run that ends before its answer.
 StepType = Literal[
@@ -111,16 +111,12 @@ def _summary(step: TraceStep) -> str:
             return step.tool_result or name or step.type.replace("_", " ")
 
 
-def new_run_id() -> str:
-    """Return a unique id: 32 hexadecimal digits, so that it is also a valid trace id of OpenTelemetry."""
-    return os.urandom(16).hex()
-
-
 @dataclass(slots=True)
 class AgentTrace:
     """The steps of one run, in the order in which they ended. `start_time` is in Unix seconds."""
 
-    run_id: str = field(default_factory=new_run_id)
+    #: 32 hexadecimal digits, so that it is also a valid trace id of OpenTelemetry.
+    run_id: str = field(default_factory=random_id)
     parent_run_id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     steps: list[TraceStep] = field(default_factory=list)

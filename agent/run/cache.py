@@ -8,7 +8,6 @@ import logging
 import re
 import threading
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from sayso.agent.config import Cache, CacheEntry, CacheStats
 from sayso.agent.messages import Message, Role, UsageStats, countable
 from sayso.agent.run.structured import ResponseFormat, schema_from_response_format
 from sayso.agent.tools.tool import Tool
+from sayso.channels.types import random_id
 from sayso.pending.concurrency import reach
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _with_new_ids(answer: Message, transcript: Iterable[Message]) -> Message:
     taken = {call.id for message in transcript for call in message.tool_calls if call.id}
     if taken.isdisjoint(call.id for call in answer.tool_calls):
         return answer
-    calls = [replace(call, id=f"call_{uuid.uuid4().hex}") if call.id in taken else call for call in answer.tool_calls]
+    calls = [replace(call, id=f"call_{random_id()}") if call.id in taken else call for call in answer.tool_calls]
     return replace(answer, tool_calls=tuple(calls))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
@@ -18,6 +17,7 @@ from sayso.agent.providers.fallback import name_of
 from sayso.agent.run.structured import decode_value
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
+from sayso.channels.types import random_id
 
 #: The word that starts a call in the text of a model.
 MARKER = "TOOL_CALL"
@@ -199,10 +199,6 @@ def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
 _CALL_METHODS = ("acomplete", "complete", "astream", "stream")
 
 
-def _new_id() -> str:
-    return f"call_{uuid.uuid4().hex[:16]}"
-
-
 class TextToolProvider:
     """Wraps a provider without tool calls. Keeps no state of runs.
 
@@ -219,7 +215,7 @@ class TextToolProvider:
         parser: ToolCallParser | None = None,
         prompt_builder: PromptBuilder | None = None,
         *,
-        new_id: Callable[[], str] = _new_id,
+        new_id: Callable[[], str] = lambda: f"call_{random_id()}",
     ) -> None:
         self.provider = provider
         self.name = name_of(provider)

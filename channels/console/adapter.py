@@ -8,7 +8,6 @@ import hmac
 import json
 import logging
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
@@ -35,6 +34,7 @@ from sayso.channels.types import (
     Turn,
     WebhookRequest,
     WebhookResponse,
+    random_id,
     storable,
 )
 
@@ -124,7 +124,7 @@ class ConsoleChannel:
 
     def log_in(self, user_id: str) -> str:
         """Return the cookie of a new session of this user."""
-        return str(self._login_cookies.dumps([secrets.token_urlsafe(16), user_id]))
+        return str(self._login_cookies.dumps([random_id(), user_id]))
 
     def log_out(self, hook: WebhookRequest) -> None:
         """End the session of a browser, also for copies of its cookie. Raises LoginsDown."""
@@ -231,7 +231,7 @@ class ConsoleChannel:
 
     def new_session(self) -> str:
         """Return a signed cookie for a new browser."""
-        return str(self._identity_cookies.dumps(secrets.token_hex(16)))
+        return str(self._identity_cookies.dumps(random_id()))
 
     def user_of(self, cookie: str) -> str:
         """Return the user id in a cookie of `new_session`, "" for any other cookie."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -166,8 +165,3 @@ class Terminal:
                 await self._channel.send(Delivery(f"{turn.event_id}#{number}", turn.conversation, piece))
             except SendError as exc:
                 print_text(f"[{exc}]\n")
-
-
-def new_secret() -> str:
-    """Return a secret for one conversation."""
-    return secrets.token_urlsafe(16)

@@ -22,8 +22,9 @@ def chat(options: Options, channel: str | None) -> None:
 
     CHANNEL is the channel whose tools and policy are used, by default the first one.
     """
-    from sayso.channels.console.terminal import Terminal, TerminalChannel, new_secret
+    from sayso.channels.console.terminal import Terminal, TerminalChannel
     from sayso.channels.media import MemoryMediaStore
+    from sayso.channels.types import random_id
     from sayso.config.settings.loader import default_config, load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
     from sayso.config.wiring.observability import set_up_logs
@@ -31,7 +32,7 @@ def chat(options: Options, channel: str | None) -> None:
     set_up_logs(logging.WARNING)  # INFO lines would stand between the lines of the conversation
     with clear_errors():
         settings = load_for_terminal(options.config or default_config(), channel)
-    files, secret = MemoryMediaStore(), new_secret()
+    files, secret = MemoryMediaStore(), random_id()
     bot = terminal_agent(
         settings,
         data=options.data,

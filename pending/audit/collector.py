@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError, ResponseError
 
+from sayso.channels.types import random_id
 from sayso.pending.audit.chain import ChainReport, Terms, check
 from sayso.pending.audit.entry import NO_HEAD, AuditEntry, Body, EntrySigner, Fault, RecordedEntry, Tip, check_bodies
 from sayso.pending.audit.export import read_export
@@ -145,7 +145,7 @@ class AuditCollector:
         self._tail = UncollectedEntries(client, prefix=prefix)
         self._scripts = LuaScripts(client, _LUA, prefix=prefix)
         self._lock = f"{prefix}auditor"
-        self._token = secrets.token_urlsafe(8)
+        self._token = random_id()
 
     async def forever(self) -> None:
         """Go round until cancelled. A Redis or a disk that is away is tried again in the next round."""

@@ -15,9 +15,9 @@ from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 from urllib.parse import urldefrag, urlencode, urlsplit
-from uuid import uuid4
 
 from sayso.channels.markdown import utf16_len
+from sayso.channels.types import random_id
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
 
@@ -188,7 +188,7 @@ class FakeTwilio:
 
     def _fail_later(self, fields: dict[str, str]) -> FakeResponse:
         """Accept the message, and report it as failed a moment later."""
-        sid = f"SM{uuid4().hex}"
+        sid = f"SM{random_id()}"
         self._ledger.note("twilio", "63016", fields)
         if "StatusCallback" in fields:
             status = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": "63016", "To": fields["To"]}
@@ -326,7 +326,7 @@ class TwilioMessages:
         files: tuple[tuple[str, str], ...] = (),
     ) -> str:  # fmt: skip
         """Add a message written so many seconds ago. `files` holds id and type of each. Return its sid."""
-        sid = sid or f"{'MM' if files else 'SM'}{uuid4().hex}"
+        sid = sid or f"{'MM' if files else 'SM'}{random_id()}"
         listed = {"sid": sid, "from": address, "to": to, "body": body, "at": int(time.time() - ago)}
         more = {"direction": "inbound", "messaging_service_sid": service or None, "files": dict(files)}
         self._ledger.state.setdefault(_MESSAGES, []).append({**listed, **more, "num_media": str(len(files))})

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import threading
 import time
 from collections import deque
@@ -29,6 +28,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.connection import Connection
 from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
+from sayso.channels.types import random_id
 from sayso.pending.redis.client import PREFIX, Connections
 from sayso.pending.redis.scripts import CURE, Halted
 
@@ -270,7 +270,7 @@ class DataLossGuard:
             yield from self._write_halt(known, state)
             return
         if creates_identity and not state.ids:
-            yield ("SET", self._keys[1], secrets.token_hex(8), "NX")
+            yield ("SET", self._keys[1], random_id(8), "NX")
             state = ServerState.of((yield ("MGET", *self._keys)))
         self._learn(state)
 

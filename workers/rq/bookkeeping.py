@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from redis.exceptions import RedisError
 from rq.executions import WORKER_EXECUTIONS_KEY_TEMPLATE, Execution
@@ -26,6 +25,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from rq.worker_registration import register
 
 from sayso.channels.redaction import redact
+from sayso.channels.types import random_id
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class JobRegistry:
         """Return the execution of a job. RQ may be told to stop it as soon as it is visible."""
         if entry.execution is None:
             worker, job = self._worker, entry.job
-            execution = Execution(uuid4().hex, job.id, job.connection, worker.name)
+            execution = Execution(random_id(), job.id, job.connection, worker.name)
             execution._job = job  # noqa: SLF001  # as RQ's own `create`
             job.worker_name, job.started_at = worker.name, execution.created_at
             entry.execution = worker.executions[execution.id] = execution

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 import struct
 import zlib
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.suspension import is_suspended as rq_is_suspended
 from rq.utils import now
+
+from sayso.channels.types import random_id
 
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
@@ -112,7 +113,7 @@ class WakeUps:
         """Return prefix of job keys, queue key, key of RQ's set of queues, job id, then the job's hash
         field by field.
         """
-        job_id, at = f"process-{secrets.token_hex(8)}", _rq_time()
+        job_id, at = f"process-{random_id(8)}", _rq_time()
         before, _, after = self._call
         fields = self._fields | {
             "created_at": at,
