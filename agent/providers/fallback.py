@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import (
@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 #: Called with the names of the failed and of the next provider, and the error.
 FallbackListener = Callable[[str, str, Exception], None]
-#: The listener of the current run. It is called where the provider is: in the run's event loop, or in a thread.
-fallback_listener: ContextVar[FallbackListener | None] = ContextVar("sayso_fallback_listener", default=None)
 #: How many characters of each provider's error are kept in the error of all.
 SHORT_REASON_CHARS = 120
 
@@ -71,7 +69,18 @@ class FallbackProvider:
         if not self._candidates:
             raise ValueError("a FallbackProvider without providers has nobody to ask: give it one or more")
         self._on_fallback = on_fallback
+        self._listener: FallbackListener | None = None
         self._clock = clock
+
+    def with_listener(self, listener: FallbackListener) -> FallbackProvider:
+        """Return a provider with the same circuit breakers whose fallbacks are reported to `listener` too.
+
+        The listener is called where the provider is: in the run's event loop, or in a thread.
+        """
+        listening = copy(self)
+        candidates = [replace(each, provider=with_listener(each.provider, listener)) for each in self._candidates]
+        vars(listening).update(_listener=listener, _candidates=candidates)
+        return listening
 
     @property
     def providers(self) -> list[Provider]:
@@ -142,14 +151,19 @@ class FallbackProvider:
 
     def _report_fallback(self, failed: str, following: str, error: Exception) -> None:
         _log.warning("provider.fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
-        listener, on_fallback = fallback_listener.get(), self._on_fallback
         try:
-            if on_fallback is not None:
-                on_fallback(failed, error)
-            if listener is not None:
-                listener(failed, following, error)
+            if self._on_fallback is not None:
+                self._on_fallback(failed, error)
+            if self._listener is not None:
+                self._listener(failed, following, error)
         except Exception as exc:  # noqa: BLE001  # a listener must never cost an answer
             _log.warning("provider.fallback_listener_failed reason=%s", type(exc).__name__)
+
+
+def with_listener(provider: Provider, listener: FallbackListener) -> Provider:
+    """Return the provider with its fallbacks reported to the listener; unchanged if it has none."""
+    bind = getattr(provider, "with_listener", None)
+    return provider if bind is None else cast("Provider", bind(listener))
 
 
 def name_of(provider: object) -> str:

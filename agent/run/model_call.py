@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, count
 from time import perf_counter
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ from sayso.agent.providers.base import (
     acall,
     astream_call,
 )
-from sayso.agent.providers.fallback import fallback_listener, name_of
+from sayso.agent.providers.fallback import name_of, with_listener
 from sayso.agent.providers.files import without_files
 from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.result import stop_text
@@ -342,21 +341,18 @@ class ModelCaller:
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
         """Call the model up to `1 + max_retries` times, and report retries and fallbacks to observers."""
-        attempt = (
-            partial(acall, self._provider, request)
-            if on_text is None
-            else partial(astream_call, self._provider, request, on_text)
-        )
+        fallbacks: list[tuple[str, str, Exception]] = []
+        provider = with_listener(self._provider, lambda *fallback: fallbacks.append(fallback))
+
+        async def attempt() -> Completion:
+            return await (acall(provider, request) if on_text is None else astream_call(provider, request, on_text))
 
         async def on_retry(number: int, error: Exception, seconds: float) -> None:
             await run.events.tell("llm_retry", number, self._config.max_retries, error, seconds)
 
-        fallbacks: list[tuple[str, str, Exception]] = []
-        token = fallback_listener.set(lambda *fallback: fallbacks.append(fallback))
         try:
             return await with_retries(attempt, self._config, self._sleep, on_retry=on_retry)
         finally:
-            fallback_listener.reset(token)
             for fallback in fallbacks:
                 await run.events.tell("provider_fallback", *fallback)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall
 from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, stream_items
-from sayso.agent.providers.fallback import name_of
+from sayso.agent.providers.fallback import FallbackListener, name_of, with_listener
 from sayso.agent.run.structured import decode_value
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
@@ -228,6 +228,12 @@ class TextToolProvider:
         self._prompt_builder = prompt_builder
         self._no_tools: tuple[()] | None = () if _takes_tools(provider) else None
         self._new_id = new_id
+
+    def with_listener(self, listener: FallbackListener) -> TextToolProvider:
+        """Return the same provider, whose fallbacks are reported to the listener; see FallbackProvider."""
+        listening = copy(self)
+        listening.provider = with_listener(self.provider, listener)
+        return listening
 
     async def acomplete(self, **request: Any) -> Completion:
         """Return the answer with calls parsed out of its text. Raises ProviderError."""

@@ -17,7 +17,7 @@ from sayso.agent.providers.base import (
     astream_call,
     join_items,
 )
-from sayso.agent.providers.fallback import FallbackProvider, fallback_listener
+from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.testing import LocalProvider
 
 REQUEST = ProviderRequest("big", "", (Message(Role.USER, "hi"),), timeout=5)
@@ -288,11 +288,8 @@ def test_who_listens_hears_of_each_switch():
     provider = FallbackProvider(
         [Vendor("a", error), Vendor("b", error), Vendor("c")], on_fallback=lambda *n: told.append(n)
     )
-    token = fallback_listener.set(lambda *news: heard.append(news))
-    try:
-        assert provider.complete(**REQUEST.as_kwargs())[0].content == "I am c"
-    finally:
-        fallback_listener.reset(token)
+    listening = provider.with_listener(lambda *news: heard.append(news))
+    assert listening.complete(**REQUEST.as_kwargs())[0].content == "I am c"
     assert (told, heard) == ([("a", error), ("b", error)], [("a", "b", error), ("b", "c", error)])
 
 
