@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.base import StorageDown
-from sayso.channels.files import open_database, transaction
+from sayso.channels.storage.files import open_database, transaction
 from sayso.channels.types import Turn
 from sayso.pending.redis.client import CircuitOpen, RedisCircuitBreaker
 from sayso.workers.mailbox import Accepted, Inbox

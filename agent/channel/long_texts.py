@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sayso.agent.messages import KeptText, Message
-from sayso.channels.files import remove_older, sync_folder, write_atomically
+from sayso.channels.storage.files import remove_older, sync_folder, write_atomically
 from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)

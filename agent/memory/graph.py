@@ -28,7 +28,7 @@ from sayso.agent.memory.scope import required_scope
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider
 from sayso.agent.toolsets.selectors import has_word, needs_no_space
-from sayso.channels.files import open_database, transaction
+from sayso.channels.storage.files import open_database, transaction
 from sayso.pending.concurrency import run_sync
 
 #: The most characters of a subject, a relation or an object.

@@ -22,7 +22,7 @@ from sayso.agent.memory.scope import current_scope, required_scope
 from sayso.agent.tools.definition import MEMORY, ToolMetadata
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool, tool
-from sayso.channels.files import write_atomically
+from sayso.channels.storage.files import write_atomically
 from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)

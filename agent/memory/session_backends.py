@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey, SessionStoreUnavailable
-from sayso.channels.files import open_database, remove_older, sync_folder, write_atomically
+from sayso.channels.storage.files import open_database, remove_older, sync_folder, write_atomically
 from sayso.pending.redis.client import Connections, connect
 
 #: After this many seconds an unfinished temporary file is removed: its process was killed while writing.

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from sayso.agent.messages import Message, Picture, Role
 from sayso.agent.tools.screening import fenced, inert
-from sayso.channels.media import settle_type
+from sayso.channels.storage.media import settle_type
 from sayso.channels.types import Media
 from sayso.pending.concurrency import in_thread, offload
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
-from sayso.channels.media import MAX_BYTES
+from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media, storable
 from sayso.pending.context import with_context
 from sayso.pending.proposals import current_context

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from sayso.agent.tools.context import MAX_ARTIFACT_BYTES, emit_artifact
 from sayso.agent.toolsets.base import scrub, scrub_value
-from sayso.channels.media import UNKNOWN_TYPE, settle_type
+from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import extension_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TextIO
 
 from sayso.channels.base import BadHook, FetchError, Forbidden, RateLimit, SendError
 from sayso.channels.markdown import terminal_text
-from sayso.channels.media import file_to_send
+from sayso.channels.storage.media import file_to_send
 from sayso.channels.types import (
     Button,
     Conversation,

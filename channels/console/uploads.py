@@ -9,7 +9,7 @@ from typing import BinaryIO
 from itsdangerous import BadData, URLSafeSerializer
 
 from sayso.channels.base import BadHook, FetchError, MediaStore
-from sayso.channels.media import UNKNOWN_TYPE, settle_type
+from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import Media, owner_of
 
 #: How many files one message may have: as many as an album on other platforms.

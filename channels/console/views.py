@@ -29,7 +29,7 @@ from sayso.channels.console.feed import FeedError
 from sayso.channels.console.logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
 from sayso.channels.console.settings import RESERVED_NAMES
 from sayso.channels.console.uploads import MAX_FILES, NotTaken
-from sayso.channels.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
+from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Turn, WebhookRequest
 
 #: How long a browser keeps its identity, in seconds.

@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 from sayso.channels.base import AdapterDeps, AddressClosed, Forbidden, MediaSource, RateLimit, Refused, Unreachable
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import slack_mrkdwn
-from sayso.channels.media import file_to_send
 from sayso.channels.slack import files as slack_files
 from sayso.channels.slack.client import FILE_ORIGINS, SLACK, new_client
 from sayso.channels.slack.errors import SlackAnswer, error_code, reaction_to, translated, translated_repeatable
 from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.outgoing import first_section, is_user, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings
+from sayso.channels.storage.media import file_to_send
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 #: Seconds after which "is thinking" is shown again: Slack clears it after 2 minutes.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sayso.channels.base import MediaSource
 from sayso.channels.markdown import plain, telegram_html, telegram_length
 from sayso.channels.markdown.split import head
-from sayso.channels.media import file_to_send
+from sayso.channels.storage.media import file_to_send
 from sayso.channels.telegram.errors import reaction
 from sayso.channels.types import Button, Media, Receipt, Reply, readable_size
 

@@ -12,7 +12,7 @@ from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
 from sayso.channels.base import Channel, NotStored, Overloaded
-from sayso.channels.media import BadToken, LocalMediaStore, MediaGone
+from sayso.channels.storage.media import BadToken, LocalMediaStore, MediaGone
 from sayso.channels.web.ingress import Ingress
 from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
 

@@ -23,7 +23,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import utf16_len, whatsapp_text
-from sayso.channels.media import MAX_BYTES
+from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import (
     AddressChange,
     Conversation,

@@ -13,7 +13,6 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.channels.media import MediaRoom
 from sayso.channels.registry import open_setup
 from sayso.channels.setup import (
     CheckResult,
@@ -25,6 +24,7 @@ from sayso.channels.setup import (
     hook_url,
     is_local,
 )
+from sayso.channels.storage.media import MediaRoom
 from sayso.channels.types import SignedWebhook
 from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages
 from sayso.config.settings.channels import AnyChannel

@@ -23,7 +23,7 @@ def chat(options: Options, channel: str | None) -> None:
     CHANNEL is the channel whose tools and policy are used, by default the first one.
     """
     from sayso.channels.console.terminal import Terminal, TerminalChannel
-    from sayso.channels.media import MemoryMediaStore
+    from sayso.channels.storage.media import MemoryMediaStore
     from sayso.channels.types import random_id
     from sayso.config.settings.loader import default_config, load_for_terminal
     from sayso.config.wiring.agents import terminal_agent

@@ -19,7 +19,7 @@ from redis import Redis
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.files import make_private, make_tree_private
+from sayso.channels.storage.files import make_private, make_tree_private
 from sayso.config.settings.data_folder import socket_path
 
 #: How long to wait for the server to answer, and for it to stop, in seconds.

@@ -23,7 +23,7 @@ from waitress.server import TcpWSGIServer
 from waitress.utilities import BadRequest, RequestEntityTooLarge
 
 from sayso.channels.console.views import UPLOADS
-from sayso.channels.media import MAX_BYTES
+from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.web.webhooks import MAX_BODY, LogLimit
 from sayso.config.server.processes import BACKLOG
 

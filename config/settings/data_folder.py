@@ -12,8 +12,8 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.channels.files import make_private, make_tree_private
 from sayso.channels.redaction import remember
+from sayso.channels.storage.files import make_private, make_tree_private
 from sayso.config.settings.loader import ConfigError
 
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.

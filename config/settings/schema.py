@@ -24,8 +24,8 @@ from pydantic import (
 )
 
 from sayso.channels.base import NotBoolean, Section, web_address
-from sayso.channels.media import MediaLimits
 from sayso.channels.registry import BUILT_IN
+from sayso.channels.storage.media import MediaLimits
 from sayso.config.settings.agent import AgentSettings, ModelSettings
 from sayso.config.settings.base import Path_, redis_address, refuse_values
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model

@@ -49,7 +49,7 @@ from sayso.agent.observability.dispatcher import wait_for_observers
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.providers.base import Provider
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Conversation
 from sayso.config.settings.agent import AgentSettings, CacheSettings, GuardrailSettings, name_of
 from sayso.config.settings.base import Path_

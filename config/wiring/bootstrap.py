@@ -18,11 +18,11 @@ from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.providers.base import Provider
 from sayso.channels.base import AdapterDeps, Channel
-from sayso.channels.files import NotLocal, check_local
 from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
 from sayso.channels.markdown.dialects import trust_hosts
-from sayso.channels.media import LocalMediaStore, MediaLimits
 from sayso.channels.registry import load_sdks
+from sayso.channels.storage.files import NotLocal, check_local
+from sayso.channels.storage.media import LocalMediaStore, MediaLimits
 from sayso.channels.types import Turn
 from sayso.config.settings.data_folder import open_data
 from sayso.config.settings.loader import ConfigError, check_consoles

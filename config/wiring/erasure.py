@@ -11,7 +11,7 @@ from pathlib import Path
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings

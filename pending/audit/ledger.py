@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from sayso.channels.files import open_database, read_database, transaction
+from sayso.channels.storage.files import open_database, read_database, transaction
 from sayso.pending.audit.entry import AuditEntry, Body, EntrySigner, RecordedEntry, head_of
 
 #: The ledger's name in the data folder.

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, received_file, received_files, tool
-from sayso.channels.media import MemoryMediaStore
+from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Conversation, Media, Turn
 
 CHAT = Conversation("chat", "1")

@@ -11,7 +11,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.terminal import Terminal, TerminalChannel
-from sayso.channels.media import MemoryMediaStore
+from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Button, Delivery, Reply, WebhookRequest
 from sayso.pending import InMemoryPendingStore
 

@@ -22,7 +22,7 @@ from sayso.agent import (
     ScriptedProvider,
 )
 from sayso.agent.guards.pipeline import GuardrailAction
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.config.checks.describe import describe
 from sayso.config.checks.explain import explain
 from sayso.config.settings.loader import ConfigError, load_settings

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels import files as disk
-from sayso.channels.files import NotLocal, check_local
+from sayso.channels.storage import files as disk
+from sayso.channels.storage.files import NotLocal, check_local
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 

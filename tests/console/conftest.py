@@ -14,7 +14,7 @@ import redis
 
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import MemoryFeed
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Reply
 
 from .echo import KEYS, EchoApp

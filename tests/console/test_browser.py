@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, FilePayload, Page, Route, expect, sync_
 from werkzeug.serving import make_server
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Delivery, Reply, Turn
 from sayso.pending.concurrency import run_sync
 

@@ -15,7 +15,7 @@ from sayso.channels.base import BadHook, FetchError, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.uploads import MAX_FILES, NotTaken
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore
 from tests.channels.harness import fetch_bytes

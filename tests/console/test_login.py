@@ -22,7 +22,7 @@ from sayso.channels.console.logins import (
     RedisLogins,
     network,
 )
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 
 from .echo import KEYS, EchoApp
 

@@ -12,7 +12,7 @@ import pytest
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.views import console_pages
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Turn
 
 from .echo import KEYS, DownFeed, EchoApp, QuietFeed

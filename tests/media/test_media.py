@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.media import (
+from sayso.channels.storage.media import (
     KEEP_SECONDS,
     LEEWAY_SECONDS,
     MAX_BYTES,

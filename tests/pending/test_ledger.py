@@ -211,7 +211,7 @@ def test_writer_waits_for_the_one_who_makes_the_file(ledger, monkeypatch):
             other.execute("COMMIT")
 
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("sayso.channels.files.time.sleep", let_go)
+        monkeypatch.setattr("sayso.channels.storage.files.time.sleep", let_go)
         ledger.store(busy_log().waiting)
     assert [kept.text for kept in ledger.entries()] == busy_log().texts
 
@@ -220,7 +220,7 @@ def test_writer_does_not_wait_for_ever(ledger, monkeypatch):
     """The auditor hears it, says it, and comes again."""
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("sayso.channels.files.LOCK_SECONDS", 0.0)
+        monkeypatch.setattr("sayso.channels.storage.files.LOCK_SECONDS", 0.0)
         with pytest.raises(LedgerUnusable, match="database is locked"):
             ledger.store(busy_log().waiting)
 

@@ -28,7 +28,7 @@ from urllib.parse import unquote_to_bytes
 
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import MemoryFeed
-from sayso.channels.media import MemoryMediaStore
+from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Media, Turn
 from sayso.config.settings.data_folder import secret_keys
 from sayso.pending.redis.client import PREFIX

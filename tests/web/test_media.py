@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from sayso.channels.media import LocalMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from tests.web.services import browser
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)

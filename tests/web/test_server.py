@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from sayso.channels.media import MAX_BYTES
+from sayso.channels.storage.media import MAX_BYTES
 from sayso.config.server import http as served
 from sayso.config.server.http import WsgiServer
 from sayso.config.server.processes import listen

@@ -13,7 +13,7 @@ import pytest
 
 from sayso.channels.base import Channel, FetchError, Unreachable
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.media import LocalMediaStore, TooLarge
+from sayso.channels.storage.media import LocalMediaStore, TooLarge
 from sayso.channels.types import Media, Reply
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
@@ -115,7 +115,7 @@ def test_file_that_cannot_be_had_leaves_the_turn_answered(
 
 def test_file_too_large_for_the_store_leaves_the_turn_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The store's own limit is no crash either."""
-    monkeypatch.setattr("sayso.channels.media.MAX_BYTES", 100)
+    monkeypatch.setattr("sayso.channels.storage.media.MAX_BYTES", 100)
     room = Room(tmp_path, FileChannel(lambda _: JPEG))
     assert (room.hear(PHOTO), room.channel.texts) == ((PHOTO,), ["1 files"])
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 from sayso.channels.base import Refused
-from sayso.channels.files import make_private, remove_older, sync_folder
+from sayso.channels.storage.files import make_private, remove_older, sync_folder
 from sayso.channels.types import Media, random_id
 
 #: The largest file that is stored, in bytes.

@@ -1,0 +1,1 @@
+"""Storage on this machine's disk: private files and folders, SQLite databases, and the media store."""
