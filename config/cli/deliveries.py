@@ -91,20 +91,12 @@ def retry(options: Options, delivery: str) -> None:
 @contextmanager
 def _opened(options: Options) -> Iterator[tuple[Deliveries, Callable[[], list[Alert]]]]:
     """Yield the deliveries, and a function that returns the alerts of all channels."""
-    from redis.exceptions import RedisError
-
     from sayso.config.wiring.bootstrap import open_deliveries
-    from sayso.pending.redis.scripts import Halted
 
     settings = load(options.config, options.data)
     with clear_errors():
         stored, alerts = open_deliveries(settings, options.data)
-    try:
         yield stored, lambda: alerts.of(settings.channels)
-    except Halted as exc:
-        fail(str(exc))
-    except RedisError as exc:
-        fail(f"Redis does not answer ({type(exc).__name__}): deliveries are stored there")
 
 
 def _as_json(status: DeliveryStatus) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,28 +34,26 @@ def load(config: Path | None, data: Path | None = None, *, without_secrets: bool
         fail(str(exc))
 
 
-class clear_errors:  # noqa: N801  # used like a function
-    """Exits with one clear message for errors that an operator can cure; all others keep their traceback."""
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Exit with one clear message for errors that an operator can cure; all others keep their traceback."""
+    from redis.exceptions import RedisError
 
-    def __enter__(self) -> None:
-        """Do nothing."""
+    from sayso.config.server.embedded_redis import EmbeddedRedisError
+    from sayso.config.server.processes import AddressUnusable
+    from sayso.config.settings.loader import ConfigError, UnknownChannel
+    from sayso.pending.audit.ledger import LedgerUnusable
+    from sayso.pending.redis.client import RedisUnfit
+    from sayso.pending.redis.scripts import Halted
 
-    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
-        from redis.exceptions import RedisError
-
-        from sayso.config.server.embedded_redis import EmbeddedRedisError
-        from sayso.config.server.processes import AddressUnusable
-        from sayso.config.settings.loader import ConfigError, UnknownChannel
-        from sayso.pending.audit.ledger import LedgerUnusable
-        from sayso.pending.redis.client import RedisUnfit
-        from sayso.pending.redis.scripts import Halted
-
-        if isinstance(exc, UnknownChannel):
-            raise click.UsageError(str(exc)) from None
-        if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError | LedgerUnusable | Halted):
-            fail(str(exc))
-        if isinstance(exc, RedisError):
-            fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
+    try:
+        yield
+    except UnknownChannel as exc:
+        raise click.UsageError(str(exc)) from None
+    except (ConfigError, RedisUnfit, AddressUnusable, EmbeddedRedisError, LedgerUnusable, Halted) as exc:
+        fail(str(exc))
+    except RedisError as exc:
+        fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
 
 
 def fail(message: str) -> NoReturn:

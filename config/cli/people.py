@@ -172,25 +172,20 @@ class _PeopleCommands:
 
 @contextmanager
 def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
-    from redis.exceptions import RedisError
-
     from sayso.config.wiring.access import rules_of
     from sayso.config.wiring.bootstrap import open_people
-    from sayso.pending.redis.scripts import Halted
     from sayso.workers.access.people import Register, TooManyPeople, UnknownPerson
 
     settings = load(options.config, options.data)
     check_channel(settings, channel)
     if settings.channels[channel].access is None:
         fail(f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}")
-    with clear_errors():
-        access_list, outbox = open_people(settings, options.data)
     try:
-        yield _PeopleCommands(rules_of(settings.channels[channel]), access_list, Register(access_list), outbox)
-    except (Halted, UnknownPerson, TooManyPeople) as exc:
+        with clear_errors():
+            access_list, outbox = open_people(settings, options.data)
+            yield _PeopleCommands(rules_of(settings.channels[channel]), access_list, Register(access_list), outbox)
+    except (UnknownPerson, TooManyPeople) as exc:
         fail(one_line(str(exc), 300))
-    except RedisError as exc:
-        fail(f"Redis does not answer ({type(exc).__name__}): people are stored there")
 
 
 def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:

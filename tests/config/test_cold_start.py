@@ -94,6 +94,20 @@ def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, 
     assert not ready & {"flask", "waitress", "matplotlib"}
 
 
+@pytest.mark.parametrize("args", [["--help"], ["channel", "connect", "--help"], ["simulate", "--help"]])
+def test_help_loads_nothing_that_a_bot_needs(args: list[str]):
+    """A command imports what it needs when it is run."""
+    code = (
+        "import json, sys\nfrom sayso.config.cli.main import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\nprint(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], check=True, capture_output=True, text=True, timeout=100, cwd=ROOT
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not loaded & {"sayso.agent", "sayso.workers", "sayso.pending", "pydantic", "redis", "yaml"}
+
+
 def test_a_web_process_starts_without_any_vendors_library(loaded):
     """Whichever platforms it serves, it loads what verifies their webhooks when the first one comes in."""
     ready, _ = loaded(WEB, *PLATFORMS)
