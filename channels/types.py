@@ -240,7 +240,7 @@ class Reply:
 
 
 def named(media: Media) -> Media:
-    """Return the stored file with a name, made of its type and content if it came without one.
+    """Return the stored file with a name, built from its type and content if it has none.
 
     Models and tools use this name.
     """
@@ -277,7 +277,7 @@ class Delivery:
     """One reply on its way to one conversation.
 
     `id` is the same in each attempt, so that an adapter can use it as an idempotency key. `attempt` counts from 1.
-    `silence`: seconds since somebody last wrote in this conversation; infinite if nobody ever did, -1 if unknown.
+    `silence`: seconds since a person last wrote in this conversation; infinite if none ever did, -1 if unknown.
     """
 
     id: str

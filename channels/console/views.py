@@ -82,55 +82,21 @@ def console_pages(
     `stage` returns the state of a turn: "waits", "done" or "unknown". `why_waiting` returns why no worker answers, ""
     if no reason is known.
     """
-    by_name = _by_name(channels)
-    slots, uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)
+    views = _Views(_by_name(channels), public_url, clock, max_streams, max_uploads, admit, stage, why_waiting)
     pages = flask.Blueprint(
         "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
     )
-
-    @pages.get("/console", defaults={"name": ""})
-    @pages.get("/console/<name>")
-    def page(name: str) -> flask.Response:
-        return _page(_admitting(by_name, name), _hook(public_url))
-
-    _add_root(pages)
-    _add_waiting(pages, by_name, public_url, stage, why_waiting)
-    _add_log_in(pages, by_name, public_url)
-
-    @pages.get("/console/poll", defaults={"name": ""})
-    @pages.get("/console/<name>/poll")
-    def poll(name: str) -> flask.Response:
-        channel = _admitting(by_name, name)
-        entries = channel.entries(_visitor(channel, _hook(public_url)), flask.request.args.get("after", ""))
-        return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
-
-    @pages.get("/console/events", defaults={"name": ""})
-    @pages.get("/console/<name>/events")
-    def events(name: str) -> flask.Response:
-        channel = _admitting(by_name, name)
-        user_id = _visitor(channel, _hook(public_url))
-        if not slots.acquire(blocking=False):
-            return _plain(503, "Too many open pages on this server process: poll instead.\n")
-        # On a reconnect the header is current, and the query is not.
-        after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
-        lines = _lines(channel, user_id, after, clock)
-        response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
-        response.call_on_close(slots.release)  # the `finally` of a generator that was never started would not run
-        return response
-
-    @pages.post("/console/<name>/files")
-    def files(name: str) -> flask.Response:
-        channel, hook = _admitting(by_name, name), _hook(public_url)
-        _visitor(channel, hook)
-        user_id = channel.sender(hook)
-        admit(Turn("", channel.conversation(user_id), user_id))
-        if not uploads.acquire(blocking=False):
-            return _plain(503, "Too many files are being sent at once: try again shortly.\n")
-        try:
-            return _store_upload(channel, user_id)
-        finally:
-            uploads.release()
-
+    for rules, view in (
+        (("/",), views.root),
+        (("/console", "/console/<name>"), views.page),
+        (("/console/poll", "/console/<name>/poll"), views.poll),
+        (("/console/events", "/console/<name>/events"), views.events),
+        (("/console/<name>/waiting",), views.waiting),
+    ):
+        for rule in rules:
+            pages.add_url_rule(rule, view_func=view)
+    for view in (views.files, views.login, views.logout):
+        pages.add_url_rule(f"/console/<name>/{view.__name__}", view_func=view, methods=["POST"])
     for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, lambda exc, status=status: _plain(status, f"{exc}\n"))
     pages.register_error_handler(FeedError, _storage_down)
@@ -140,39 +106,111 @@ def console_pages(
     return pages
 
 
-def _add_root(pages: flask.Blueprint) -> None:
-    @pages.get("/")
-    def root() -> flask.Response:
+class _Views:
+    """The views of all console channels. The channel without a name is the first one. One per process."""
+
+    def __init__(
+        self,
+        channels: dict[str, ConsoleChannel],
+        public_url: str,
+        clock: Callable[[], float],
+        max_streams: int,
+        max_uploads: int,
+        admit: Callable[[Turn], None],
+        stage: Callable[[Turn], str],
+        why_waiting: Callable[[], str],
+    ) -> None:
+        self._channels, self._public_url, self._clock = channels, public_url, clock
+        self._streams, self._uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)
+        self._admit, self._stage, self._why_waiting = admit, stage, why_waiting
+
+    def root(self) -> flask.Response:
+        """Redirect to the console on this machine."""
         if not _is_local(flask.request):
             flask.abort(404)
         return flask.make_response(flask.redirect(flask.url_for("console.page")))
 
+    def page(self, name: str = "") -> flask.Response:
+        """Return the chat page, or the log-in page."""
+        channel, hook = self._channel(name), self._hook()
+        if not channel.is_open and not channel.visitor(hook):
+            return _login_page(channel, 401)
+        limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
+        limits["now_ms"] = round(time.time() * 1000)
+        response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
+        _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
+        return response
 
-def _add_waiting(
-    pages: flask.Blueprint,
-    by_name: dict[str, ConsoleChannel],
-    public_url: str,
-    stage: Callable[[Turn], str],
-    why_waiting: Callable[[], str],
-) -> None:
-    @pages.get("/console/<name>/waiting")
-    def waiting(name: str) -> flask.Response:
-        channel = _admitting(by_name, name)
-        user_id = _visitor(channel, _hook(public_url))
+    def poll(self, name: str = "") -> flask.Response:
+        """Return the entries of the feed after the given one."""
+        channel = self._channel(name)
+        entries = channel.entries(self._visitor(channel), flask.request.args.get("after", ""))
+        return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
+
+    def events(self, name: str = "") -> flask.Response:
+        """Stream the entries of the feed after the given one."""
+        channel = self._channel(name)
+        user_id = self._visitor(channel)
+        if not self._streams.acquire(blocking=False):
+            return _plain(503, "Too many open pages on this server process: poll instead.\n")
+        # On a reconnect the header is current, and the query is not.
+        after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
+        lines = _lines(channel, user_id, after, self._clock)
+        response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        response.call_on_close(self._streams.release)  # the `finally` of a generator that never started would not run
+        return response
+
+    def waiting(self, name: str) -> flask.Response:
+        """Return the states of messages, and why no worker answers them."""
+        channel = self._channel(name)
+        user_id = self._visitor(channel)
         ids = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
         conversation = channel.conversation(user_id)
-        stages = {each: stage(Turn(channel.event_id(user_id, each), conversation, user_id)) for each in ids}
-        return flask.jsonify(stages=stages, cause=why_waiting() if "waits" in stages.values() else "")
+        stages = {each: self._stage(Turn(channel.event_id(user_id, each), conversation, user_id)) for each in ids}
+        return flask.jsonify(stages=stages, cause=self._why_waiting() if "waits" in stages.values() else "")
 
+    def files(self, name: str) -> flask.Response:
+        """Store an upload. Raises NotTaken, TooLarge, and what `admit` raises."""
+        channel, hook = self._channel(name), self._hook()
+        self._visitor(channel)
+        user_id = channel.sender(hook)
+        self._admit(Turn("", channel.conversation(user_id), user_id))
+        if not self._uploads.acquire(blocking=False):
+            return _plain(503, "Too many files are being sent at once: try again shortly.\n")
+        try:
+            return _store_upload(channel, user_id)
+        finally:
+            self._uploads.release()
 
-def _add_log_in(pages: flask.Blueprint, by_name: dict[str, ConsoleChannel], public_url: str) -> None:
-    @pages.post("/console/<name>/login")
-    def login(name: str) -> flask.Response:
-        return _log_in(_admitting(by_name, name), _hook(public_url))
+    def login(self, name: str) -> flask.Response:
+        """Check a password and log in. An address that sends wrong ones must wait longer each time.
 
-    @pages.post("/console/<name>/logout")
-    def logout(name: str) -> flask.Response:
-        channel, hook = _admitting(by_name, name), _hook(public_url)
+        While it waits, its passwords are not checked.
+        """
+        channel, hook = self._channel(name), self._hook()
+        if channel.is_open or not is_same_origin(hook):
+            return _plain(403, "Log in on the console's own page.\n")
+        address, password = _client_address(flask.request), flask.request.form.get("password", "")
+        wait = channel.logins.failures(channel.name, address).wait(time.time())
+        if wait:
+            duration = f"{math.ceil(wait)} seconds" if wait < 60 else f"{math.ceil(wait / 60)} minutes"
+            return _login_page(channel, 429, f"Too many wrong passwords. Try again in {duration}.", wait)
+        if not channel.is_password(password):
+            failures = channel.logins.fail(channel.name, address)
+            level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
+            extra = {"channel": channel.name, "address": address, "failures": failures.count}
+            _log.log(level, "console.login_failed", extra=extra)
+            return _login_page(channel, 401, "Wrong password.", failures.wait(time.time()))
+        channel.logins.succeed(channel.name, address)
+        response, identity = _to_page(channel), _identity(channel, hook)
+        session = channel.log_in(channel.user_of(identity))
+        _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
+        _set_cookie(response, hook, channel.login_cookie_for(hook), session, SESSION_SECONDS)
+        return response
+
+    def logout(self, name: str) -> flask.Response:
+        """End the browser's session."""
+        channel, hook = self._channel(name), self._hook()
         if not is_same_origin(hook):
             return _plain(403, "Log out on the console's own page.\n")
         channel.log_out(hook)
@@ -180,9 +218,27 @@ def _add_log_in(pages: flask.Blueprint, by_name: dict[str, ConsoleChannel], publ
         response.delete_cookie(channel.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True)
         return response
 
+    def _channel(self, name: str) -> ConsoleChannel:
+        """Return the channel, if this client may reach it."""
+        channel = self._channels.get(name)
+        if channel is None:
+            flask.abort(_plain(404, "There is no console of this name.\n"))
+        if channel.is_open and not _is_local(flask.request):
+            flask.abort(_plain(403, _LOCAL_ONLY.format(name=channel.name)))
+        return channel
 
-def _to_page(channel: ConsoleChannel) -> flask.Response:
-    return flask.make_response(flask.redirect(flask.url_for("console.page", name=channel.name), 303))
+    def _visitor(self, channel: ConsoleChannel) -> str:
+        """Return the user id of the browser."""
+        user_id = channel.visitor(self._hook())
+        if not user_id:
+            flask.abort(_plain(403 if channel.is_open else 401, "Your session has ended: reload the page.\n"))
+        return user_id
+
+    def _hook(self) -> WebhookRequest:
+        """Return the request without its body, which is not read before its sender is known."""
+        headers = {name.lower(): value for name, value in flask.request.headers.items()}
+        base = self._public_url or flask.request.host_url.rstrip("/")
+        return WebhookRequest(base + flask.request.path, headers, b"")
 
 
 def _by_name(channels: Sequence[ConsoleChannel]) -> dict[str, ConsoleChannel]:
@@ -196,47 +252,8 @@ def _by_name(channels: Sequence[ConsoleChannel]) -> dict[str, ConsoleChannel]:
     return {"": channels[0], **named}
 
 
-def _admitting(by_name: dict[str, ConsoleChannel], name: str) -> ConsoleChannel:
-    """The channel of this name, once it lets the browser in; the request ends here otherwise."""
-    channel = by_name.get(name)
-    if channel is None:
-        flask.abort(_plain(404, "There is no console of this name.\n"))
-    if channel.is_open and not _is_local(flask.request):
-        flask.abort(_plain(403, _LOCAL_ONLY.format(name=channel.name)))
-    return channel
-
-
-def _visitor(channel: ConsoleChannel, hook: WebhookRequest) -> str:
-    user_id = channel.visitor(hook)
-    if not user_id:
-        flask.abort(_plain(403 if channel.is_open else 401, "Your session has ended: reload the page.\n"))
-    return user_id
-
-
-def _log_in(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
-    """Check a password and log in. An address that sends wrong ones must wait longer each time.
-
-    While it waits, its passwords are not checked.
-    """
-    if channel.is_open or not is_same_origin(hook):
-        return _plain(403, "Log in on the console's own page.\n")
-    address, password = _client_address(flask.request), flask.request.form.get("password", "")
-    wait = channel.logins.failures(channel.name, address).wait(time.time())
-    if wait:
-        duration = f"{math.ceil(wait)} seconds" if wait < 60 else f"{math.ceil(wait / 60)} minutes"
-        return _login_page(channel, 429, f"Too many wrong passwords. Try again in {duration}.", wait)
-    if not channel.is_password(password):
-        failures = channel.logins.fail(channel.name, address)
-        level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
-        extra = {"channel": channel.name, "address": address, "failures": failures.count}
-        _log.log(level, "console.login_failed", extra=extra)
-        return _login_page(channel, 401, "Wrong password.", failures.wait(time.time()))
-    channel.logins.succeed(channel.name, address)
-    response, identity = _to_page(channel), _identity(channel, hook)
-    session = channel.log_in(channel.user_of(identity))
-    _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
-    _set_cookie(response, hook, channel.login_cookie_for(hook), session, SESSION_SECONDS)
-    return response
+def _to_page(channel: ConsoleChannel) -> flask.Response:
+    return flask.make_response(flask.redirect(flask.url_for("console.page", name=channel.name), 303))
 
 
 def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
@@ -264,16 +281,6 @@ def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value
     )
 
 
-def _page(channel: ConsoleChannel, hook: WebhookRequest) -> flask.Response:
-    if not channel.is_open and not channel.visitor(hook):
-        return _login_page(channel, 401)
-    limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
-    limits["now_ms"] = round(time.time() * 1000)
-    response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
-    _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
-    return response
-
-
 def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[], float]) -> Iterator[str]:
     """Yield server-sent events until STREAM_SECONDS are over or the feed is down. The browser reconnects by itself."""
     yield "retry: 1000\n: hello\n\n"
@@ -289,12 +296,6 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
             return
         for after, entry in entries:  # the next read starts after the last one
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
-
-
-def _hook(public_url: str) -> WebhookRequest:
-    """Return the request without its body, which is not read before its sender is known."""
-    headers = {name.lower(): value for name, value in flask.request.headers.items()}
-    return WebhookRequest((public_url or flask.request.host_url.rstrip("/")) + flask.request.path, headers, b"")
 
 
 def _store_upload(channel: ConsoleChannel, user_id: str) -> flask.Response:

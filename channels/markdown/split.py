@@ -186,8 +186,8 @@ class _Cut:
         text = self.md[self.start : end]
         if not self.escapes or self.opening or not self.start or self.md[self.start - 1] == "\n":
             return text
-        found = _BLOCK_START.match(text)
-        return f"{found[0]}\\{text[found.end() :]}" if found and found.end() < len(text) else text
+        match = _BLOCK_START.match(text)
+        return f"{match[0]}\\{text[match.end() :]}" if match and match.end() < len(text) else text
 
     def _open_fence(self, end: int) -> str:
         """Return the line that opened the code block in which a cut at `end` falls, or ""."""

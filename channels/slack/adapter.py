@@ -60,9 +60,6 @@ class SlackChannel:
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        return f"SlackChannel({self.name!r})"
-
     def receive(self, hook: WebhookRequest) -> Received:
         """Parse a signed request. A repeated one is parsed like the first, which may never have arrived."""
         timestamp, signature = hook.header("x-slack-request-timestamp"), hook.header("x-slack-signature")

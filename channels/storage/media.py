@@ -236,10 +236,10 @@ class LocalMediaStore:
     def open_token(self, token: str) -> tuple[Path, str, str]:
         """Return the file, MIME type and file name of a link. Raises MediaGone or BadToken."""
         try:
-            (ref, mime_type, filename, _), made = self._links.loads(token, return_timestamp=True)
+            (ref, mime_type, filename, _), signed_at = self._links.loads(token, return_timestamp=True)
         except BadData as exc:
             raise BadToken("this link is not one of ours: ask the bot for the file again") from exc
-        age = int(self._link_clock()) - made.timestamp()
+        age = int(self._link_clock()) - signed_at.timestamp()
         if not -LEEWAY_SECONDS <= age <= self._max_age_seconds:  # itsdangerous would refuse a link from 1 s ahead
             raise MediaGone("this link has expired: ask the bot for the file again")
         path = self._path(ref)

@@ -110,9 +110,6 @@ class TelegramChannel:
         self._answered: frozenset[str] = frozenset()
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
-    def __repr__(self) -> str:
-        return f"TelegramChannel({self.name!r})"
-
     def receive(self, hook: WebhookRequest) -> Received:
         """Parse one update. Unknown kinds are ignored, never refused: Telegram would repeat them for a day."""
         if self._secret is None:

@@ -75,13 +75,13 @@ class BotApiCall:
         loses = "<a " in html and html.count("</") > ENTITY_LIMIT
         if re.sub(r"<[^>]*>", "", html).strip() and not loses:
             return html, "HTML"
-        words = plain(text)
-        return words if words.strip() else text, None
+        plain_text = plain(text)
+        return plain_text if plain_text.strip() else text, None
 
     def _common(self, field: str) -> dict[str, Any]:
-        words, parse_mode = self.text
+        text, parse_mode = self.text
         markup = _keyboard(self.reply.buttons)
-        return {"chat_id": self.chat, field: words or None, "parse_mode": parse_mode, "reply_markup": markup}
+        return {"chat_id": self.chat, field: text or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     def _place(self) -> dict[str, Any]:
         """Return the parameters for the thread and the receiver. PTB has no name for the receiver yet."""

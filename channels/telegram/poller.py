@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.base import ChannelDown, Overloaded, RateLimited, SendError, StorageDown, WebhookConflict
+from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
 from sayso.channels.web.ingress import Ingress
 
@@ -34,23 +35,6 @@ WINDOW = 100
 UpdateResult = Literal["stored", "refused", "failed"]
 
 
-class PolledBot(Protocol):
-    """A channel whose updates are polled."""
-
-    @property
-    def name(self) -> str:
-        """The channel's name in the YAML."""
-
-    def read(self, update: Any) -> Received:
-        """Parse one update of any kind or shape. Never raises."""
-
-    async def updates(self, offset: int | None) -> list[Any]:
-        """Return the updates from `offset` on, and have Telegram forget all before it.
-
-        Raises SendError, WebhookConflict.
-        """
-
-
 class PollLock(Protocol):
     """Lets one process of several poll a bot. Its holder renews it all the time; a dead holder loses it."""
 
@@ -64,7 +48,7 @@ class PollLock(Protocol):
 class Poller:
     """Polls one bot while this process holds its leader lock. Lives on one event loop."""
 
-    def __init__(self, bot: PolledBot, ingress: Ingress, lock: PollLock) -> None:
+    def __init__(self, bot: TelegramChannel, ingress: Ingress, lock: PollLock) -> None:
         self._bot, self._ingress, self._lock = bot, ingress, lock
         self._offset: int | None = None
         self._stored: set[int] = set()
@@ -152,7 +136,7 @@ class Poller:
         }
         refused = await asyncio.to_thread(self._store_each, by_id)
         if len(by_id) >= WINDOW and self._offset in refused:
-            # Refused updates, whose senders were told so, fill the window. Without a skip, others would not be heard.
+            # Refused updates, whose senders have been informed, fill the window. Others would never come in.
             skipped = refused & set(list(by_id)[: WINDOW // 2])
             log.error("poll.skipped", extra={"channel": self._bot.name, "count": len(skipped)})
             self._stored |= skipped

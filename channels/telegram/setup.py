@@ -120,8 +120,8 @@ class TelegramSetup(SetupChecks):
         )
         if not (before.url or self._drop_pending):
             return [done]
-        kept = "dropped" if self._drop_pending else "kept for a day, for the next webhook or for `sayso poll`"
-        return [done, f"{before.pending_update_count} waiting updates {kept}"]
+        fate = "dropped" if self._drop_pending else "kept for a day, for the next webhook or for `sayso poll`"
+        return [done, f"{before.pending_update_count} waiting updates {fate}"]
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
         """Return an update of an unknown kind; None for a bot that polls."""
@@ -148,8 +148,8 @@ class TelegramSetup(SetupChecks):
         Languages that this channel does not speak get one too, else the menu of an earlier configuration would stay.
         """
         for language in (*LANGUAGES, None):
-            words = texts_for(language if language in self._settings.languages else self._settings.speaks)
-            yield language, [(command, words.command(command)) for command in self._commands]
+            texts = texts_for(language if language in self._settings.languages else self._settings.speaks)
+            yield language, [(command, texts.command(command)) for command in self._commands]
 
     def _address(self, info: WebhookInfo) -> CheckResult:
         if info.url == self._url:
@@ -216,14 +216,14 @@ def _check_address(url: str) -> None:
 
 def _cure_of(message: str, channel: str) -> str:
     """Return the cure for Telegram's last error."""
-    said = message.lower()
-    if "403" in said:
+    error = message.lower()
+    if "403" in error:
         return f"the secret_token differs: run `sayso channel connect {channel}` with the settings of the web process"
-    if "404" in said:
+    if "404" in error:
         return f"the web process has no channel {channel!r}, or the proxy cuts the path: restart it with these settings"
-    if "ssl" in said or "certificate" in said:
+    if "ssl" in error or "certificate" in error:
         return "Telegram does not trust the proxy's certificate: serve the whole chain of a public authority"
-    if "503" in said or "500" in said or "502" in said:
+    if "503" in error or "500" in error or "502" in error:
         return "the web process could not store the update: its log, and `sayso doctor` on Redis, say why"
     return "check that public_url answers from outside, on the ports that Telegram uses"
 

@@ -97,7 +97,7 @@ def _add_media(app: Flask, store: LocalMediaStore) -> None:
             download_name=filename or "file",
             etag=path.name,
         )
-        del response.headers["Last-Modified"]  # it would tell when somebody else stored the same bytes
+        del response.headers["Last-Modified"]  # it would show when another person sent the same file
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
         response.headers["Cache-Control"] = "private, max-age=300"

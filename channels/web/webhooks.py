@@ -37,7 +37,7 @@ WEBHOOK_ERROR = "sayso.webhook_error"
 
 #: A bad request is logged once in this many seconds for each sender; this many senders are remembered.
 LOG_SECONDS, MAX_SENDERS = 60.0, 1000
-#: How many characters of a reason tell it from others. What follows may be a stranger's own words.
+#: How many characters of a reason distinguish it from others. The rest may be text of the sender.
 REASON_CHARS = 24
 
 #: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name, and what follows it.

@@ -104,9 +104,6 @@ class WhatsAppChannel:
         self._contents = ContentTemplates(account_sid, cache, self._client)
         self._names = SenderNames(cache)
 
-    def __repr__(self) -> str:
-        return f"WhatsAppChannel({self.name!r})"
-
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
         form = self._verified(hook)
@@ -158,8 +155,8 @@ class WhatsAppChannel:
 
     def _delivery_of(self, hook: WebhookRequest) -> str:
         """Return the delivery that the URL names. Its signature was checked, so we gave it to Twilio."""
-        found = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
-        return f"{self.name}:{found[1]}#{found[2]}" if found else ""
+        match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
+        return f"{self.name}:{match[1]}#{match[2]}" if match else ""
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return the sender's limit; conversations have none of their own. Only Twilio's Sandbox is slow."""

@@ -132,11 +132,11 @@ class TwilioSetup(SetupChecks):
     async def _sender(self) -> Any:
         """Return the sender of the configured number. Raises SetupError."""
         senders = await self._client.here().messaging.v2.channels_senders.list_async("whatsapp", limit=_SEARCHED)
-        found = next((sender for sender in senders if sender.sender_id == self._settings.from_), None)
-        if found is None:
+        sender = next((each for each in senders if each.sender_id == self._settings.from_), None)
+        if sender is None:
             known = ", ".join(sorted(str(sender.sender_id) for sender in senders)) or "none"
             raise SetupError(f"this account has no sender {self._settings.from_}", f"use one of its own: {known}")
-        return found
+        return sender
 
     def _account(self, account: Any) -> CheckResult:
         says = f"{account.friendly_name or 'account'}: {account.status}, {account.type}"
