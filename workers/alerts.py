@@ -22,9 +22,9 @@ MAX_CHARS = 500
 CLEAR_SECONDS = 10.0
 #: What fails: sending to the platform, its reports of replies, or receiving from it. Success of one says nothing of the
 #: others.
-AlertKind = Literal["sending", "arriving", "hearing"]
+AlertKind = Literal["sending", "delivering", "receiving"]
 
-KINDS: tuple[AlertKind, ...] = ("sending", "arriving", "hearing")
+KINDS: tuple[AlertKind, ...] = ("sending", "delivering", "receiving")
 #: Seconds for which a value is cached: 90 days.
 CACHE_SECONDS = 90 * 24 * 3600
 

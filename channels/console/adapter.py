@@ -165,7 +165,7 @@ class ConsoleChannel:
             await asyncio.to_thread(self.feed.append, conversation_id, self._user_entry(turn))
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except FeedError:
-            _log.warning("console.attend_failed", extra={"conversation": conversation_id}, exc_info=True)
+            _log.warning("console.typing_failed", extra={"conversation": conversation_id}, exc_info=True)
         return 0.0  # the page shows the indicator until the next bubble
 
     def _user_entry(self, turn: Turn) -> FeedEntry:

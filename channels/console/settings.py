@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from sayso.channels.base import OptionalSecret, PlatformSettings
 
 #: Names that a console cannot have: they are paths of its pages, below /console.
@@ -24,7 +26,7 @@ class ConsoleSettings(PlatformSettings):
     """
     title: str = "Sayso"
     """The title of the page. Example: `My bot`."""
-    suggestions: list[str] = []  # noqa: RUF012  # pydantic copies defaults
+    suggestions: list[str] = Field(default=[])
     """Messages that the page offers to somebody who has written nothing yet. Example:
     `[sales chart, list invoices]`.
     """

@@ -36,7 +36,7 @@ class TelegramSettings(VendorSettings):
     @classmethod
     def _is_header_value(cls, secret: SecretStr | None) -> SecretStr | None:
         if secret and not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", secret.get_secret_value()):
-            raise ValueError("malformed: Telegram takes 1 to 256 letters, digits, _ and -")
+            raise ValueError("is malformed: Telegram takes 1 to 256 letters, digits, _ and -")
         return secret
 
     @model_validator(mode="after")

@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 #: Statuses of a reply that prove that its channel works.
 _ARRIVED = ("sent", "delivered", "read")
 
-#: What an alert is about: `hearing` is that nothing comes in, `arriving` that replies do not reach people.
-IngressAlert = Literal["hearing", "arriving"]
+#: What an alert is about: `receiving`: nothing comes in; `delivering`: replies do not reach people.
+IngressAlert = Literal["receiving", "delivering"]
 
 
 class Acceptance(Protocol):
@@ -86,9 +86,9 @@ class Ingress:
             self._store_status(status)
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
-            self._alerts.note(channel, alert, "arriving" if received.statuses else "hearing")
+            self._alerts.note(channel, alert, "delivering" if received.statuses else "receiving")
         if any(status.status in _ARRIVED for status in received.statuses):
-            self._alerts.clear(channel, "arriving")
+            self._alerts.clear(channel, "delivering")
         for change in filter(_is_storable_address, received.addresses):
             extra = {"conversation": change.conversation.id, "closed": change.closed or "-"}
             log.info("address.changed", extra=extra)
@@ -96,12 +96,12 @@ class Ingress:
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
         for turn in filter(_is_storable, received.turns):
-            self._alerts.clear(channel, "hearing")
+            self._alerts.clear(channel, "receiving")
             self._accept(turn)
 
     def note_contact(self, channel: str) -> None:
         """Note that the channel's platform answered a poll: delete the alert that nothing comes in."""
-        self._alerts.clear(channel, "hearing")
+        self._alerts.clear(channel, "receiving")
 
     def _store_status(self, update: StatusUpdate) -> None:
         stored, code = "", update.error_code or "-"

@@ -59,8 +59,7 @@ def _http_client_type() -> Any:
             data: Mapping[str, Any] | None = None,
             headers: Mapping[str, str] | None = None,
             auth: tuple[str, str] | None = None,
-            timeout: float | None = None,  # noqa: ASYNC109  # the SDK's signature; the session has its own limits
-            allow_redirects: bool = False,
+            **_: Any,  # a time limit, which the session has itself, and `allow_redirects`
         ) -> Any:
             sent = dict(headers or {})
             if auth:
@@ -70,7 +69,7 @@ def _http_client_type() -> Any:
             body = json.dumps(data) if sent.get("Content-Type") == JSON else urlencode(data or {}, doseq=True)
             async with self._session.request(
                 method, rewritten, params=params, data=body.encode(), headers=sent,
-                allow_redirects=allow_redirects,
+                allow_redirects=False,
             ) as answer:  # fmt: skip
                 text = await answer.text()
             if answer.status == 429 and _code(text) in (0, _BUSY):  # the SDK's error has no headers

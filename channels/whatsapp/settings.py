@@ -44,7 +44,7 @@ class WhatsAppSettings(VendorSettings):
     @classmethod
     def _is_sender(cls, sender: str | None) -> str | None:
         if sender is not None and not re.fullmatch(r"whatsapp:\+?[0-9]+", sender):
-            raise ValueError("no WhatsApp sender: write it as whatsapp:+14155238886")
+            raise ValueError("is not a WhatsApp sender: write it as whatsapp:+14155238886")
         return sender
 
     @field_validator("messaging_service_sid", "template", "confirm_template")
@@ -52,7 +52,7 @@ class WhatsAppSettings(VendorSettings):
     def _is_sid(cls, sid: str | None, info: ValidationInfo) -> str | None:
         prefix = "MG" if info.field_name == "messaging_service_sid" else "HX"
         if sid is not None and not re.fullmatch(rf"{prefix}[0-9a-fA-F]{{32}}", sid):
-            raise ValueError(f"no id of this kind: write {prefix} and the 32 digits that Twilio's Console shows")
+            raise ValueError(f"is not an id of this kind: write {prefix} and the 32 digits that Twilio's Console shows")
         return sid
 
     @model_validator(mode="after")

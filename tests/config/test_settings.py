@@ -90,7 +90,7 @@ MISTAKES = {
     "true for count": ("agent: {max_iterations: true}\n", ":1:9: agent.max_iterations: must be a number"),
     "sender": (
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '+49'}\n",
-        ":2:68: channels.a.from: no WhatsApp sender: write it as whatsapp:+14155238886 (it is '+49')",
+        ":2:68: channels.a.from: is not a WhatsApp sender: write it as whatsapp:+14155238886",
     ),
     "no sender": (
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '${NOPE:-}'}\n",
@@ -98,11 +98,11 @@ MISTAKES = {
     ),
     "service": (
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', messaging_service_sid: HX1}\n",
-        ":2:68: channels.a.messaging_service_sid: no id of this kind: write MG and the 32 digits",
+        ":2:68: channels.a.messaging_service_sid: is not an id of this kind: write MG and the 32 digits",
     ),
     "template": (
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', template: hi}\n",
-        "channels.a.template: no id of this kind: write HX and the 32 digits",
+        "channels.a.template: is not an id of this kind: write HX and the 32 digits",
     ),
     "shared key in clear": (
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', shared_key: abc}\n",

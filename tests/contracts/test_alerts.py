@@ -42,7 +42,7 @@ def test_alert_is_forgotten_after_a_week(redis_client):
 def test_alert_ends_when_the_channel_does_the_same_again(alerts):
     """The success of something else says nothing."""
     alerts.note("team", "token revoked", "sending")
-    alerts.clear("team", "hearing")
+    alerts.clear("team", "receiving")
     alerts.clear("shop", "sending")
     assert [alert.text for alert in alerts.of(["team"])] == ["token revoked"]
     alerts.clear("team", "sending")
@@ -56,9 +56,9 @@ def test_newest_alert_of_a_channel_is_told():
     """Whatever its kind."""
     now = [0.0]
     memory = MemoryAlerts(clock=lambda: now[0])
-    memory.note("team", "old", "hearing")
+    memory.note("team", "old", "receiving")
     now[0] = 1.0
-    memory.note("team", "new", "arriving")
+    memory.note("team", "new", "delivering")
     assert [alert.text for alert in memory.of(["team"])] == ["new"]
 
 

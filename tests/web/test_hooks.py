@@ -329,16 +329,16 @@ def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):
 
 @pytest.mark.parametrize(
     ("received", "kind"),
-    [(Received(turns=(TURN,)), "hearing"), (Received(statuses=(StatusUpdate("SM1", "delivered"),)), "arriving")],
+    [(Received(turns=(TURN,)), "receiving"), (Received(statuses=(StatusUpdate("SM1", "delivered"),)), "delivering")],
 )
 def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
-    """A message ends an alert about hearing, a reply that arrived one about arriving; neither ends the other."""
+    """A message ends an alert about receiving, a reply that arrived one about delivering; neither ends the other."""
     alerts = MemoryAlerts()
-    for each in ("hearing", "arriving", "sending"):
+    for each in ("receiving", "delivering", "sending"):
         alerts.note("shop", each, each)
     browser(FakeChannel(received), alerts=alerts, deliveries=FakeDeliveries()).post("/hooks/shop")
     assert alerts.is_clearing_due("shop", kind) is False
-    assert sum(alerts.is_clearing_due("shop", each) for each in ("hearing", "arriving", "sending")) == 2
+    assert sum(alerts.is_clearing_due("shop", each) for each in ("receiving", "delivering", "sending")) == 2
 
 
 def test_what_a_platform_says_of_addresses_and_of_the_channel_is_kept(caplog):
