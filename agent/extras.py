@@ -1,10 +1,11 @@
-"""Extras: what installs the libraries of an optional part, in words that work wherever Sayso was installed from."""
+"""Optional libraries: whether one is installed, and the command that installs an extra wherever Sayso comes from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 
 #: A requirement of an extra, as a package's metadata lists it.
 _OF_AN_EXTRA = re.compile(r"(?P<requirement>[^;]+);.*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
@@ -12,17 +13,25 @@ _OF_AN_EXTRA = re.compile(r"(?P<requirement>[^;]+);.*\bextra\s*==\s*['\"](?P<ext
 _OWN_EXTRA = re.compile(r"sayso\[(?P<extra>[\w-]+)\]")
 
 
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported. Imports none but its parent package."""
+    try:
+        return find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):  # the parent package is missing; sys.modules holds None for the module
+        return False
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an extra, such as `pip install 'mcp>=2.3'`.
 
-    It names the libraries themselves: whoever installed Sayso from a file or a checkout cannot install `sayso[mcp]`.
+    It names the libraries themselves, because `sayso[mcp]` cannot be installed from a package index where Sayso came
+    from a file or a checkout.
     """
     try:
         listed = requires("sayso") or []
     except PackageNotFoundError:  # run from a checkout that is not installed
         return f"pip install '.[{extra}]'"
-    found = dict.fromkeys(_libraries(extra, listed))
-    return " ".join(["pip install", *(f"'{each}'" for each in sorted(found))])
+    return " ".join(["pip install", *(f"'{each}'" for each in sorted(set(_libraries(extra, listed))))])
 
 
 def _libraries(extra: str, listed: list[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
+from sayso.channels.backoff import backoff_seconds
 from sayso.channels.base import (
     AddressClosed,
     Channel,
@@ -160,8 +161,8 @@ class ReplySender:
         if not waits or reply.attempt >= MAX_ATTEMPTS:
             reason = f"{type(error).__name__}: {error}"
             return await self._give_up(lease, reply, reason, _end(error), _asked_seconds(error))
-        backoff = min(MAX_BACKOFF_SECONDS, 2.0**reply.attempt) * (0.5 + self._chance() / 2)
-        wait, why = max(backoff, _asked_seconds(error)), _why(error)
+        pause = backoff_seconds(reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance())
+        wait, why = max(pause, _asked_seconds(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
         await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")

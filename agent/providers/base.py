@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
 from sayso.agent.tools.arguments import quoted
@@ -27,7 +27,6 @@ FILTERED = "content_filter"
 MAX_NOT_JSON_CHARS = 500
 #: How many characters of an error's text are kept.
 MAX_REASON_CHARS = 300
-
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
     r"context.?length|context.?window|maximum context|context size|(?:prompt|input) is too long|too many tokens:"
@@ -45,10 +44,9 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 
-#: Types that are valid JSON without looking inside.
+#: Types that are valid JSON without looking inside. A whole number is one too, within Python's limit on digits.
 _JSON_SCALARS = frozenset((str, bool, type(None)))
-#: Integers of up to this many bits are within Python's limit on digits when they are written as text.
-_MAX_PLAIN_INT_BITS = 64
+_MAX_PLAIN_INT = 2**63
 #: Marks the end of a stream. A faulty provider may yield anything else.
 _END = object()
 
@@ -181,79 +179,35 @@ class Restart:
 StreamItem = str | ToolCall | UsageStats | AnswerDetails | Restart
 
 
-@runtime_checkable
 class Completes(Protocol):
-    """A blocking provider, called in a thread."""
+    """A blocking provider, called in a thread. All four protocols are called with the fields of ProviderRequest."""
 
-    def complete(
-        self,
-        *,
-        model: str,
-        system_prompt: str,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        temperature: float,
-        max_tokens: int,
-        timeout: float | None,
-    ) -> Completion:
-        """Return the answer to a request; see ProviderRequest."""
+    def complete(self, *_: Any, **request: Any) -> Completion:
+        """Return the answer to a request."""
         ...
 
 
-@runtime_checkable
 class CompletesAsync(Protocol):
     """A provider that is called in the event loop."""
 
-    async def acomplete(
-        self,
-        *,
-        model: str,
-        system_prompt: str,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        temperature: float,
-        max_tokens: int,
-        timeout: float | None,  # noqa: ASYNC109  # sent to the vendor; acall enforces it
-    ) -> Completion:
-        """Return the answer to a request; see ProviderRequest."""
+    async def acomplete(self, *_: Any, **request: Any) -> Completion:
+        """Return the answer to a request."""
         ...
 
 
-@runtime_checkable
 class Streams(Protocol):
     """A blocking provider that streams its answer, called in a thread."""
 
-    def stream(
-        self,
-        *,
-        model: str,
-        system_prompt: str,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        temperature: float,
-        max_tokens: int,
-        timeout: float | None,
-    ) -> Iterator[StreamItem]:
-        """Yield the answer to a request; see ProviderRequest."""
+    def stream(self, *_: Any, **request: Any) -> Iterator[StreamItem]:
+        """Yield the answer to a request."""
         ...
 
 
-@runtime_checkable
 class StreamsAsync(Protocol):
     """A provider that streams its answer in the event loop."""
 
-    def astream(
-        self,
-        *,
-        model: str,
-        system_prompt: str,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        temperature: float,
-        max_tokens: int,
-        timeout: float | None,
-    ) -> AsyncIterator[StreamItem]:
-        """Yield the answer to a request; see ProviderRequest."""
+    def astream(self, *_: Any, **request: Any) -> AsyncIterator[StreamItem]:
+        """Yield the answer to a request."""
         ...
 
 
@@ -261,7 +215,6 @@ class StreamsAsync(Protocol):
 #: `supports_response_format` (default False); `supports_tools` (default True); `keeps_time`, True for a provider that
 #: calls other providers and applies the timeout to each of them.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
-
 #: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any, is called when the text is void.
 OnText = Callable[[str], Awaitable[None]]
 
@@ -309,9 +262,8 @@ async def astream_call(provider: Provider, request: ProviderRequest, on_text: On
 
 def _discard(items: list[StreamItem], on_text: OnText) -> None:
     """Clear the items of an answer that broke off; tell the listener, if it has received text."""
-    anew = getattr(on_text, "anew", None)
-    if anew is not None and any(isinstance(item, str) and item for item in items):
-        anew()
+    if hasattr(on_text, "anew") and any(isinstance(item, str) and item for item in items):
+        on_text.anew()
     items.clear()
 
 
@@ -335,7 +287,7 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
 
 async def _next_item(stream: AsyncIterator[StreamItem], request: ProviderRequest, seconds: float | None) -> Any:
     """Return the next item, or _END after the last. Raise ProviderError after so many seconds of silence."""
-    try:  # around each item: a limit around the caller's `yield` would count the time of the consumer
+    try:  # around each item: a limit around the `yield` would count the time of the consumer
         async with asyncio.timeout(seconds) as limit:
             return await contained(anext(stream, _END))
     except TimeoutError as exc:
@@ -497,15 +449,13 @@ def _valid_arguments(arguments: object) -> dict[str, Any]:
 
 
 def _is_json(arguments: dict[str, Any]) -> bool:
-    if all(map(_is_scalar, arguments.values())):  # most arguments, without the cost of writing them
+    for value in arguments.values():  # most arguments are scalars, which need not be written to be checked
+        if type(value) not in _JSON_SCALARS and not (type(value) is int and abs(value) < _MAX_PLAIN_INT):
+            break
+    else:
         return True
     try:
         json.dumps(arguments, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return False
     return True
-
-
-def _is_scalar(value: object) -> bool:
-    kind = type(value)
-    return kind in _JSON_SCALARS or (kind is int and value.bit_length() <= _MAX_PLAIN_INT_BITS)  # type: ignore[attr-defined]  # an int

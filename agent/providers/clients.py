@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import httpx2
 
 T = TypeVar("T")
-
 #: Time to connect, and the longest pause in an answer where a request has no timeout of its own, in seconds.
 CONNECT_SECONDS, READ_SECONDS = 5.0, 600.0
 #: How many connections one event loop may have, and how many of them it keeps open while they are idle.

@@ -30,7 +30,6 @@ from sayso.agent.providers.testing import iterate_sync
 from sayso.pending.concurrency import run_sync
 
 _log = logging.getLogger(__name__)
-
 #: Called with the names of the failed and of the next provider, and the error.
 FallbackListener = Callable[[str, str, Exception], None]
 #: How many characters of each provider's error are kept in the error of all.

@@ -14,6 +14,7 @@ from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from sayso.agent.messages import Message, Picture, Role
@@ -23,10 +24,8 @@ from sayso.channels.types import Media
 from sayso.pending.concurrency import in_thread, offload
 
 log = logging.getLogger(__name__)
-
 #: Returns the bytes of a file.
 LoadMedia = Callable[[Media], bytes]
-
 #: How many characters of a text file, and of a file's name, a model is sent.
 MAX_TEXT_CHARS, MAX_NAME_CHARS = 20_000, 80
 #: How many bytes of users' files all requests of an event loop may hold at a time. Each byte takes about five bytes of
@@ -36,7 +35,6 @@ MAX_BYTES_AT_ONCE = 12_000_000
 NO_ROOM = "there is no room for it beside newer files"
 #: How long converting a voice message may take, in seconds.
 CONVERT_SECONDS = 20.0
-
 #: Types of text that do not begin with text/.
 _TEXT_TYPES = frozenset(f"application/{kind}" for kind in ("json", "csv", "xml", "yaml", "x-yaml", "x-ndjson"))
 #: Other spellings of MIME types -> the usual one.
@@ -92,7 +90,10 @@ class FileReading:
 
         All requests of one event loop share MAX_BYTES_AT_ONCE; a request waits until enough of it is free.
         """
-        async with _memory_of_this_loop().reserved(self._bytes_to_hold(messages)):
+        files = [media for message in messages if message.role is Role.USER for media in message.media]
+        size = sum(each.size for each in files if self._is_readable(_type(each)) and not self._is_too_large(each))
+        memory = _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
+        async with memory.reserved(size):
             yield await self.read(messages)
 
     async def read(self, messages: Sequence[Message]) -> list[MessageWithFiles]:
@@ -110,11 +111,6 @@ class FileReading:
                 files.append(image)
             results.append(MessageWithFiles(message, tuple(files)))
         return results[::-1]
-
-    def _bytes_to_hold(self, messages: Sequence[Message]) -> int:
-        """Return the most bytes of files that a request holds in memory."""
-        files = [media for message in messages if message.role is Role.USER for media in message.media]
-        return sum(media.size for media in files if self._is_readable(_type(media)) and not self._is_too_large(media))
 
     async def _tool_image(self, picture: Picture, room: int) -> str | Binary:
         data = picture.data or (await self._bytes(picture.media) if picture.media else None)
@@ -144,14 +140,18 @@ class FileReading:
         verified = _verified_type(data)
         if kind in _VERIFIABLE and not verified:
             return _not_shown(media, "it is damaged, or not what it is called")
-        kind = verified or kind
+        return await self._sendable(media, data, verified or kind, room)
+
+    async def _sendable(self, media: Media, data: bytes, kind: str, room: int) -> str | Binary:
+        """Return the file as text, as it is or converted; a note if the model cannot read it or has no room for it."""
         if _is_text(kind):
             return _text_excerpt(media, data)
-        if kind in self.accepts:
-            return Binary(data, kind) if len(data) <= room else _not_shown(media, NO_ROOM)
-        return (
-            await self._converted(media, data, room) if self._is_convertible(kind) else _not_shown(media, _cannot(kind))
-        )
+        if kind not in self.accepts:
+            converted = await in_thread(partial(as_mp3, data)) if self._is_convertible(kind) else None
+            if not converted:
+                return _not_shown(media, _cannot(kind))
+            data, kind = converted, _CONVERTED_TYPE
+        return Binary(data, kind) if len(data) <= room else _not_shown(media, NO_ROOM)
 
     def _is_readable(self, kind: str) -> bool:
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
@@ -168,12 +168,6 @@ class FileReading:
         except Exception as exc:  # noqa: BLE001  # the turn goes on without the file
             log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _type(media))
             return None
-
-    async def _converted(self, media: Media, data: bytes, room: int) -> str | Binary:
-        converted = await in_thread(lambda: as_mp3(data))
-        if not converted:
-            return _not_shown(media, _cannot("audio/"))
-        return Binary(converted, _CONVERTED_TYPE) if len(converted) <= room else _not_shown(media, NO_ROOM)
 
 
 class _SharedMemory:
@@ -204,10 +198,6 @@ class _SharedMemory:
 
 
 _memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = WeakKeyDictionary()
-
-
-def _memory_of_this_loop() -> _SharedMemory:
-    return _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
 
 
 def without_files(messages: Sequence[Message]) -> list[Message]:
@@ -256,16 +246,13 @@ def _is_text(kind: str) -> bool:
 
 def _text_excerpt(media: Media, data: bytes) -> str:
     text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")  # decoded, all of it could take four times its bytes
-    is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
-    cut = f", its first {MAX_TEXT_CHARS} of {_count_chars(data)} characters" if is_cut else ""
+    cut = ""
+    if len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS:
+        decoder = getincrementaldecoder("utf-8")("replace")
+        blocks = (data[at : at + 65_536] for at in range(0, len(data), 65_536))
+        chars = sum(len(decoder.decode(block)) for block in blocks) + len(decoder.decode(b"", final=True))
+        cut = f", its first {MAX_TEXT_CHARS} of {chars} characters"
     return f"[file {_quoted_name(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
-
-
-def _count_chars(data: bytes) -> int:
-    """Return the number of characters of a text."""
-    decoder = getincrementaldecoder("utf-8")("replace")
-    blocks = (data[at : at + 65_536] for at in range(0, len(data), 65_536))
-    return sum(len(decoder.decode(block)) for block in blocks) + len(decoder.decode(b"", final=True))
 
 
 def _cannot(kind: str) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 #: A tool's schema as plain data: `name`, `description` and `parameters`.
 ToolSchema = Mapping[str, Any]
-
 #: Words that do not select a tool. Greetings, yes and no are among them, so that small talk calls no tool.
 STOP_WORDS = frozenset(
     """a all also am an and any are as at be been but by can could did do does for from had has have hello hey hi how
@@ -24,17 +23,14 @@ STOP_WORDS = frozenset(
 WEAK_WORDS = frozenset({"do", "get", "give", "look", "make", "run", "see", "set", "show", "tell", "use"})
 #: The score of a word in a tool's name; a word in its description or parameters scores 1.
 NAME_WEIGHT = 10
-
 #: Negations. "Don't delete INV-42" contains every word of the request that it forbids.
 _NEGATION = re.compile(r"\b(don['\u2019]?t|do not|never)\b", re.IGNORECASE)
 _TOKEN = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|“([^”]+)”|([\w#$€£@+-][\w.:@/+#%$€£='\u2019-]*)")
-
 #: Names of parameters by what they mean.
 _ID_PARAMETER = re.compile(r"(^|_)(id|ids|number|no|nr|code|ref|reference|key|uuid|sku)$")
 _DATE_PARAMETER = re.compile(r"(^|_)(date|day|on|due|since|until)(_|$)")
 _MOMENT_PARAMETER = re.compile(r"(^|_)when(_|$)")
 _CURRENCY_PARAMETER = re.compile(r"(^|_)currency(_|$)")
-
 #: Values in a text.
 _NUMBER = re.compile(r"[$€£]?([+-]?\d+(?:\.\d+)?)[$€£%]?")
 _ID = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z_@-])\S+|\S+@\S+")

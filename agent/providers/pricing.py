@@ -10,7 +10,6 @@ from typing import Any
 from sayso.agent.messages import UsageStats
 
 log = logging.getLogger(__name__)
-
 #: US dollars for a million tokens: of the prompt, and of the completion.
 Price = tuple[float, float]
 

@@ -13,10 +13,8 @@ from sayso.agent.messages import Message, Role, ToolCall, UsageStats
 from sayso.agent.providers.base import Completion, ProviderError, ProviderRequest, StreamItem
 
 T = TypeVar("T")
-
 #: One answer: a message, its text, its tool calls, or an exception to raise.
 ScriptLine = Message | str | ToolCall | list[ToolCall] | Exception
-
 _END = object()
 
 

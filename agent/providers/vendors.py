@@ -1,17 +1,27 @@
-"""The vendors' providers: Anthropic, Gemini, OpenAI and servers with its API, Ollama (seed)."""
+"""The vendors' providers, through pydantic-ai: Anthropic, Gemini, OpenAI and servers with its API, Ollama (seed)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from sayso.agent.providers.clients import http_client
-from sayso.agent.providers.files import LoadMedia
-from sayso.agent.providers.vendor import IMAGES, VendorProvider, key_of
+from sayso.agent.extras import install_command, is_installed
+from sayso.agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
+from sayso.agent.providers.clients import Clients, http_client
+from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
+from sayso.agent.providers.model_settings import checked_settings, library_settings
+from sayso.agent.providers.pricing import context_tokens
+from sayso.agent.tools.schema.vendors import ApiFormat
+from sayso.pending.concurrency import offload
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
+    from sayso.agent.providers.pydantic_ai.request import ModelRequest
 
 #: The vendors' own addresses. Always given: the libraries would take ANTHROPIC_BASE_URL or OPENAI_BASE_URL instead,
 #: and send the key there.
@@ -32,6 +42,159 @@ _GEMINI_TYPES = (
 #: Providers whose streams always end with a finish reason: a stream without one was cut off. Other servers may omit it.
 _SEND_FINISH_REASON = frozenset({"openai", "ollama"})
 _REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": True}
+#: Image types that the models of every vendor read.
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+class VendorOptions(TypedDict, total=False):
+    """The options of every vendor's provider.
+
+    `load_media` returns the bytes of an inbound file, such as `lambda media: store.read(media.ref)`; without it models
+    see only the names of files. `accepts` are the MIME types that are sent as files; by default, what the vendor is
+    known to accept. `model_settings` are fields of the vendor's request, such as `top_p`, and `extra_headers` and
+    `extra_body`.
+    """
+
+    load_media: LoadMedia | None
+    accepts: Collection[str] | None
+    model_settings: Mapping[str, Any] | None
+
+
+class VendorProvider(ABC):
+    """A provider for one vendor. Lives as long as its process; event loops and threads may share it."""
+
+    #: The vendor's name in usage and errors.
+    name: str
+    supports_response_format = True
+    #: Whether its streams always end with a finish reason, so that a stream without one was cut off.
+    ends_streams = True
+    #: Whether the price list has limits and prices for the models under these names.
+    knows_models = True
+    #: Its streams apply the timeout to each silence themselves: they see thinking and partial calls, callers do not.
+    times_silence = True
+
+    #: The format of its tool schemas, its SDK, and the extra of ours that installs the SDK.
+    api_format: ApiFormat
+    sdk: str
+    extra: str
+    #: The modules that `preload` imports.
+    modules: tuple[str, ...]
+    #: The most bytes of one file, and of all files of one request. Vendors take a little more.
+    max_file_bytes = max_request_bytes = MAX_BYTES_AT_ONCE
+
+    def __init__(self, api_key: str, default_model: str, base_url: str, **options: Unpack[VendorOptions]) -> None:
+        self.model_settings = checked_settings(options.get("model_settings"))
+        self._library_settings = library_settings(self.model_settings, self.api_format)
+        for library in ("pydantic_ai", self.sdk):
+            if not is_installed(library):
+                raise self._missing(library)
+        self._api_key = api_key
+        self.default_model = default_model
+        #: The URL that requests go to.
+        self.base_url = base_url
+        self._accepts = options.get("accepts")
+        self._load_media = options.get("load_media")
+        self._clients: Clients[Any] = Clients(self._connect, self._disconnect)
+        self._omitted_tools: set[str] = set()
+        self._preloaded = False
+
+    async def acomplete(self, **request: Any) -> Completion:
+        """Return the model's answer; see ProviderRequest. Raise ProviderError."""
+        async with self._model_request(request) as model_request:
+            return await model_request.completion()
+
+    async def astream(self, **request: Any) -> AsyncIterator[StreamItem]:
+        """Yield the model's answer: text, then whole tool calls, then the usage. Raise ProviderError."""
+        async with self._model_request(request) as model_request:
+            items = model_request.stream()
+            try:
+                async for item in items:
+                    yield item
+            finally:  # also when the caller stops reading
+                await items.aclose()
+
+    def preload(self) -> None:
+        """Import the vendor's library, which takes a second or two. Call it before a process forks its workers."""
+        if not self._preloaded:
+            self._import()
+            self._preloaded = True
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        await self._clients.aclose()
+
+    def accepted(self, model: str) -> Collection[str]:
+        """Return the MIME types that are sent to this model as files."""
+        return self._takes(model) if self._accepts is None else self._accepts
+
+    def context_tokens(self, model: str = "") -> int | None:
+        """Return the size of a model's context window in tokens, or None if it is unknown."""
+        return context_tokens(model or self.default_model, self.name) if self.knows_models else None
+
+    @abstractmethod
+    def _takes(self, model: str) -> Collection[str]:
+        """Return the MIME types that the vendor is known to accept."""
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """Return a new client for the running loop."""
+
+    async def _disconnect(self, client: Any) -> None:
+        """Close a client."""
+        await client.close()
+
+    @abstractmethod
+    def _model(self, client: Any, name: str) -> Model[Any]:
+        """Return pydantic-ai's model of this name."""
+
+    def _vendor_settings(self) -> Mapping[str, Any]:
+        """Return the pydantic-ai settings that this vendor's requests need."""
+        return {}
+
+    def _import(self) -> None:
+        try:
+            for name in ("sayso.agent.providers.pydantic_ai.request", *self.modules):
+                import_module(name)
+        except ImportError as exc:
+            raise self._missing(self.sdk) from exc
+
+    def _missing(self, library: str) -> ProviderConfigurationError:
+        return ProviderConfigurationError(f"the library {library!r} is missing: {install_command(self.extra)}")
+
+    @asynccontextmanager
+    async def _model_request(self, kwargs: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
+        """Yield one request, with the bytes of its files held in memory meanwhile."""
+        if not self._preloaded:
+            await offload(self.preload)
+        from sayso.agent.providers.pydantic_ai.request import ModelRequest
+
+        request = ProviderRequest(**kwargs)
+        name = request.model or self.default_model
+        if not name:
+            raise ProviderConfigurationError(f"{self.name} was asked for no model: give it a default_model")
+        files = FileReading(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
+        async with files.holding(request.messages) as messages:
+            yield ModelRequest(
+                provider=self.name,
+                model=self._model(self._clients.get(), name),
+                request=request,
+                messages=messages,
+                api_format=self.api_format,
+                settings={**self._library_settings, **self._vendor_settings()},
+                model_settings=self.model_settings,
+                is_known=self.context_tokens(name) is not None,
+                ends_streams=self.ends_streams,
+                secrets=(self._api_key,),
+                omitted_tools=self._omitted_tools,
+            )
+
+
+def key_of(api_key: str | None, variable: str, provider: str) -> str:
+    """Return the key, or the environment variable's value. Raise ProviderConfigurationError if both are empty."""
+    key = api_key or os.environ.get(variable, "")
+    if not key:
+        raise ProviderConfigurationError(f"{provider} needs a key: set {variable}, or pass api_key=...")
+    return key
 
 
 class AnthropicProvider(VendorProvider):
@@ -54,14 +217,11 @@ class AnthropicProvider(VendorProvider):
         base_url: str | None = None,
         *,
         cache_prompt: bool = True,
-        load_media: LoadMedia | None = None,
-        accepts: Collection[str] | None = None,
-        model_settings: Mapping[str, Any] | None = None,
+        **options: Unpack[VendorOptions],
     ) -> None:
-        self._base_url = base_url or ANTHROPIC_URL
         self._cache_prompt = cache_prompt
         key = key_of(api_key, "ANTHROPIC_API_KEY", type(self).__name__)
-        super().__init__(key, default_model, load_media=load_media, accepts=accepts, model_settings=model_settings)
+        super().__init__(key, default_model, base_url or ANTHROPIC_URL, **options)
 
     def _takes(self, model: str) -> Collection[str]:
         return (*IMAGES, "application/pdf")
@@ -69,10 +229,7 @@ class AnthropicProvider(VendorProvider):
     def _connect(self) -> Any:
         from anthropic import AsyncAnthropic
 
-        return AsyncAnthropic(api_key=self._api_key, base_url=self._base_url, max_retries=0, http_client=http_client())
-
-    async def _disconnect(self, client: Any) -> None:
-        await client.close()
+        return AsyncAnthropic(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http_client())
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.anthropic import AnthropicModel
@@ -99,14 +256,10 @@ class GeminiProvider(VendorProvider):
         api_key: str | None = None,
         default_model: str = "gemini-2.5-flash",
         base_url: str | None = None,
-        *,
-        load_media: LoadMedia | None = None,
-        accepts: Collection[str] | None = None,
-        model_settings: Mapping[str, Any] | None = None,
+        **options: Unpack[VendorOptions],
     ) -> None:
-        self._base_url = base_url or GEMINI_URL
         key = key_of(api_key, "GEMINI_API_KEY", type(self).__name__)
-        super().__init__(key, default_model, load_media=load_media, accepts=accepts, model_settings=model_settings)
+        super().__init__(key, default_model, base_url or GEMINI_URL, **options)
 
     def _takes(self, model: str) -> Collection[str]:
         return _GEMINI_TYPES
@@ -117,7 +270,7 @@ class GeminiProvider(VendorProvider):
 
         http, no_retry = http_client(), HttpRetryOptions(attempts=1)
         provider = GoogleProvider(
-            api_key=self._api_key, base_url=self._base_url, http_client=http, retry_options=no_retry
+            api_key=self._api_key, base_url=self.base_url, http_client=http, retry_options=no_retry
         )
         return http, provider
 
@@ -148,6 +301,7 @@ class OpenAIProvider(VendorProvider):
         "sayso.agent.providers.pydantic_ai.request",
         "pydantic_ai.providers.openai",
         "pydantic_ai.providers.openai_compatible",
+        "openai.resources.chat",  # which the library imports lazily
     )
 
     def __init__(
@@ -157,36 +311,22 @@ class OpenAIProvider(VendorProvider):
         base_url: str | None = None,
         *,
         name: str = "",
-        load_media: LoadMedia | None = None,
-        accepts: Collection[str] | None = None,
-        model_settings: Mapping[str, Any] | None = None,
+        **options: Unpack[VendorOptions],
     ) -> None:
         self.name = name or ("openai-compatible" if base_url else "openai")
-        self._base_url = base_url or OPENAI_URL
-        self.knows_models = self._is_openai
+        self.knows_models = self._is_openai = self.name == "openai"
         key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__) if self._is_openai else api_key or NO_KEY
-        super().__init__(key, default_model, load_media=load_media, accepts=accepts, model_settings=model_settings)
-
-    @property
-    def _is_openai(self) -> bool:
-        return self.name == "openai"
+        super().__init__(key, default_model, base_url or OPENAI_URL, **options)
 
     def _takes(self, model: str) -> Collection[str]:
         """Return the types. Only audio models accept audio; others answer 400. Other servers are sent images only."""
         audio = ("audio/wav", "audio/mpeg") if "audio" in model else ()
         return (*IMAGES, *audio, "application/pdf") if self._is_openai else (*IMAGES, *audio)
 
-    def _import(self) -> None:
-        super()._import()
-        from openai.resources.chat import AsyncChat, AsyncCompletions  # noqa: F401  # which the library imports lazily
-
     def _connect(self) -> Any:
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(api_key=self._api_key, base_url=self._base_url, max_retries=0, http_client=http_client())
-
-    async def _disconnect(self, client: Any) -> None:
-        await client.close()
+        return AsyncOpenAI(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http_client())
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from sayso.agent.providers.pydantic_ai.request import ChatModel
@@ -207,7 +347,7 @@ class OpenAIProvider(VendorProvider):
 class OllamaProvider(OpenAIProvider):
     """Models of a local Ollama. It does not say which models read images; one that does not refuses the request."""
 
-    modules = ("sayso.agent.providers.pydantic_ai.request", "pydantic_ai.providers.ollama")
+    modules = ("sayso.agent.providers.pydantic_ai.request", "pydantic_ai.providers.ollama", "openai.resources.chat")
 
     def __init__(
         self,
@@ -215,14 +355,9 @@ class OllamaProvider(OpenAIProvider):
         base_url: str = OLLAMA_URL,
         *,
         api_key: str | None = None,
-        load_media: LoadMedia | None = None,
-        accepts: Collection[str] | None = None,
-        model_settings: Mapping[str, Any] | None = None,
+        **options: Unpack[VendorOptions],
     ) -> None:
-        super().__init__(
-            api_key, default_model, base_url, name="ollama", load_media=load_media, accepts=accepts,
-            model_settings=model_settings,
-        )  # fmt: skip
+        super().__init__(api_key, default_model, base_url, name="ollama", **options)
 
     def _library_provider(self, client: Any) -> Any:
         from pydantic_ai.providers.ollama import OllamaProvider as Ollama
@@ -236,12 +371,13 @@ class OpenAIResponsesProvider(OpenAIProvider):
     OpenAI is told not to store the conversation.
     """
 
-    modules = ("pydantic_ai.models.openai", "pydantic_ai.providers.openai", "pydantic_ai.providers.openai_compatible")
+    modules = (
+        "pydantic_ai.models.openai",
+        "pydantic_ai.providers.openai",
+        "pydantic_ai.providers.openai_compatible",
+        "openai.resources.responses",  # which the library imports lazily
+    )
     ends_streams = True
-
-    def _import(self) -> None:
-        super()._import()
-        from openai.resources.responses import AsyncResponses  # noqa: F401  # which the library imports lazily
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.openai import OpenAIResponsesModel

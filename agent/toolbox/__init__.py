@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from sayso.agent.extras import install_command
+from sayso.agent.extras import install_command, is_installed
 from sayso.agent.tools.errors import ToolLoadError, did_you_mean
 from sayso.agent.tools.tool import Tool
 
@@ -54,16 +53,8 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
 
 def need(family: str, *modules: str) -> None:
     """Raise ToolLoadError, with the install command, if a library is missing. Imports none of them."""
-    missing = [module for module in modules if not _is_installed(module)]
-    if missing:
+    if missing := [module for module in modules if not is_installed(module)]:
         raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {install_command('toolbox')}")
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # sys.modules holds None for it
-        return False
 
 
 def list_names(names: Sequence[str]) -> str:

@@ -36,7 +36,6 @@ MAX_SERIES = 8
 MAX_VALUE = 1e15
 #: Characters of a label and of a title.
 MAX_LABEL_CHARS, MAX_TITLE_CHARS = 60, 120
-
 #: Labels that fit below a chart.
 _MAX_TICK_LABELS = 16
 #: Characters of a line of the legend and of an axis title that stands upright.
@@ -51,19 +50,16 @@ _BAR_INCHES = 0.15
 _BAR_SHARE = 0.8
 #: Share of a chart that stays free below the zero line if any bar goes down, for the bar's number.
 _FREE_BELOW = 0.1
-
 #: Easy to tell apart in print and with color blindness.
 _COLORS = ("#4f46e5", "#f59e0b", "#10b981", "#ef4444", "#0ea5e9", "#a855f7", "#84cc16", "#64748b")
 _PIE_COLORS = (*_COLORS, "#818cf8", "#fbbf24", "#34d399", "#f87171")
 _DARK, _GREY, _LIGHT = "#111827", "#6b7280", "#e5e7eb"
-
 #: Powers of ten that are written as a letter.
 _SUFFIXES = {12: "T", 9: "B", 6: "M"}
 #: Smaller numbers are written like 1.5e-07.
 _SMALLEST_PLAIN = 1e-4
 #: From here on numbers have thousands separators, also where they may be years.
 _AFTER_YEARS = 10_000
-
 ChartKind = Literal["bar", "horizontal bar", "line", "pie", "scatter"]
 Label = Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
 Value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE)]

@@ -31,7 +31,6 @@ MAX_CSV_ROWS, MAX_CSV_COLUMNS, MAX_CELL_CHARS = 2_000, 50, 2_000
 MAX_CSV_CHARS = 500_000
 #: Characters of the longest file name, without its ending.
 MAX_STEM_CHARS = 60
-
 #: Characters of the longest paragraph that is laid out in one piece: breaking lines takes time as its square.
 MAX_PARAGRAPH_CHARS = 2_000
 #: Characters of the longest word that is laid out in one piece.
@@ -50,13 +49,11 @@ MAX_NESTING = 12
 _CODE_CHARS, _CODE_LINES = 90, 40
 #: Characters that a message names.
 _NAMED_CHARS = 10
-
 #: Margin of a page in points: two centimeters.
 _MARGIN = 56.0
 #: The names of our fonts in reportlab.
 _FONT, _MONO = "SaysoSans", "SaysoMono"
 _DARK, _GREY, _LIGHT, _ACCENT = "#111827", "#6b7280", "#e5e7eb", "#4338ca"
-
 #: What a spreadsheet would run as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?", re.ASCII)
@@ -65,7 +62,6 @@ _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _MARKUP_TAGS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
 #: Characters that choose the color of an emoji; leaving them out loses nothing.
 _VARIATION_SELECTORS = frozenset("\ufe0e\ufe0f")
-
 Title = Annotated[str, Field(min_length=1, max_length=120, description="The title, also shown on top")]
 Name = Annotated[
     str, Field(max_length=MAX_STEM_CHARS, description="The file's name without its ending; empty: the title")

@@ -40,7 +40,6 @@ MAX_ANSWER_ROWS, MAX_ANSWER_CHARS = 100, 10_000
 MAX_QUERY_CHARS = 300
 #: Steps and values that one expression may take.
 MAX_WORK = 2_000_000
-
 #: Significant digits of the longest number that is written as it is, if it is not whole.
 EXACT_DIGITS = 30
 #: Significant digits of a number that has more than EXACT_DIGITS.
@@ -49,7 +48,6 @@ ROUNDED_DIGITS = 15
 MAX_WHOLE_DIGITS = 50
 #: Characters of the longest text that is read as a number.
 MAX_NUMBER_CHARS = 60
-
 _DELIMITERS = ",;\t|"
 #: Not all of them: INV100 is an invoice, and codes that are words, such as ALL and TOP, are left out.
 _CURRENCIES = (
@@ -63,10 +61,8 @@ _PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?",
 _GROUPED_BY_COMMAS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 _GROUPED_BY_POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+,\d+", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
-
 #: JMESPath nodes whose value may be larger than what it is made of.
 _GROWING_NODES = frozenset({"multi_select_list", "multi_select_dict", "function_expression", "literal"})
-
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "contains", "starts with", "is empty", "is not empty"]
 Function = Literal["count", "sum", "average", "median", "min", "max"]
 

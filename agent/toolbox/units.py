@@ -28,7 +28,6 @@ MAX_UNIT_CHARS = 60
 MAX_AMOUNT = 1e100
 #: Digits of the calculation; the answer shows fewer.
 DIGITS = 60
-
 #: Prefixes of data sizes.
 _DATA_PREFIXES = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera"}
 #: People write kb for kilobytes, and Mb for megabits.
@@ -84,7 +83,6 @@ _VOLUME = re.compile(r"\b(?:cu(?:bic)?\.? )(\w+)")
 _SUFFIXED = re.compile(r"\b([^\W\d_]{1,20})([23])\b")
 _NAME = r"(?:°?[^\W\d]\w*|%|°)"
 _UNIT = re.compile(rf"{_NAME}(?:\^-?[1-9])?(?:[*/]{_NAME}(?:\^-?[1-9])?){{0,5}}")
-
 Unit = Annotated[
     str,
     Field(

@@ -33,12 +33,10 @@ MAX_SECONDS = 25.0
 MAX_PART_CHARS = 8_000
 #: The only port that is allowed: other ports belong to internal services, even on public hosts.
 _PORT = 443
-
 _TEXT_TYPE = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.IGNORECASE)
 #: An allowed host: a name, or `*.` and a name for all hosts below it.
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
-
 #: Elements without text to read; they are skipped with all they contain.
 _SKIPPED = frozenset(
     {"script", "style", "noscript", "template", "svg", "iframe", "object", "textarea", "select", "math"}
@@ -58,7 +56,6 @@ _PREFIXES = {
     "li": "\n- ",
 }
 _BLANKS = re.compile(r"[^\S\n]+")
-
 PageUrl = Annotated[
     str, Field(min_length=8, max_length=MAX_URL_CHARS, description="The page's URL; it begins with https://")
 ]

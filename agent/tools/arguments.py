@@ -14,13 +14,10 @@ from sayso.agent.tools.schema.json_schema import thawed
 
 #: Longest value that an error quotes to the model, in characters.
 MAX_QUOTED_CHARS = 80
-
 #: Most problems that one error lists: a list of a thousand wrong numbers has one problem.
 MAX_ISSUES = 10
-
 #: The problem of text with a lone surrogate.
 LONE_SURROGATE = "it holds half a character (a lone surrogate), which no UTF-8 can hold"
-
 #: The problem of a required parameter that is left out (seed: Parameter Validation).
 MISSING = "Missing required parameter"
 

@@ -30,30 +30,22 @@ from sayso.pending.turns.change import MAX_TIMERS, Timer
 
 #: The MIME type of bytes of unknown type.
 UNKNOWN_MIME_TYPE = "application/octet-stream"
-
 #: Largest artifact, in bytes: the limit of the media store.
 MAX_ARTIFACT_BYTES = MAX_BYTES
-
 #: Most labels of one offer. A button carries the index of its label as one digit.
 MAX_CHOICES = 10
-
 #: Longest label, in characters. Platforms shorten longer ones, or show them as a list.
 MAX_LABEL_CHARS = 60
-
 #: Most file names that the error for an unknown name lists.
 MAX_LISTED_FILES = 20
-
 #: How far ahead a message can be scheduled, in seconds.
 HORIZON_SECONDS = 400 * 86_400.0
-
 #: Longest scheduled text, in characters: it fits in one message of every platform.
 MAX_TIMER_CHARS = 500
-
 #: The error text outside of a channel's run, and for tools that run after a confirmation.
 CANNOT_SCHEDULE = (
     "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows without a confirmation."
 )
-
 T = TypeVar("T")
 
 
@@ -146,7 +138,6 @@ class ToolEnvironment(NamedTuple):
 
 
 _OUTSIDE = ToolEnvironment()
-
 _environment: ContextVar[ToolEnvironment] = ContextVar("sayso_tool_environment", default=_OUTSIDE)
 
 
@@ -234,7 +225,6 @@ class ArtifactsOfCall:
 
 #: The scheme of a URL: at least two letters, since a path on Windows begins with one letter and a colon.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-
 #: Characters that no URL holds, but `urlsplit` ignores.
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
 

@@ -27,13 +27,10 @@ from sayso.pending.proposals import current_context, stash_pending
 
 #: The `source` of tools that write into an agent's memory.
 MEMORY = "memory"
-
 #: How long an effect can be undone, in seconds, unless the tool says otherwise.
 UNDO_SECONDS = 300.0
-
 #: The name of a tool. Only Gemini accepts a dot; `get_schema` refuses it for the other vendors.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
 #: Takes any of the tool's arguments by name, and `result`, the text that the tool returned; sync or async.
 Undo = Callable[..., Any]
 
@@ -342,10 +339,8 @@ async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
 
 
 _SEPARATORS = re.compile(r"[.-]")
-
 #: A name that vendors accept, with a namespace before it.
 _QUALIFIED_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-
 #: Logged in place of a name that a model invented.
 NO_NAME = "(no name)"
 

@@ -20,12 +20,8 @@ from sayso.channels.redaction import redact
 
 #: Exceptions by which a tool's code may end more than itself. A KeyboardInterrupt comes from the user, in sync code.
 FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
-
-
 #: Longest list of parameter names in an error, in characters.
 MAX_NAME_CHARS = 200
-
-
 #: The border of the box around a validation error.
 _RULE = "=" * 60
 

@@ -26,8 +26,6 @@ from sayso.agent.tools.tool import Tool
 from sayso.pending.executors import ExecutorFactory
 
 log = logging.getLogger(__name__)
-
-
 T = TypeVar("T")
 
 
@@ -262,12 +260,8 @@ def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
 
 #: Interval between two checks of the files, in seconds.
 CHECK_SECONDS = 1.0
-
-
 #: Receives the id of a source and its present contents. May raise ToolError, and then must not have changed anything.
 Replace = Callable[[str, LoadedTools], None]
-
-
 #: The state of a file: its modification time in nanoseconds, and its size in bytes.
 FileState = tuple[int, int]
 

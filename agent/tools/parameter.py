@@ -158,7 +158,6 @@ def as_parameters(tool_name: str, given: Any) -> Parameters:
 
 #: Names of fields that stand for parameters whose own names pydantic reserves.
 _STAND_IN = re.compile(r"p\d+_")
-
 #: How pydantic's schemas mark values that must not be shown again: SecretStr and similar types.
 _MASKED = '"writeOnly": true'
 

@@ -84,12 +84,8 @@ class ProposalDraft:
 
 #: A format template over the arguments, or a function of them. A ToolResult means that there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
-
-
 #: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
 _NUMBERS = (int, float, Decimal, date, time)
-
-
 #: Characters that are Markdown syntax: links, code, emphasis, entities, escapes. An underscore inside a word and a star
 #: between spaces are not.
 _MARKUP = re.compile(
@@ -100,29 +96,19 @@ _MARKUP = re.compile(
     re.VERBOSE,
 )
 
-
 #: Markdown syntax at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
 _AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
-
-
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
-
-
 #: Text that could pass for the end of an argument in a list of arguments, and space that nobody would see there.
 _ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
-
-
 #: Code blocks, code and links, in which no escape keeps an argument literal.
 _CODE_OR_LINK = re.compile(
     r"^\ {0,3}(```+|~~~+)[^\n]*\n.*?(?:^\ {0,3}\1|\Z) | (?<!`)(`+)(?!`).*?(?<!`)\2(?!`) | \[[^\]]*\]\([^)]*\)?",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 
-
 #: Line breaks, shown as ⏎, and runs of spaces, which a page would show as one.
 _BREAK = re.compile(r"\s*\n\s*")
-
-
 _WIDE = re.compile(r"\s{2,}")
 
 
@@ -226,8 +212,6 @@ def _escaped(found: re.Match[str]) -> str:
 
 #: The argument that `think_augment` adds to a tool.
 REASON = "toolcall_reason"
-
-
 _REASON_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
 
 

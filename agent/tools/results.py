@@ -14,7 +14,6 @@ from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, pl
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
 TAIL_SHARE = 0.25
-
 #: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
 ChunkCallback = Callable[[str], None]
 

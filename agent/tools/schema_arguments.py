@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 #: Most keywords of a schema that are evaluated for one call: about a second of work. A schema whose references double
 #: at each level would take longer than any call lasts.
 MAX_STEPS = 100_000
-
 #: Most mistakes that are collected for one call.
 MAX_MISTAKES = 100
-
 _CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 

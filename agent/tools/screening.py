@@ -25,7 +25,6 @@ from sayso.channels.i18n.invisible import INVISIBLE
 
 #: Length of a fence's boundary, in hex digits.
 BOUNDARY_CHARS = 12
-
 #: Characters that a reader does not see but a model does; tag characters spell ASCII.
 HIDDEN = re.compile(f"[{INVISIBLE}]")
 
@@ -63,7 +62,6 @@ _SPECIAL_TOKENS = re.compile(
 )
 
 _FENCE = re.compile(r"^<<<data ([0-9a-f]+)>>>\n(.*)\n<<<end of data \1>>>$", re.DOTALL | re.MULTILINE)
-
 #: Similar characters, for brackets that are special in tokens.
 _LOOKALIKE_BRACKETS = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
 
@@ -163,12 +161,9 @@ def _compiled(rest: str) -> re.Pattern[str]:
 
 
 _BLOCK = re.compile(r"\{([a-z_|]+)\}")
-
 _GAP = re.compile(r"~(\d)")
-
 #: Languages without spaces between words, in which each character counts as a word.
 _LANGUAGES_WITHOUT_SPACES = {"ja"}
-
 #: Characters of a word in those languages, by which gaps are multiplied.
 _CHARS_PER_WORD = 3
 
@@ -248,12 +243,9 @@ _HIDING: Mapping[str, str] = {
 }
 
 _TO_A_MODEL = r"(?:you|your|ignore|assistant|must|obey|never|always|reveal|forget|disregard|policy|tools?)\b"
-
 #: The name of a function, and the verbs to call one: in English, and in languages whose manuals seldom use them.
 _NAME = r"[a-z]{2,20}(?:_[a-z]{2,20}){1,4}"
-
 _CALL = "call|invoke|execute|run|with"
-
 _CALL_IN_OTHER_LANGUAGES = (
     r"rufe?|ejecut[ae]|llam[ae]|invo(?:ca|que)|appellez?|execut[ae]|execute[zm]|lancez?|cham[ae]|acione|esegui|chiama|panggil"
     r"|jalankan"
@@ -319,35 +311,24 @@ _SHAPES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
 }
 
-
 #: Letters of other scripts that look like Latin ones, in lower case.
 _LOOKALIKES = str.maketrans("абвгезіјкмнорстухѕԁһԛԝαεηικνορτυχ", "abbre3ijkmhopctyxsdhqwaenikvoptux")
-
 #: Digits that stand for letters inside a word.
 _LEET = str.maketrans("013457", "oieast")
-
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
-
 #: Characters of scripts without spaces between words; each counts as a word.
 _UNSPACED = r"\u3040-\u30ff\u3400-\u9fff"
-
 #: Vowels and other signs of Devanagari: parts of words, but not letters.
 _SIGNS = r"\u0900-\u0903\u093a-\u094f\u0955-\u0957\u0962\u0963"
-
 #: Words, the signs of addresses, and what ends the name of a speaker or addressee.
 _WORDS = re.compile(rf"[^\W_{_UNSPACED}]+(?:[{_SIGNS}]+[^\W_{_UNSPACED}]*)*|[{_UNSPACED}]|@|://|[:\]](?![a-z0-9/])")
-
 #: A word of letters and digits; and five or more single letters.
 _MIXED = re.compile(r"(?<!\S)(?:[^\W\d]+\d|\d+[^\W\d])\S*")
-
 _SPELLED = re.compile(rf"(?<!\S)(?:[^\W\d{_UNSPACED}] ){{3,}}[^\W\d{_UNSPACED}](?!\S)")
-
 #: Single characters that normalize to a whole sentence: a text of them would grow without bounds.
 _SENTENCES = str.maketrans({"\ufdfa": " ", "\ufdfb": " "})
-
 #: Base64 that is long enough for a sentence.
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{24,}")
-
 _URL_SAFE = str.maketrans("-_", "+/")
 
 

@@ -176,16 +176,11 @@ def name_of(function: Callable[..., Any]) -> str:
 
 #: Docstring sections about parameters, whose texts become the parameters' descriptions.
 _PARAMETER_SECTIONS = ("Args", "Arguments", "Parameters", "Params", "Other Parameters")
-
 #: Docstring sections that are useless to a model.
 _DROPPED_SECTIONS = ("Raises", "Exceptions", "Except", "Warns", "Attributes")
-
 _TITLE = re.compile(rf"({'|'.join([*_PARAMETER_SECTIONS, *_DROPPED_SECTIONS])})(:?)\s*")
-
 _UNDERLINE = re.compile(r"[-=]{3,}\s*")
-
 _NUMPY_ENTRY = re.compile(r"\*{0,2}\w+(?:, *\*{0,2}\w+)*\s*(?::(?!\w+\s).*)?")
-
 _SPHINX_FIELD = re.compile(
     r"[:@](?:(?P<parameter>param|parameter|arg|argument|key|keyword|type)"
     r"|raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype)\b[^:]*:"

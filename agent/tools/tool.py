@@ -43,7 +43,6 @@ from sayso.pending.proposals import current_context, running_tool
 
 #: Longest text that is screened in the event loop, in characters: about 5 ms. Longer texts are screened in a thread.
 MAX_INLINE_CHARS = 20_000
-
 #: Runs a sync function in a thread.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -503,7 +502,6 @@ def _is_fillable(parameter: ToolParameter) -> bool:
 
 
 _AS_DUMPED = core_schema.plain_serializer_function_ser_schema(Tool.model_dump)
-
 #: Without this, pydantic would serialize a tool in an untyped field as a dataclass, with its injected values.
 Tool.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serialization=_AS_DUMPED))
 

@@ -19,31 +19,22 @@ from sayso.agent.tools.schema_arguments import draft_of, linear_search
 from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)
-
 #: Most tools of one source; more would leave a model no room to choose.
 MAX_TOOLS = 256
-
 #: Longest description that reaches the model, in characters.
 MAX_DESCRIPTION_CHARS = 2000
-
 #: Longest tool name that every vendor accepts, in characters.
 MAX_NAME_CHARS = 64
-
 #: Length of the digest that keeps two names apart, in characters.
 DIGEST_CHARS = 8
-
 #: Shortest value that is treated as a secret, in characters: anything shorter occurs in every text.
 MIN_SECRET_CHARS = 4
-
 #: HTTP statuses of a server that broke off, or of a gateway without an answer: the request may have taken effect.
 UNCLEAR_STATUSES = (500, 502, 504)
-
 #: Largest JSON Schema of a tool, in characters: a larger one would fill the model's context at every call.
 MAX_SCHEMA_CHARS = 30_000
-
 #: Most patterns of a schema that are checked here; the server checks the others. One may take a tenth of a second.
 MAX_PATTERNS = 20
-
 #: Deepest nesting of a schema that is read, in levels.
 MAX_DEPTH = 40
 
@@ -213,31 +204,18 @@ def scrub_value(value: Any, secrets: Iterable[str]) -> Any:
     return [scrub_value(each, secrets) for each in value] if isinstance(value, list) else value
 
 
-#: Doublings after which a pause is at its longest; a number that grows for days would overflow.
-_MAX_DOUBLINGS = 32
-
-
-def pause_seconds(failures: int, first: float, longest: float) -> float:
-    """Return the pause after a failure, in seconds: `first`, doubled for each failure before, at most `longest`."""
-    return min(first * 2.0 ** min(failures, _MAX_DOUBLINGS), longest)
-
-
 class UnusableSchema(ValueError):
     """Raised when arguments cannot be checked by a schema; the message says why."""
 
 
 #: Keywords that only locate a schema; with them a local reference could become one to the network.
 _ADDRESS_KEYWORDS = ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment")
-
 #: Keywords that the server checks alone: matching names by pattern could take forever, and the other two depend on it.
 _PATTERN_KEYWORDS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
-
 #: Keywords that hold schemas by name. A name may well be a keyword, such as `id`.
 _NAMED_KEYWORDS = ("properties", "$defs", "definitions", "dependentSchemas")
-
 #: Keywords that hold data, not schemas.
 _DATA_KEYWORDS = ("default", "enum", "const", "examples")
-
 #: The earlier drafts of JSON Schema, as schemas name them.
 _EARLIER_DRAFTS = tuple(
     f"http://json-schema.org/draft-0{number}/schema{end}" for number in (4, 6, 7) for end in ("#", "")

@@ -23,26 +23,19 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
 #: Most vectors that are cached: of tools, and of recent messages.
 MAX_VECTORS = 1024
-
 #: Time limit of an embedder, in seconds. After it, all tools are shown.
 EMBED_SECONDS = 10.0
-
 #: How long an embedder that failed is not called again, in seconds: every user would wait for it in vain.
 RETRY_SECONDS = 30.0
-
 #: The weight of similarity in letters beside BM25's score. It decides between tools that share the same words, and
 #: where no words are shared.
 LETTERS_WEIGHT = 5.0
-
 #: Time limit of an embeddings server's answer, in seconds.
 ANSWER_SECONDS = 8.0
-
 #: Longest text that is sent, in characters: descriptions are shorter, and models accept about 8,000 tokens.
 MAX_TEXT_CHARS = 8_000
-
 #: Packed numbers: a thousand vectors of a thousand numbers take 8 MB, a fourth of what tuples take.
 Vector: TypeAlias = "array[float]"
 

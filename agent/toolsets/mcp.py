@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from mcp.types import Tool as Definition
 
 log = logging.getLogger(__name__)
-
 #: Time limit to start a server and list its tools, in seconds. Some are downloaded at their first start.
 CONNECT_SECONDS = 20.0
-
 #: Time limit of one call, in seconds.
 CALL_SECONDS = 60.0
 

@@ -27,9 +27,9 @@ from sayso.agent.toolsets.base import (
     CallRefused,
     SourceError,
     SourceUnreachable,
-    pause_seconds,
     scrub,
 )
+from sayso.channels.backoff import backoff_seconds
 from sayso.channels.redaction import redact
 from sayso.pending.concurrency import LoopThread
 
@@ -41,34 +41,24 @@ if TYPE_CHECKING:
     from mcp.types import Tool as Definition
 
 T = TypeVar("T")
-
 #: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
 FIRST_PAUSE_SECONDS = 0.5
-
 #: Longest pause between two attempts, in seconds.
 LONGEST_PAUSE_SECONDS = 30.0
-
 #: Longest pause that a call waits for, in seconds. A longer one refuses the call at once.
 MAX_WAIT_SECONDS = 2.0
-
 #: Time limit of closing, in seconds: a server that ignores the end of its input is killed meanwhile.
 CLOSE_SECONDS = 5.0
-
 #: How long a cancelled call may take to tell the server so, in seconds.
 CANCEL_SECONDS = 1.0
-
 #: Most pages that are read of a list of tools.
 MAX_PAGES = 50
-
 #: Largest answer in bytes; for a stream of events, the largest part before it is opened again.
 MAX_ANSWER_BYTES = 50_000_000
-
 #: Time limit to connect and to send, in seconds. The answer has none here: a stream may be silent for long.
 SEND_SECONDS = 30.0
-
 #: Longest line of a program's standard error, in characters; a longer one is passed on in parts.
 MAX_STDERR_CHARS = 65_536
-
 #: Longest text quoted from a library or a server, in characters: the rest quotes what it read.
 MAX_QUOTE_CHARS = 200
 
@@ -187,8 +177,9 @@ class _ProcessConnection:
         return connection
 
     def _count_failure(self) -> None:
-        self.next_attempt_at = self.clock() + pause_seconds(self.failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self.failures += 1
+        pause = backoff_seconds(self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+        self.next_attempt_at = self.clock() + pause
 
     async def _close_all(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self.connections))

@@ -22,18 +22,13 @@ if TYPE_CHECKING:
 
 #: Most files of one result that reach the user.
 MAX_FILES = 10
-
 #: Most files in the texts of one result that reach the user.
 MAX_TEXT_FILES = 10
-
 #: Longest error that reaches the model, in characters.
 MAX_ERROR_CHARS = 1000
-
 #: Shortest base64 that counts as binary content, in characters. Shorter ones may be ids, keys and signatures.
 MIN_BASE64_CHARS = 256
-
 _BASE64, _BREAK = r"[A-Za-z0-9+/_-]", r"(?:\\n|\r?\n)"
-
 #: One long line of base64, or lines as in mail; perhaps as a data URL.
 _BINARY = re.compile(
     rf"(?:data:(?P<type>[\w.+-]+/[\w.+-]+)[^,\s]{{0,100}};base64,)?"

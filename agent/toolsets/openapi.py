@@ -40,16 +40,12 @@ from sayso.channels.http import Resolve, addresses_of, decoded, origin_of
 from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)
-
 #: Time limit of one request, also of the one for the document, in seconds.
 CALL_SECONDS = 30.0
-
 #: Largest answer, in bytes.
 MAX_ANSWER_BYTES = 5_000_000
-
 #: Longest quote of an error's body, in characters.
 MAX_ERROR_CHARS = 500
-
 #: Most skipped operations of one document that are logged.
 MAX_LOGGED = 20
 

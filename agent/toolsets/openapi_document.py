@@ -15,11 +15,8 @@ from sayso.agent.toolsets.base import SourceError
 
 #: Most parts of one operation's schemas that are read; further parts accept any value.
 MAX_PARTS = 4000
-
-
 #: Deepest nesting of a schema that is read, in levels.
 MAX_DEPTH = 60
-
 #: Longest chain of references.
 MAX_HOPS = 30
 
@@ -134,10 +131,8 @@ def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
 
 #: Largest document, in bytes.
 MAX_DOCUMENT_BYTES = 50_000_000
-
 #: Deepest nesting of a YAML document, in levels.
 MAX_YAML_DEPTH = 500
-
 #: The error for a document with more levels, and libyaml's error for one with a thousand.
 _TOO_DEEP, _LIBYAML_TOO_DEEP = "nested too deeply to be a document", "exceeded maximum nesting depth"
 
@@ -176,16 +171,10 @@ def _without_lone_surrogates(value: Any) -> Any:
 
 
 _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
-
-
 #: First characters of plain scalars that may not be text.
 _MAYBE_NOT_TEXT = frozenset("-+.0123456789~nNtTfF<")
-
-
 #: Most scalars whose values are cached while one document is read: schemas repeat their numbers.
 _MAX_CACHED = 10_000
-
-
 #: Stands for a plain `<<`, which merges a mapping into the one around it.
 _MERGE: Any = object()
 

@@ -30,11 +30,8 @@ _CLIENT_HEADERS = {
     "upgrade",
 }
 
-
 #: The names that headers and cookies may have (RFC 9110, section 5.6.2).
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-
-
 _STYLES = {
     "path": ("simple",),
     "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
@@ -42,10 +39,7 @@ _STYLES = {
     "cookie": ("form",),
 }
 
-
 _DEFAULT_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
-
-
 #: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled without the model.
 IsFilled = Callable[[str, str], bool]
 
@@ -196,8 +190,6 @@ def _first_content(content: Any) -> Mapping[str, Any]:
 
 #: The HTTP methods that a document may have operations for.
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
-
-
 #: Methods that only read (RFC 9110, section 9.2.1).
 READ_ONLY_METHODS = ("get", "head")
 

@@ -223,7 +223,6 @@ def _with_headers(request: Request, more: Mapping[str, str]) -> Request:
 
 #: Most redirects that are followed: within the origin, for requests that only read.
 MAX_REDIRECTS = 3
-
 #: Time limit to connect, in seconds.
 CONNECT_SECONDS = 10.0
 

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 log = logging.getLogger(__name__)
-
 #: The group of entry points in which a distribution's pyproject.toml names its selectors.
 GROUP = "sayso.selector"
-
 #: Sayso's own selectors. No entry point can replace them, and they are found in a source tree that is not installed.
 _OWN: dict[str, type] = {
     "keyword": KeywordSelector,

@@ -11,20 +11,17 @@ from dataclasses import dataclass, field
 
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.base import Confirm, ToolProviderProtocol, pause_seconds, provided
+from sayso.agent.toolsets.base import Confirm, ToolProviderProtocol, provided
+from sayso.channels.backoff import backoff_seconds
 from sayso.pending.concurrency import LoopThread
 
 log = logging.getLogger(__name__)
-
 #: Pause before a source that failed is tried again, in seconds; it doubles each time.
 FIRST_PAUSE_SECONDS = 1.0
-
 #: Longest pause between two attempts, in seconds.
 LONGEST_PAUSE_SECONDS = 60.0
-
 #: How long a source must work for its next failure to count as a first one, in seconds.
 STABLE_SECONDS = 60.0
-
 #: Receives the id of a source and the tools it has now, on a thread of its own. May raise ToolError, and then must not
 #: have changed anything.
 OnTools = Callable[[str, list[Tool]], None]
@@ -101,8 +98,10 @@ class _SourceWatcher:
                 await self._list_and_wait(changed)
             except Exception:  # any error: a source without a watcher would never come back
                 log.exception("source.failed", extra={"source": self.source.name})
-            await asyncio.sleep(pause_seconds(self.failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
             self.failures += 1
+            await asyncio.sleep(
+                backoff_seconds(self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            )
 
     async def _list_and_wait(self, changed: asyncio.Event) -> None:
         """List the source's tools, and if that worked wait until they change."""

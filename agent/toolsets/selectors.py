@@ -23,7 +23,6 @@ from sayso.channels.i18n.language import recognize
 from sayso.pending.proposals import current_names
 
 log = logging.getLogger(__name__)
-
 #: Time limit of a selector, in seconds. One that asks others has `select_seconds = None`: theirs count.
 SELECT_SECONDS = 30.0
 
@@ -364,7 +363,6 @@ class KeywordSelector:
 
 
 _NOT_WORDS = re.compile(r"[\W_]+")
-
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -375,13 +373,10 @@ def words_of(text: str) -> list[str]:
 
 #: The usual constants of BM25 (k1, b): how soon repeated words stop to count, and how much long texts lose.
 _SATURATION, _LENGTH_PENALTY = 1.2, 0.75
-
 #: The weight of a synonym; the word itself has 1.
 _SYNONYM_WEIGHT = 0.5
-
 #: Most texts whose stems are cached.
 _MAX_CACHED_TEXTS = 4096
-
 #: Snowball's names of the languages it has a stemmer for.
 _STEMMERS = {
     "ar": "arabic", "de": "german", "en": "english", "es": "spanish", "fr": "french", "hi": "hindi", "id": "indonesian",

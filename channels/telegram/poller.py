@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
+from sayso.channels.backoff import backoff_seconds
 from sayso.channels.base import ChannelDown, Overloaded, RateLimited, SendError, StorageDown, WebhookConflict
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
@@ -116,7 +117,7 @@ class Poller:
         except SendError as exc:
             self._failures += 1
             log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
-            return min(MAX_BACKOFF_SECONDS, 2.0 ** min(self._failures - 1, 9))
+            return backoff_seconds(self._failures, first=1.0, longest=MAX_BACKOFF_SECONDS)
         self._failures = 0
         await asyncio.to_thread(self._ingress.note_contact, self._bot.name)
         return 0.0 if await self._store(updates) else RETRY_SECONDS

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from sayso.channels.backoff import backoff_seconds
 from sayso.config.server.embedded_redis import die_with_parent
 from sayso.config.settings.loader import ConfigError, default_config, given_config
 
@@ -159,7 +160,8 @@ class _Parent:
         log.warning("prefork.died", extra={"pid": pid, "code": code, "seconds": round(lived, 1)})
         self._quick_deaths = self._quick_deaths + 1 if lived < QUICK_SECONDS else 0
         if self._quick_deaths > 1:
-            self._handle(self._wait_for_signals(min(MAX_PAUSE_SECONDS, 0.1 * 2**self._quick_deaths)))
+            pause = backoff_seconds(self._quick_deaths, first=0.2, longest=MAX_PAUSE_SECONDS)
+            self._handle(self._wait_for_signals(pause))
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from sayso.channels.backoff import backoff_seconds
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
 from sayso.config.server.processes import Running, check_free, leave_note, local_url, take_note_back
 from sayso.config.settings.loader import ConfigError, check_consoles
@@ -101,7 +102,7 @@ class SupervisedPart:
 
     def _pause(self, now: float) -> float:
         self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
-        return min(MAX_PAUSE_SECONDS, 2.0 ** min(self._failures - 2, 10)) if self._failures > 1 else 0.0
+        return backoff_seconds(self._failures - 1, first=1.0, longest=MAX_PAUSE_SECONDS) if self._failures > 1 else 0.0
 
 
 @dataclass(slots=True)

@@ -12,13 +12,13 @@ from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.files import LoadMedia
 from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.providers.pricing import cost_usd
-from sayso.agent.providers.vendor import VendorProvider
 from sayso.agent.providers.vendors import (
     AnthropicProvider,
     GeminiProvider,
     OllamaProvider,
     OpenAIProvider,
     OpenAIResponsesProvider,
+    VendorProvider,
 )
 from sayso.agent.run.text_tools import TextToolProvider
 from sayso.config.settings.agent import OFFLINE, VENDORS, AgentSettings, ModelSettings, SideSettings, name_of, vendor_of

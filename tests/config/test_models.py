@@ -9,8 +9,7 @@ import pytest
 
 from sayso.agent import AnthropicProvider, FallbackProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.extras import install_command
-from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.providers.vendors import OPENAI_URL
+from sayso.agent.providers.vendors import OPENAI_URL, VendorProvider
 from sayso.agent.run.text_tools import TextToolProvider
 from sayso.config.checks.describe import describe
 from sayso.config.settings.agent import VENDORS
@@ -61,7 +60,7 @@ def test_a_server_of_ones_own_is_sent_the_key_that_stands_beside_it_or_none(
     """Never OpenAI's."""
     monkeypatch.setenv("OPENAI_API_KEY", "openai's")
     alone = provider(tmp_path, "{model: openai:qwen, base_url: 'http://gpu/v1'}")
-    assert (alone.name, alone._api_key, alone._base_url) == ("openai-compatible", "none", "http://gpu/v1")
+    assert (alone.name, alone._api_key, alone.base_url) == ("openai-compatible", "none", "http://gpu/v1")
     keyed = provider(tmp_path, "{model: openai:qwen, base_url: 'http://gpu/v1', api_key: '${KEY}'}")
     assert keyed._api_key == KEY
 
@@ -85,7 +84,7 @@ def test_a_missing_key_is_told_with_its_line_and_cure(tmp_path: Path, vendor: st
 
 def test_a_missing_library_is_told_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Before the first question."""
-    monkeypatch.setattr("sayso.agent.providers.vendor._is_installed", lambda name: name != "anthropic")
+    monkeypatch.setattr("sayso.agent.providers.vendors.is_installed", lambda name: name != "anthropic")
     said = refusal(tmp_path, "{model: anthropic:m, api_key: '${KEY}'}")
     assert said.endswith(f"agent.model: the library 'anthropic' is missing: {install_command('anthropic')}")
 
@@ -113,7 +112,7 @@ def test_the_words_for_a_model_become_its_provider(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     plain = provider(tmp_path, "{model: openai:gpt-5-mini}")
     assert isinstance(plain, OpenAIProvider)
-    assert (plain.name, plain.default_model, plain._api_key, plain._base_url) == (
+    assert (plain.name, plain.default_model, plain._api_key, plain.base_url) == (
         "openai",
         "gpt-5-mini",
         KEY,
@@ -121,7 +120,7 @@ def test_the_words_for_a_model_become_its_provider(tmp_path: Path, monkeypatch: 
     )
     local = provider(tmp_path, "{model: 'ollama:llama3.2:1b', base_url: 'http://gpu:11434/v1'}")
     assert isinstance(local, OllamaProvider)
-    assert (local.default_model, local._base_url) == ("llama3.2:1b", "http://gpu:11434/v1")
+    assert (local.default_model, local.base_url) == ("llama3.2:1b", "http://gpu:11434/v1")
     frugal = provider(tmp_path, "{model: anthropic:m, api_key: '${KEY}', cache_prompt: false}")
     assert isinstance(frugal, AnthropicProvider)
     assert not frugal._vendor_settings()

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.providers.vendor import VendorProvider
 from sayso.agent.providers.vendors import (
     AnthropicProvider,
     GeminiProvider,
     OllamaProvider,
     OpenAIProvider,
     OpenAIResponsesProvider,
+    VendorProvider,
 )
 from tests.vendors.api import KEY
 

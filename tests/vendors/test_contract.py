@@ -17,7 +17,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall, UsageStats
 from sayso.agent.providers.base import ProviderError, ProviderRequest, RateLimitedError, acall
-from sayso.agent.providers.vendor import VendorProvider
+from sayso.agent.providers.vendors import VendorProvider
 from sayso.agent.tools.tool import Tool, tool
 from sayso.channels.types import Media
 from tests.vendors.api import KEY

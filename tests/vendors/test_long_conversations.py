@@ -13,8 +13,7 @@ from sayso.agent import Agent, AgentConfig, ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.providers.vendors import OpenAIProvider
+from sayso.agent.providers.vendors import OpenAIProvider, VendorProvider
 from sayso.agent.tools.tool import tool
 from sayso.channels.types import Media
 from tests.vendors.conftest import MAKERS, Make, Server

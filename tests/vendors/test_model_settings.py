@@ -11,8 +11,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, InMemoryCache
 from sayso.agent.providers.base import ProviderError
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.providers.vendors import OllamaProvider, OpenAIProvider
+from sayso.agent.providers.vendors import OllamaProvider, OpenAIProvider, VendorProvider
 from sayso.config.settings.agent import name_of
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import AgentDeps

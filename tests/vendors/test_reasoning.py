@@ -14,8 +14,7 @@ from sayso.agent import Agent, AgentConfig, ConversationMemory
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import acall
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.providers.vendors import OPENAI_URL, OpenAIResponsesProvider
+from sayso.agent.providers.vendors import OPENAI_URL, OpenAIResponsesProvider, VendorProvider
 from sayso.agent.run.journal import JournaledAnswer, ModelAnswer
 from sayso.agent.tools.tool import tool
 from sayso.config.settings.loader import load_settings

@@ -18,16 +18,20 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from sayso.agent import Agent, AgentConfig
+from sayso.agent import Agent, AgentConfig, extras
 from sayso.agent.channel.channel_agent import reply_text
 from sayso.agent.messages import Message, Role
 from sayso.agent.observability.otel import OpenTelemetryObserver
-from sayso.agent.providers import vendor
 from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
 from sayso.agent.providers.clients import Clients
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
+from sayso.agent.providers.vendors import (
+    AnthropicProvider,
+    GeminiProvider,
+    OllamaProvider,
+    OpenAIProvider,
+    VendorProvider,
+)
 from sayso.channels.i18n.texts import catalogue, texts_for
 from sayso.channels.types import Media
 from tests.vendors.api import KEY
@@ -50,7 +54,7 @@ def test_a_missing_key_is_named_at_once(kind: Any, variable: str, monkeypatch: p
 )
 def test_a_missing_library_is_named_with_its_cure(kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without importing one that is there."""
-    monkeypatch.setattr(vendor, "find_spec", lambda name: None if name == kind.sdk else object())
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == kind.sdk else object())
     with pytest.raises(ProviderConfigurationError, match=rf"'{kind.sdk}' is missing: pip install .*\[{extra}\]"):
         kind(KEY)
 

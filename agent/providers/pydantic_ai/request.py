@@ -19,7 +19,6 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 from pydantic_ai.output import OutputObjectDefinition
-from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from sayso.agent.messages import UsageStats
@@ -47,9 +46,7 @@ from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 #: Characters that the name of an answer's schema may not have.
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 #: Models without a known price that were logged already, as (provider, model).
@@ -94,7 +91,8 @@ class ModelRequest:
                     if text := _text(event):
                         yield text
                 response = stream.get()
-        is_cut = not _has_finish_reason(response)
+        reason = (response.provider_details or {}).get("finish_reason")
+        is_cut = not reason and response.finish_reason != "content_filter"  # a proxy may cut between two events
         if is_cut and self.ends_streams:
             raise cut_off_stream(self.provider)
         self._check(response)
@@ -136,9 +134,10 @@ class ModelRequest:
     def _arguments(self, *, is_stream: bool = False) -> dict[str, Any]:
         """Return the arguments of pydantic-ai's request functions."""
         messages, settings = transcript(self.messages, self._source), self._settings(is_stream=is_stream)
-        if _must_think(settings) and lacks_thinking(messages):
+        must_think = (settings.get("anthropic_thinking") or {}).get("type") == "enabled"  # before each call
+        if must_think and lacks_thinking(messages):
             messages = transcript(self.messages)  # without reasoning, which is refused where thinking is disabled
-            settings = cast("ModelSettings", {**settings, "anthropic_thinking": {"type": "disabled"}})
+            settings["anthropic_thinking"] = {"type": "disabled"}
         return {
             "model": self.model,
             "messages": messages,
@@ -146,14 +145,14 @@ class ModelRequest:
             "model_request_parameters": self._parameters(),
         }
 
-    def _settings(self, *, is_stream: bool) -> ModelSettings:
+    def _settings(self, *, is_stream: bool) -> dict[str, Any]:
         """Return pydantic-ai's settings. Its timeout is for a whole answer; a stream limits each silence instead."""
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
         if (temperature := self._temperature()) is not None and _accepts_temperature(self.model.profile):
             settings["temperature"] = temperature
         if self.request.timeout is not None and not is_stream:
             settings["request_timeout"] = self.request.timeout
-        return cast("ModelSettings", settings)
+        return settings
 
     def _temperature(self) -> float | None:
         """Return the temperature to send. The default is not sent to unknown or thinking models: many refuse it."""
@@ -177,7 +176,7 @@ class ModelRequest:
         return parameters
 
     def _instructions(self) -> list[InstructionPart]:
-        """Return the system prompt. Only for Anthropic in two parts, of which it caches the first."""
+        """Return the system prompt: for Anthropic in two parts, because it caches the first, else in one."""
         first, *added = instructions(self.request.system_prompt, self.messages)
         if self.api_format != "anthropic":
             return [InstructionPart(content="\n\n".join([first, *added]))]
@@ -226,17 +225,6 @@ def _accepts_temperature(profile: Mapping[str, Any]) -> bool:
     thinks = profile.get("openai_supports_reasoning", False)
     can_stop = profile.get("openai_supports_reasoning_effort_none", False)
     return not thinks or (can_stop and not profile.get("thinking_enabled_by_default", False))
-
-
-def _must_think(settings: Mapping[str, Any]) -> bool:
-    """Return whether Anthropic has to think before each call, rather than where the model decides to."""
-    return bool((settings.get("anthropic_thinking") or {}).get("type") == "enabled")
-
-
-def _has_finish_reason(response: ModelResponse) -> bool:
-    """Return whether the vendor ended the stream. One that a proxy cuts between two events has no finish reason."""
-    reason = (response.provider_details or {}).get("finish_reason")
-    return bool(reason) or response.finish_reason == "content_filter"
 
 
 def _text(event: Any) -> str:

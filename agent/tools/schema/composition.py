@@ -9,7 +9,6 @@ from sayso.agent.tools.schema.json_schema import MAX_INLINED, each_part, is_noth
 
 #: Keywords that annotate a value without restricting it.
 _ANNOTATIONS = ("description", "default", "examples", "deprecated", "readOnly", "writeOnly")
-
 #: Keywords that say what a value consists of. Alternatives without any of them only narrow their siblings.
 _CONTENT_KEYWORDS = frozenset((
     "type", "properties", "patternProperties", "additionalProperties", "items", "prefixItems", "enum", "$ref", "anyOf",
@@ -17,11 +16,8 @@ _CONTENT_KEYWORDS = frozenset((
 ))  # fmt: skip
 
 _OBJECT_KEYWORDS = ("properties", "required", "patternProperties", "additionalProperties")
-
 _LOWER_LIMITS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
-
 _UPPER_LIMITS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
-
 NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 #: Keywords that restrict only values of one type.

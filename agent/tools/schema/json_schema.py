@@ -16,23 +16,17 @@ _SCHEMA_KEYWORDS = (
 
 #: Keywords that hold a list of schemas.
 _LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
-
 #: Keywords that hold schemas by name.
 _MAP_KEYWORDS = ("properties", "patternProperties", "dependentSchemas")
-
 #: Keywords that hold definitions, in the current and the old spelling.
 DEFINITIONS = ("$defs", "definitions")
-
 #: Most references that are replaced by their definitions. A definition may refer to others twice, which doubles the
 #: schema at each level.
 MAX_INLINED = 500
-
 #: Keywords that a tool's whole schema keeps, besides its properties.
 _TOP_LEVEL_KEYWORDS = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "description")
-
 #: Keywords that are dropped: names, addresses, and what is expressed in another way.
 _DROPPED_KEYWORDS = ("title", "const", "discriminator", "$schema", "$id", "$comment", *DEFINITIONS)
-
 _SCALARS = ("string", "integer", "number", "boolean")
 
 

@@ -18,24 +18,19 @@ from pydantic_core import SchemaError
 JSON_TYPES: Mapping[str, Any] = {
     "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None,
 }  # fmt: skip
-
 #: Text that small models send for a boolean.
 TRUE_WORDS, FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-
 #: The types of collections whose items an enum may limit, and the types that the function is given.
 _ENUM_COLLECTIONS: Mapping[Any, Any] = {
     list: list, set: set, frozenset: frozenset, tuple: tuple, Sequence: list, Iterable: list,
 }  # fmt: skip
-
 #: The types of collections whose items are read leniently, and the types that the function is given. An Iterable
 #: becomes a list: pydantic would check its items one by one, in the middle of the function that reads them.
 _LENIENT_COLLECTIONS: Mapping[Any, Any] = {
     list: list, set: set, frozenset: frozenset, tuple: tuple, dict: dict, Iterable: list,
 }  # fmt: skip
-
 #: How a Decimal is written. One that was read is written the same way again.
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
-
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 

@@ -20,11 +20,9 @@ from sayso.agent.tools.schema.composition import (
 from sayso.agent.tools.schema.json_schema import MAX_INLINED, each_part, thawed
 
 ApiFormat = Literal["openai-chat", "openai-response", "anthropic", "gemini"]
-
 #: The function names that OpenAI and Anthropic accept, and those that Gemini accepts.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
-
 #: The parameter names that vendors accept. Anthropic answers 400 to any other; Google's reference (FunctionDeclaration,
 #: parameters) demands these. OpenAI accepts any.
 _PARAMETER_NAMES = {
@@ -34,10 +32,8 @@ _PARAMETER_NAMES = {
 
 #: Keywords that no vendor accepts beside the properties of the whole. The check of the arguments still applies them.
 _NOT_AT_TOP_LEVEL = ("anyOf", "oneOf", "allOf", "not", "enum", "patternProperties")
-
 #: Longest function description that OpenAI accepts, in characters: "string too long. Expected maximum length 1024".
 _MAX_OPENAI_DESCRIPTION = 1024
-
 #: Ends a description that was cut.
 _CUT = " [...]"
 
@@ -104,7 +100,6 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
 
 #: Parts of a regular expression that constrained decoding does not support: lookarounds, back references, word borders.
 _UNSUPPORTED_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9bB]")
-
 #: Keywords that are put in words into the description where a vendor does not support them, so that the model knows.
 _IN_WORDS: Mapping[str, str] = {
     "minimum": "at least {}", "maximum": "at most {}", "exclusiveMinimum": "more than {}",
@@ -154,13 +149,10 @@ _COMMON_KEYWORDS = frozenset((
 ))  # fmt: skip
 
 _COMMON_FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
-
 #: OpenAI: Structured Outputs, Supported schemas. Any other format is answered with 400.
 STRICT_OPENAI = SchemaDialect(_COMMON_KEYWORDS | {*NUMBER_KEYWORDS, "minItems", "maxItems"}, _COMMON_FORMATS)
-
 #: Anthropic: Structured outputs, JSON Schema limitations: no bounds except zero or one item at least, no recursion.
 STRICT_ANTHROPIC = SchemaDialect(_COMMON_KEYWORDS | {"minItems"}, _COMMON_FORMATS | {"uri"}, (0, 1))
-
 #: Google: Generative Language API, Schema.
 GEMINI = SchemaDialect(
     frozenset((

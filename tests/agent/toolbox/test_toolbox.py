@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.agent import Agent
+from sayso.agent import Agent, extras
 from sayso.agent import toolbox as libraries
 from sayso.agent.toolbox import FAMILIES, open_toolbox
 from sayso.agent.tools import ToolLoadError, load_tools
@@ -53,7 +53,7 @@ def test_what_cannot_be_opened_is_said_with_its_cure(names: list[str] | str, set
 def test_a_missing_library_is_named_with_its_cure(family: str, library: str, monkeypatch: pytest.MonkeyPatch):
     """When the family is opened, not in front of a user."""
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == library else found(name))
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == library else found(name))
     monkeypatch.delitem(sys.modules, f"sayso.agent.toolbox.{family}", raising=False)
     with pytest.raises(ToolLoadError, match=rf"needs {library}: pip install .*'(python-)?{library}>="):
         open_toolbox([family])
