@@ -350,7 +350,7 @@ class _Batch:
                 is_of_batch=True,
             )
             return await self.runner.answer(request)
-        except Exception as exc:  # noqa: BLE001  # becomes the result of this prompt
+        except Exception as exc:  # becomes the result of this prompt
             return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
 
 

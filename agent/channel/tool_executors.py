@@ -157,7 +157,7 @@ def _observed_text(value: Any) -> str:
     """Return a result as text for observers. It never raises, because the effect took place."""
     try:
         return value if isinstance(value, str) else result_text(serialize(value))
-    except Exception:  # noqa: BLE001  # a value of any type may raise anything
+    except Exception:  # a value of any type may raise anything
         return type(value).__name__
 
 

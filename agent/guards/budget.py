@@ -100,7 +100,7 @@ async def budget_refusal(budget: Budget, scope: str) -> BudgetRefusal | None:
     """Return the refusal of a budget. If the budget fails, return None: users get answers, and operators a warning."""
     try:
         return await budget.refusal(scope)
-    except Exception as exc:  # noqa: BLE001  # a budget may raise anything
+    except Exception as exc:  # a budget may raise anything
         log.warning("budget.unknown", extra={"reason": type(exc).__name__})
         return None
 
@@ -109,7 +109,7 @@ async def book_usage(budget: Budget, scope: str, usage: UsageStats) -> None:
     """Add the usage of a call. Log the usage if the budget fails."""
     try:
         await budget.book(scope, usage)
-    except Exception as exc:  # noqa: BLE001  # the answer exists and is paid for
+    except Exception as exc:  # the answer exists and is paid for
         log.warning("budget.not_booked", extra={"reason": type(exc).__name__, "tokens": usage.total_tokens})
 
 

@@ -51,7 +51,7 @@ async def check_coherence(
     user_words: str,
     provider: Provider,
     model: str,
-    timeout: float | None = 30.0,  # noqa: ASYNC109  # sent to the vendor; acall enforces it
+    timeout: float | None = 30.0,  # sent to the vendor; acall enforces it
     fail_closed: bool = False,
 ) -> CoherenceResult:
     """Ask the model whether the call serves the user's request. `timeout` is in seconds.
@@ -63,7 +63,7 @@ async def check_coherence(
         answer, answer_usage = await acall(provider, _request(call, tool_description, user_words, model, timeout))
         usage = answer_usage or usage
         coherent, explanation = _parse(answer.content)
-    except Exception as exc:  # noqa: BLE001  # a failed check never breaks a run
+    except Exception as exc:  # a failed check never breaks a run
         reason = type(exc).__name__
         log.warning("coherence.check_failed", extra={"reason": reason, "tool": call.tool_name, "model": model})
         return CoherenceResult(not fail_closed, f"the call could not be checked: {reason}", usage, failed=True)

@@ -90,7 +90,7 @@ class GuardrailsPipeline:
     raises an error blocks too, whatever its action.
     """
 
-    def __init__(self, input: Sequence[Guardrail] = (), output: Sequence[Guardrail] = ()) -> None:  # noqa: A002  # as in the seed
+    def __init__(self, input: Sequence[Guardrail] = (), output: Sequence[Guardrail] = ()) -> None:
         self.input = tuple(input)
         self.output = tuple(output)
 
@@ -134,7 +134,7 @@ async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, G
             # A guardrail written as a predicate would otherwise let every text through.
             raise TypeError(f"a guardrail returned {type(result).__name__}: return a GuardrailResult with a text")
         return result, GuardrailAction(guardrail.action)
-    except Exception as exc:  # noqa: BLE001  # only its class is reported: its text may quote the content
+    except Exception as exc:  # only its class is reported: its text may quote the content
         error = type(exc).__name__
         log.warning("guardrail.failed", extra={"guardrail": guardrail.name, "reason": error})
         failure = GuardrailResult(False, content, f"the guardrail {guardrail.name!r} failed: {error}", guardrail.name)
@@ -153,7 +153,7 @@ class GuardrailBlocked(Exception):
 class EventSink(Protocol):
     """Receives the events of a run, such as RunEvents."""
 
-    def note(self, type: Any, *, began: float | None = None, **fields: Any) -> Any:  # noqa: A002  # as in TraceStep
+    def note(self, type: Any, *, began: float | None = None, **fields: Any) -> Any:
         """Append a step to the trace."""
 
     async def tell(self, event: str, *args: Any) -> None:

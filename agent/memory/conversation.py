@@ -276,7 +276,7 @@ async def summarize(
     provider: Provider,
     model: str,
     max_tokens: int = 150,
-    timeout: float | None = None,  # noqa: ASYNC109  # acall enforces it
+    timeout: float | None = None,  # acall enforces it
 ) -> tuple[str, UsageStats]:
     """Return the new summary on one line, and what it cost. `timeout` is in seconds, None for no limit.
 
@@ -290,7 +290,7 @@ async def summarize(
         answer, answer_usage = await acall(provider, _summary_request(removed, previous, model, max_tokens, timeout))
         usage = answer_usage or usage
         return _clean_summary(answer.content, max_tokens, is_cut=usage.completion_tokens >= max_tokens), usage
-    except Exception as exc:  # noqa: BLE001  # a summary must never cost an answer
+    except Exception as exc:  # a summary must never cost an answer
         log.warning("memory.summary_failed reason=%s model=%s", type(exc).__name__, model)
         return previous, usage
 

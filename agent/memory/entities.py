@@ -109,7 +109,7 @@ class EntityMemory:
         messages: Sequence[Message],
         model: str | None = None,
         *,
-        timeout: float | None = TIMEOUT_SECONDS,  # noqa: ASYNC109  # acall enforces it
+        timeout: float | None = TIMEOUT_SECONDS,  # acall enforces it
     ) -> tuple[list[Entity], UsageStats]:
         """Return the entities that the messages mention, without keeping them, and what it cost.
 

@@ -40,7 +40,7 @@ async def extract(
     messages: Sequence[Message],
     *,
     model: str,
-    timeout: float | None,  # noqa: ASYNC109  # acall enforces it
+    timeout: float | None,  # acall enforces it
     kind: str,
 ) -> tuple[list[Mapping[str, Any]], UsageStats]:
     """Return the objects that the model found, unchecked, and what it cost. A failure is logged and finds nothing."""
@@ -60,7 +60,7 @@ async def extract(
     try:
         answer, usage = await acall(provider, request)
         return parse_objects(answer.content), usage or UsageStats()
-    except Exception as exc:  # noqa: BLE001  # an extraction must never cost an answer
+    except Exception as exc:  # an extraction must never cost an answer
         log.warning("memory.extraction_failed", extra={"kind": kind, "reason": type(exc).__name__, "model": model})
         return [], UsageStats()
 

@@ -47,7 +47,7 @@ PROMPT = (
 _COMMON_WORDS = frozenset(
     """about and any are can could did does for from had has have how into its not our out she should tell that the
     their them then there they this was were what when where which who whom whose why will with would you
-    your""".split()  # noqa: SIM905  # fifty quoted words read worse
+    your""".split()
 )
 
 _SCHEMA = """
@@ -288,7 +288,7 @@ class KnowledgeGraphMemory:
         messages: Sequence[Message],
         model: str | None = None,
         *,
-        timeout: float | None = TIMEOUT_SECONDS,  # noqa: ASYNC109  # acall enforces it
+        timeout: float | None = TIMEOUT_SECONDS,  # acall enforces it
     ) -> tuple[list[Triple], UsageStats]:
         """Return the relationships that the messages state, without keeping them, and what it cost.
 

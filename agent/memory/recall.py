@@ -216,6 +216,6 @@ def _text_or_nothing(kind: str, function: Callable[[], str | None]) -> str:
     """Return the text of a memory's function. If it fails, log that and return ""."""
     try:
         return function() or ""
-    except Exception as exc:  # noqa: BLE001  # a failing memory must never cost an answer
+    except Exception as exc:  # a failing memory must never cost an answer
         log.warning("memory.failed", extra={"kind": kind, "reason": type(exc).__name__})
         return ""

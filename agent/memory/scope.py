@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from sayso.agent.tools.context import provided, tool_environment
+from sayso.agent.tools.context import EnvironmentField, tool_environment
 
 
 def in_scope(scope: str) -> AbstractContextManager[str]:
     """Set the scope for code in the `with` block, and for tasks and threads that it starts."""
-    return provided("memory_scope", scope)
+    return EnvironmentField("memory_scope", scope)
 
 
 def current_scope() -> str | None:

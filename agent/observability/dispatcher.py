@@ -72,7 +72,7 @@ class RunEvents:
         """The id of the run, as observers and the trace have it."""
         return self.trace.run_id
 
-    def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> TraceStep:  # noqa: A002  # as in TraceStep
+    def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> TraceStep:
         """Append a step to the trace and return it. `began` is a `time.perf_counter()`; without it the duration is 0.
 
         Raise TypeError for a field that TraceStep does not have.
@@ -122,7 +122,7 @@ class RunEvents:
             getattr(observer, f"on_{event}")(self.run_id, *args)
         except KeyboardInterrupt:
             raise
-        except BaseException as exc:  # noqa: BLE001  # an observer never stops its run
+        except BaseException as exc:  # an observer never stops its run
             self._log_failure(observer, event, exc)
 
     async def _call_async(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
@@ -143,7 +143,7 @@ class RunEvents:
 
         try:
             await contained(call_method())
-        except Exception as exc:  # noqa: BLE001  # an observer never stops its run
+        except Exception as exc:  # an observer never stops its run
             self._log_failure(observer, event, exc)
 
     def _log_failure(self, observer: AgentObserver, event: str, error: BaseException) -> None:

@@ -136,7 +136,7 @@ class AgentTrace:
         self.steps.append(step)
         return step
 
-    def filter(self, type: StepType) -> list[TraceStep]:  # noqa: A002  # the seed's name
+    def filter(self, type: StepType) -> list[TraceStep]:
         """Return the steps of one type."""
         return [step for step in self.steps if step.type == type]
 

@@ -106,7 +106,7 @@ def reason(error: Exception) -> str:
     kind = type(error).__name__
     try:
         line = next(iter(str(error).strip().splitlines()), "")
-    except Exception:  # noqa: BLE001  # a foreign __str__ may raise anything
+    except Exception:  # a foreign __str__ may raise anything
         return kind
     return f"{kind}: {without_secrets(line)}" if line else kind
 

@@ -155,7 +155,7 @@ class FallbackProvider:
                 self._on_fallback(failed, error)
             if self._listener is not None:
                 self._listener(failed, following, error)
-        except Exception as exc:  # noqa: BLE001  # a listener must never cost an answer
+        except Exception as exc:  # a listener must never cost an answer
             _log.warning("provider.fallback_listener_failed reason=%s", type(exc).__name__)
 
 

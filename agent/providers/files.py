@@ -165,7 +165,7 @@ class FileReading:
             return None
         try:
             return await offload(lambda: load(media))
-        except Exception as exc:  # noqa: BLE001  # the turn goes on without the file
+        except Exception as exc:  # the turn goes on without the file
             log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _type(media))
             return None
 

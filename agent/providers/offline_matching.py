@@ -17,7 +17,7 @@ STOP_WORDS = frozenset(
     i if in into is it its just kindly let like me my need no not now of off ok okay on one or our out please so some
     sorry sure than thank thanks that the their them then there these they this those to too up us want was we were
     what when where which who will with would yes you your bye good morning evening night nope yep about called named
-    whose""".split()  # noqa: SIM905  # sixty quoted words read worse
+    whose""".split()
 )
 #: General verbs, which match a tool only together with another word of its name.
 WEAK_WORDS = frozenset({"do", "get", "give", "look", "make", "run", "see", "set", "show", "tell", "use"})

@@ -69,7 +69,7 @@ def _listed_price(library: Any, model: str, usage: UsageStats, provider: str) ->
         price = library.calc_price(counted, model, provider_id=provider or None)
     except LookupError:
         return None
-    except Exception as exc:  # noqa: BLE001  # an unknown price must never prevent an answer
+    except Exception as exc:  # an unknown price must never prevent an answer
         log.warning("pricing.failed", extra={"model": model, "reason": type(exc).__name__})
         return None
     return float(price.total_price)

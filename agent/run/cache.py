@@ -110,7 +110,7 @@ async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message]
     try:
         entry = await reach(cache.get, key)
         return entry and _checked_answer(entry, transcript)
-    except Exception as exc:  # noqa: BLE001  # a failing cache must never prevent an answer
+    except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
         return None
 
@@ -124,7 +124,7 @@ async def store_answer(cache: Cache, key: str, value: CacheEntry, *, max_tokens:
         return
     try:
         await reach(cache.set, key, value)
-    except Exception as exc:  # noqa: BLE001  # a failing cache must never prevent an answer
+    except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
 
 
@@ -132,7 +132,7 @@ async def delete_answer(cache: Cache, key: str) -> None:
     """Delete an answer that turned out to be unusable, such as one of the wrong format. Log a failure."""
     try:
         await reach(cache.delete, key)
-    except Exception as exc:  # noqa: BLE001  # a failing cache must never prevent an answer
+    except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
 
 

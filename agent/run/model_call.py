@@ -158,7 +158,7 @@ class ModelCaller:
         """Return the selector's choice; "" if it fails, so that the run continues with the configured model."""
         try:
             return select(run.iterations, tuple(run.tool_calls), self._usage)
-        except Exception as exc:  # noqa: BLE001  # a selector may raise anything, and the user needs an answer
+        except Exception as exc:  # a selector may raise anything, and the user needs an answer
             log.warning("agent.model_selector_failed", extra={"agent": self._config.name, "reason": type(exc).__name__})
             return ""
 

@@ -256,7 +256,7 @@ class Session:
         """
         try:
             await offload(self._write, memory)
-        except Exception as exc:  # noqa: BLE001  # a store may raise anything
+        except Exception as exc:  # a store may raise anything
             log.error("session.not_saved", extra={"reason": type(exc).__name__})  # the text may contain user ids
             events.note("error", error=f"session not saved: {type(exc).__name__}")
             return

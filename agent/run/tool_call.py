@@ -183,7 +183,7 @@ def _meets_stop_condition(config: AgentConfig, name: str, raw: str) -> bool:
     """Return whether the stop condition is met. If it fails it is not: the tool's result must not be lost."""
     try:
         return config.stop_condition is not None and bool(config.stop_condition(name, raw))
-    except Exception as exc:  # noqa: BLE001  # its text may quote the result: only its type and place are logged
+    except Exception as exc:  # its text may quote the result: only its type and place are logged
         log.warning(
             "agent.stop_condition_failed", extra={"tool": name, "reason": type(exc).__name__, "at": place_of(exc)}
         )

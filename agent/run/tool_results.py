@@ -80,7 +80,7 @@ class Compressor:
             answer, used = await acall(self._provider, self._request(tool_name, raw))
             usage = used or usage
             text = self._summary_text(answer, usage)
-        except Exception as exc:  # noqa: BLE001  # a failed summary must never prevent an answer
+        except Exception as exc:  # a failed summary must never prevent an answer
             self._warn(tool_name, exc)
             return self._beginning(raw, usage)
         mark = f"[compressed from {len(raw)} chars] "
@@ -190,7 +190,7 @@ async def load_result(cache: ResultCache, key: str) -> CachedResult | None:
     """Return the result of a key. Return None if the cache fails."""
     try:
         return await reach(cache.get, key)
-    except Exception as exc:  # noqa: BLE001  # a failing cache must never prevent an answer
+    except Exception as exc:  # a failing cache must never prevent an answer
         log.warning("results.cache_failed", extra={"reason": type(exc).__name__})
         return None
 
@@ -199,7 +199,7 @@ async def store_result(cache: ResultCache, key: str, result: CachedResult, ttl_s
     """Store a result. Log a failure of the cache."""
     try:
         await reach(cache.put, key, result, ttl_seconds)
-    except Exception as exc:  # noqa: BLE001  # a failing cache must never prevent an answer
+    except Exception as exc:  # a failing cache must never prevent an answer
         log.warning("results.cache_failed", extra={"reason": type(exc).__name__})
 
 

@@ -72,9 +72,7 @@ def parse_zone(name: str) -> tzinfo:
 def _default_zone() -> tzinfo:
     name = os.environ.get(ZONE_VARIABLE)
     if not name:
-        own = datetime.now().astimezone().tzinfo
-        assert own is not None  # noqa: S101  # an aware time has a zone
-        return own
+        return datetime.now().astimezone().tzinfo or UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:

@@ -52,7 +52,7 @@ class TypedArguments:
         self._internal_defaults = compiled.internal_defaults
         self.model = compiled.model
         self.schema = compiled.schema
-        self._validate = self.model.__pydantic_validator__.validate_python
+        self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
 
     def read(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as Python values, with defaults filled in. Raises ToolParameterError."""
@@ -101,7 +101,7 @@ class TypedArguments:
     def _validated(self, params: Mapping[str, Any]) -> BaseModel:
         try:
             try:
-                return self._validate(params)  # type: ignore[no-any-return]
+                return self._validate(params)
             except ValidationError as exc:
                 return self._repaired(params, exc)
         except ToolError:
@@ -123,7 +123,7 @@ class TypedArguments:
             elif issue["type"] == "int_parsing_size" and isinstance(issue["input"], float):
                 _repair(repaired, issue["loc"], int(issue["input"]))
         try:
-            return self._validate(repaired)  # type: ignore[no-any-return]
+            return self._validate(repaired)
         except ValidationError as exc:
             raise self._refusal(exc) from exc
 
@@ -138,14 +138,15 @@ class TypedArguments:
         return ToolParameterError(tool_name=self._tool_name, issue=f"its arguments {why}")
 
 
-def _repair(value: Any, path: Sequence[int | str], replacement: Any = None) -> None:
+def _repair(value: Any, path: Sequence[Any], replacement: Any = None) -> None:
     """Replace the refused value at a path, or delete it. Parts that name a member of a union are skipped."""
-    parent, key = None, None
+    parent: Any = None
+    key: Any = None
     for part in path:
         if (isinstance(value, dict) and part in value) or (isinstance(value, list) and part in range(len(value))):
-            parent, key, value = value, part, value[part]  # type: ignore[index]  # checked in the line above
+            parent, key, value = value, part, value[part]
     if replacement is not None and value == replacement and parent is not None:
-        parent[key] = replacement  # type: ignore[index]  # the key was found there
+        parent[key] = replacement
     elif value is None and isinstance(parent, dict):
         del parent[key]
 
@@ -219,7 +220,7 @@ def quoted(value: Any) -> str:
     """Return a value as an error shows it, cut after MAX_QUOTED_CHARS."""
     try:
         text = repr(value[: MAX_QUOTED_CHARS + 1] if isinstance(value, str) else value)
-    except Exception:  # noqa: BLE001  # nested too deep, or a number of too many digits
+    except Exception:  # nested too deep, or a number of too many digits
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
 

@@ -146,8 +146,8 @@ def tool_environment() -> ToolEnvironment:
     return _environment.get()
 
 
-class provided(Generic[T]):  # noqa: N801  # used like a function
-    """`with provided("choices", []) as choices:` sets one field of the ToolEnvironment for the block.
+class EnvironmentField(Generic[T]):
+    """`with EnvironmentField("choices", []) as choices:` sets one field of the ToolEnvironment for the block.
 
     Not a `contextmanager`, which takes four times as long.
     """
@@ -170,27 +170,27 @@ class provided(Generic[T]):  # noqa: N801  # used like a function
 
 def collect_artifacts() -> AbstractContextManager[list[Artifact]]:
     """Collect what `emit_artifact` makes in this block, including tasks and threads started in it."""
-    return provided("artifacts", [])
+    return EnvironmentField("artifacts", [])
 
 
 def collect_choices() -> AbstractContextManager[list[str]]:
     """Collect what `offer_choices` offers in this block, including tasks and threads started in it."""
-    return provided("choices", [])
+    return EnvironmentField("choices", [])
 
 
 def collect_timer_changes() -> AbstractContextManager[list[TimerChange]]:
     """Collect the changes to timers made in this block, including tasks and threads started in it."""
-    return provided("timer_changes", [])
+    return EnvironmentField("timer_changes", [])
 
 
 def provide_received_files(listing: FileListing) -> AbstractContextManager[FileListing]:
     """Let tools in this block read these files of the user."""
-    return provided("received_files", listing)
+    return EnvironmentField("received_files", listing)
 
 
 def provide_timers(timers: TurnTimers | None) -> AbstractContextManager[TurnTimers | None]:
     """Let tools in this block schedule messages; None where nothing can be scheduled."""
-    return provided("timers", timers)
+    return EnvironmentField("timers", timers)
 
 
 def scope_digest(scope: str) -> str:

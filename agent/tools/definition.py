@@ -18,7 +18,7 @@ from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.preview import Preview, check_preview
 from sayso.agent.tools.schema.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
-from sayso.agent.tools.signature import is_method, with_own_defaults
+from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS
 from sayso.pending.concurrency import in_thread
 from sayso.pending.context import context_parameters, with_context
@@ -267,23 +267,19 @@ def returns_awaitable(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(kind(each) for kind in kinds for each in (function, _call_method(function)))
+    return any(kind(each) for kind in kinds for each in (function, call_method(function)))
 
 
 def _is_generator(function: Callable[..., Any] | None) -> bool:
     """Return whether a function yields, also behind decorators, and as the `__call__` of an instance."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return function is not None and any(
-        kind(each) for kind in kinds for each in (inspect.unwrap(function), _call_method(function))
+        kind(each) for kind in kinds for each in (inspect.unwrap(function), call_method(function))
     )
 
 
 def _is_uncallable(function: Any) -> bool:
     return function is not None and not callable(function)
-
-
-def _call_method(function: Any) -> Any:
-    return getattr(type(function), "__call__", None)  # noqa: B004  # the method itself is wanted
 
 
 def _is_required(param: inspect.Parameter) -> bool:
@@ -301,7 +297,7 @@ def names_stash_pending(function: Callable[..., Any] | None) -> bool:
         plain = inspect.unwrap(plain.func)
     plain = getattr(plain, "__func__", plain)
     if not inspect.isfunction(plain):
-        plain = getattr(_call_method(plain), "__func__", _call_method(plain))
+        plain = getattr(call_method(plain), "__func__", call_method(plain))
     if not inspect.isfunction(plain):
         return False
     names = set(_names_in(plain.__code__))

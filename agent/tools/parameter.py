@@ -7,7 +7,8 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Union, overload
+from types import GenericAlias
+from typing import Any, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
@@ -25,6 +26,7 @@ from sayso.agent.tools.schema.type_hints import (
     json_type_of,
     lenient,
     limited_to,
+    union,
 )
 
 
@@ -87,13 +89,14 @@ class ToolParameter:
     def annotation(self) -> Any:
         """The type hint that arguments are validated against."""
         hint = lenient(limited_to(self._hint, tuple(self.enum)) if self.enum else self._hint)
-        return hint if self.required or self.default is not None else Union[hint, None]  # noqa: UP007  # not a class
+        return hint if self.required or self.default is not None else union(hint, None)
 
     @property
     def _hint(self) -> Any:
         if self.element_type is None or self.param_type not in (list, dict):
             return self.param_type
-        return dict[str, self.element_type] if self.param_type is dict else list[self.element_type]  # type: ignore[name-defined]
+        inside = (str, self.element_type) if self.param_type is dict else (self.element_type,)
+        return GenericAlias(self.param_type, inside)
 
     def to_schema(self) -> dict[str, Any]:
         """Return the JSON schema of this one argument."""
@@ -206,7 +209,7 @@ class ParameterModel:
                 as_json = to_jsonable_python(parameter.default)
                 json.dumps(as_json, allow_nan=False)
                 validator.validate_assignment(blank, field, as_json)
-            except Exception:  # noqa: BLE001  # validators written by the tool's author may raise anything
+            except Exception:  # validators written by the tool's author may raise anything
                 yield field
 
     def _plain_schema(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def serialize(value: Any) -> str:
         return "done"
     try:
         return value.to_json() if isinstance(value, ToolResult) else as_json(value)
-    except Exception:  # noqa: BLE001  # the tool has acted: its return value must not fail the turn
+    except Exception:  # the tool has acted: its return value must not fail the turn
         return f"done, with a {type(value).__name__} that cannot be written down"
 
 

@@ -199,7 +199,7 @@ class _Repairer:
     def _children(self, schema: Mapping[str, Any], value: Any) -> Any:
         if isinstance(value, list):
             schemas = itertools.chain(schema.get("prefixItems", ()), itertools.repeat(schema.get("items", {})))
-            return [self._by(part, each) for each, part in zip(value, schemas)]  # noqa: B905  # schemas are endless
+            return [self._by(part, each) for each, part in zip(value, schemas, strict=False)]
         if isinstance(value, dict):
             parts, required = schema.get("properties", {}), schema.get("required", ())
             others = schema.get("additionalProperties")

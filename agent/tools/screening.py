@@ -20,7 +20,7 @@ from importlib.resources import files
 from itertools import count, product
 from typing import Any
 
-from sayso.agent.tools.context import provided, tool_environment
+from sayso.agent.tools.context import EnvironmentField, tool_environment
 from sayso.channels.i18n.invisible import INVISIBLE
 
 #: Length of a fence's boundary, in hex digits.
@@ -31,7 +31,7 @@ HIDDEN = re.compile(f"[{INVISIBLE}]")
 
 def collect_suspicions() -> AbstractContextManager[list[str]]:
     """Collect the kinds of injection for which outputs are marked in this block."""
-    return provided("suspicions", [])
+    return EnvironmentField("suspicions", [])
 
 
 def screen(tool_name: str, output: str) -> str:

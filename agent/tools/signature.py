@@ -65,7 +65,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     while hasattr(target, "func"):  # a partial
         target = inspect.unwrap(target.func)
     if not hasattr(target, "__annotations__") or isinstance(target, type):
-        target = getattr(type(target), "__call__", target)  # noqa: B004  # the method has the hints
+        target = call_method(target) or target
     own = {name: hint for name, hint in getattr(target, "__annotations__", {}).items() if name != "return"}
     holder = types.SimpleNamespace(__annotations__=own)
     try:
@@ -167,6 +167,11 @@ def is_method(function: Callable[..., Any] | None) -> bool:
     _, dot, holder = function.__qualname__.rpartition(".")[0].rpartition(".")
     in_class = bool(dot or holder) and holder != "<locals>"
     return in_class and next(iter(inspect.signature(function).parameters), "") in ("self", "cls")
+
+
+def call_method(instance: Any) -> Any:
+    """Return the `__call__` of an object's class, which has the signature of a callable instance; None without one."""
+    return getattr(type(instance), "__call__", None)  # noqa: B004  # the method itself is wanted
 
 
 def name_of(function: Callable[..., Any]) -> str:

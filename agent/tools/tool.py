@@ -55,9 +55,8 @@ class Tool(ToolDefinition):
 
     def __post_init__(self, _original: ToolDefinition | None) -> None:
         super().__post_init__(_original)
-        if self.config_injector is None:
-            self._compiled  # noqa: B018  # a hint that no model can fill fails here, at import, not in front of a user
-        self._hidden_arguments  # noqa: B018  # and so does one that only the injector can fill
+        # A hint that no model, or no injector, can fill fails here, at import, not in front of a user.
+        _ = self._hidden_arguments if self.config_injector is not None else self._compiled
 
     def __class_getitem__(cls, item: Any) -> GenericAlias:
         """Allow `Tool[Any]` in type hints (seed: ToolSelector protocol)."""
@@ -313,14 +312,14 @@ class Tool(ToolDefinition):
         """Run the tool like `run_raw`, but return an error as text, with a DeprecationWarning (seed: Tool)."""
         try:
             return self.run_raw(parameters)
-        except (Exception, *FATAL_ERRORS) as exc:  # noqa: BLE001  # this is what the seed promises
+        except (Exception, *FATAL_ERRORS) as exc:  # this is what the seed promises
             return self._error_text(exc)
 
     async def arun(self, parameters: Mapping[str, Any]) -> Any:
         """Run the tool like `arun_raw`, but return an error as text, with a DeprecationWarning (seed: Tool)."""
         try:
             return await self.arun_raw(parameters)
-        except Exception as exc:  # noqa: BLE001  # this is what the seed promises
+        except Exception as exc:  # this is what the seed promises
             return self._error_text(exc)
 
     def _error_text(self, error: BaseException) -> str:

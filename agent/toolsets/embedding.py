@@ -92,7 +92,7 @@ class EmbeddingSelector:
             if self._ranks_by_words:
                 by_words = bm25_scores(query, [_searchable_text(tool) for tool in given])
                 scores = [words + LETTERS_WEIGHT * letters for words, letters in zip(by_words, scores, strict=True)]
-        except Exception as exc:  # noqa: BLE001  # an embedder may be third-party code, or a remote server
+        except Exception as exc:  # an embedder may be third-party code, or a remote server
             self._on_failure(exc)
             return given
         self._failed_at = None

@@ -233,7 +233,8 @@ class McpConnection:
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
         """Call a tool. Raises AnswerLost when no answer comes within this time, CallRefused when the server refuses."""
-        assert self._client is not None  # noqa: S101  # `open` has returned
+        if self._client is None:
+            raise SourceUnreachable(f"{self._server} is not connected")
         self._calls += 1
         answer = HttpAnswer()
         call = asyncio.create_task(_with_http_answer(answer, self._client.call_tool(name, arguments)))
@@ -295,7 +296,7 @@ class McpConnection:
                 await self._enter(stack)
                 self._ready.set()
                 await self._keep_listed()
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # `open` reports it; may be a group of errors
+        except (Exception, asyncio.CancelledError) as exc:  # `open` reports it; may be a group of errors
             self._error = _reason(exc, self._server.secrets)
         finally:
             was_ready, self._is_retired = self._ready.is_set() and not self._is_retired, True

@@ -264,7 +264,7 @@ async def roles_in(selector: ToolSelector | None) -> list[str]:
         case RoleBasedSelector():
             try:
                 return [await selector.current_role()]
-            except Exception:  # noqa: BLE001  # a role function may raise anything
+            except Exception:  # a role function may raise anything
                 return []
         case Always() | FailOpen():
             return await roles_in(selector.selector)
@@ -276,7 +276,7 @@ async def roles_in(selector: ToolSelector | None) -> list[str]:
 async def _visibility_by_role(selector: RoleBasedSelector, tool: Tool) -> Visibility:
     try:
         return "shown" if tool in list(await selector.select([], [tool])) else "hidden"
-    except Exception:  # noqa: BLE001  # as in a turn: nothing is shown
+    except Exception:  # as in a turn: nothing is shown
         return "hidden"
 
 

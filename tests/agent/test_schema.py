@@ -88,7 +88,7 @@ def test_optional_without_default_is_not_required():
     """`X | None` may be left out."""
 
     @tool
-    def search(query: str, filter: str | None) -> str:  # noqa: A002  # the documented example
+    def search(query: str, filter: str | None) -> str:
         """Search."""
         return f"{query} {filter}"
 

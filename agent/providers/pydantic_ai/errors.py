@@ -57,7 +57,7 @@ def translated(provider: str, secrets: Sequence[str], settings: Collection[str] 
         yield
     except ProviderError:
         raise
-    except Exception as exc:  # noqa: BLE001  # raised again as ProviderError
+    except Exception as exc:  # raised again as ProviderError
         translation = _Translation(provider, secrets, settings)
         raise translation.error(exc) from translation.cause(exc)
 

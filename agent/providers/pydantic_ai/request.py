@@ -253,7 +253,7 @@ def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
 def _cost_usd(response: ModelResponse, provider: str, model: str) -> float:
     try:
         return float(response.cost().total_price)
-    except Exception as exc:  # noqa: BLE001  # an unknown price never costs an answer
+    except Exception as exc:  # an unknown price never costs an answer
         if (provider, model) not in _logged_unpriced and len(_logged_unpriced) < _MAX_LOGGED_UNPRICED:
             _logged_unpriced.add((provider, model))
             log.info("provider.no_price provider=%s model=%s reason=%s", provider, model, type(exc).__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from types import UnionType
+from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
@@ -46,6 +46,11 @@ class ToolSchemaGenerator(GenerateJsonSchema):
         number: dict[str, Any] = super().decimal_schema(schema)["anyOf"][0]
         bounds = {key: number[key] for key in _BOUNDS if key in number}
         return {"type": "string", "format": "decimal", "pattern": _DECIMAL, **bounds}
+
+
+def union(*hints: Any) -> Any:
+    """Return the union of type hints, which `|` makes of classes only."""
+    return Union[hints]  # noqa: UP007
 
 
 def is_union(hint: Any) -> bool:
@@ -90,12 +95,13 @@ def limited_to(hint: Any, choices: tuple[Any, ...]) -> Any:
         fields = [Field(description=each.description) for each in inside[1:] if isinstance(each, FieldInfo)]
         return Annotated[(limited_to(inside[0], choices), *fields)] if fields else limited_to(inside[0], choices)
     if is_union(hint):
-        return Union[tuple(each if each is type(None) else limited_to(each, choices) for each in inside)]  # noqa: UP007
+        return union(*(each if each is type(None) else limited_to(each, choices) for each in inside))
     if _is_enum(hint):
         return _limited_enum(hint, [hint(choice) for choice in choices])
     collection = _collection(hint)
     if collection is tuple:
-        return tuple[tuple(each if each is ... else limited_to(each, choices) for each in inside or (Any, ...))]  # type: ignore[misc]  # built at run time
+        items = (each if each is ... else limited_to(each, choices) for each in inside or (Any, ...))
+        return GenericAlias(tuple, tuple(items))
     return collection[limited_to(inside[0] if inside else Any, choices)] if collection else Literal[choices]
 
 
@@ -138,7 +144,7 @@ def _choice_hints(hint: Any) -> Iterator[Any]:
 def _fits(adapter: TypeAdapter[Any], strict: bool, choice: Any) -> bool:
     try:
         adapter.validate_python(choice, strict=strict)
-    except Exception:  # noqa: BLE001  # a validator written by the tool's author may raise anything
+    except Exception:  # a validator written by the tool's author may raise anything
         return False
     return True
 
@@ -165,7 +171,7 @@ def lenient(hint: Any) -> Any:
     if origin is Annotated:
         return Annotated[(lenient(inside[0]), *inside[1:])]
     if is_union(hint):
-        return Union[tuple(map(lenient, inside))]  # noqa: UP007  # built at run time
+        return union(*map(lenient, inside))
     if origin in _LENIENT_COLLECTIONS:
         return _LENIENT_COLLECTIONS[origin][tuple(map(lenient, inside))]
     return hint

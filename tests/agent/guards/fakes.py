@@ -15,7 +15,7 @@ class Diary:
         self.noted: list[tuple[str, dict[str, Any]]] = []
         self.told: list[tuple[Any, ...]] = []
 
-    def note(self, type: str, *, began: float | None = None, **fields: Any) -> None:  # noqa: A002  # as traces call it
+    def note(self, type: str, *, began: float | None = None, **fields: Any) -> None:
         """A step."""
         assert began is None or began <= time.perf_counter()
         self.noted.append((type, fields))
