@@ -20,7 +20,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 #: File systems that several machines share, by their names in Linux.
 NETWORK_FILE_SYSTEMS = frozenset(
     """nfs nfs4 cifs smb3 smbfs 9p afs ceph glusterfs lustre beegfs gpfs gfs2 ocfs2 fuse.sshfs fuse.glusterfs fuse.ceph
-    fuse.s3fs fuse.gcsfuse fuse.rclone fuse.juicefs""".split()  # noqa: SIM905  # twenty quoted words read worse
+    fuse.s3fs fuse.gcsfuse fuse.rclone fuse.juicefs""".split()  # twenty quoted words read worse
 )
 #: How long a SQLite connection waits for another process that writes to the same file, in seconds.
 LOCK_SECONDS = 5.0
