@@ -13,7 +13,7 @@ demo: .venv/ready  ## the bot in your browser, with nothing else installed
 # others, and are printed after them.
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/docs tests/examples tests/model
-COMMANDS := tests/config tests/console
+COMMANDS := tests/config tests/channels/console
 
 test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a time
 	@mkdir -p build
@@ -66,7 +66,7 @@ faults: .venv/ready-dev  ## 100,000 random stories of what goes wrong in an agen
 	SAYSO_FAULTS=100000 $(BIN)/python -m pytest tests/agent/test_faults.py -k no_story
 
 fuzz: .venv/ready-dev  ## 100,000 mutated webhooks to each endpoint, some over real HTTP; ten to thirty minutes
-	$(BIN)/python -m tests.web.fuzz --count $${SAYSO_FUZZ:-100000}
+	$(BIN)/python -m tests.channels.web.fuzz --count $${SAYSO_FUZZ:-100000}
 
 e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
 	$(BIN)/python -m pytest tests/flows -v

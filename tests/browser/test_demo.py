@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.agent.providers.conftest import Server, process
 from tests.browser.demo import DEMO, PHONE, browsing, chromium, running_demo, say
-from tests.vendors.conftest import Server, process
 
 __all__ = ["process"]
 

@@ -32,8 +32,8 @@ from sayso.channels.whatsapp.adapter import WhatsAppChannel
 from sayso.examples.json_webhook.sayso_json_webhook import MAX_CHARS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
+from tests.channels.console.echo import DownFeed
 from tests.channels.json_webhook import CHAT, SECRET, json_webhook, json_webhook_hook
-from tests.console.echo import DownFeed
 
 NOW = 1795204800.0
 WHATSAPP_URL = "https://bots.example.com/hooks/whatsapp?tenant=a%20b"

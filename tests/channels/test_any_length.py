@@ -29,7 +29,7 @@ from sayso.channels.telegram.outgoing import TEXT_LIMIT
 from sayso.channels.types import Reply
 from sayso.channels.whatsapp.outgoing import TEXT_LIMIT as WHATSAPP_LIMIT
 from sayso.channels.whatsapp.outgoing import pieces_of
-from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
+from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
 
 Pieces = Callable[[Reply], Sequence[Reply]]
 #: How each channel cuts, what it counts, and how much of that a piece may come to. No adapter is connected for it.

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.observability.trace import StepType, TraceStep
-from tests.agent.test_observers import SEED
+from tests.agent.observability.test_observers import SEED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "observability.md").read_text()
 #: Each block of code, and what the page says that it prints.

@@ -13,7 +13,7 @@ from sayso import agent, pending
 from sayso.agent.observability.legacy import HOOKS
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.observability.trace import StepType
-from tests.agent.test_agent_seed import DEFAULTS, UNTOLD
+from tests.agent.seeds.test_agent_seed import DEFAULTS, UNTOLD
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,9 +21,9 @@ from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
+from tests.agent.providers.api import KEY
+from tests.agent.providers.conftest import Server, process
 from tests.flows.system import ENVIRON, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
-from tests.vendors.api import KEY
-from tests.vendors.conftest import Server, process
 
 __all__ = ["process"]
 

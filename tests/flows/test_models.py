@@ -10,9 +10,9 @@ import pytest
 
 from sayso.channels.i18n.texts import catalogue
 from sayso.channels.types import Conversation
+from tests.agent.providers.api import KEY
+from tests.agent.providers.conftest import Server, process
 from tests.flows.system import System, WhatsAppPerson
-from tests.vendors.api import KEY
-from tests.vendors.conftest import Server, process
 
 __all__ = ["process"]
 

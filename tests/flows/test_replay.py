@@ -23,8 +23,8 @@ from sayso.pending.redis.scripts import shard_of
 from sayso.pending.signing import split_button
 from sayso.testing.platforms import fake_platforms as fakes
 from tests.channels.test_payloads import PAYLOADS, TURNS
+from tests.channels.web.fuzz import YAML
 from tests.flows.system import System, until
-from tests.web.fuzz import YAML
 
 CHANNELS = {"whatsapp": "wa", "telegram": "tg", "slack": "sl"}
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json"))

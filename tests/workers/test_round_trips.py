@@ -14,8 +14,8 @@ from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
 from sayso.workers.rq.worker import Capacity, new_worker
+from tests.channels.web.services import FakeChannel, browser
 from tests.contracts.rigs import RedisRig, turn, voice
-from tests.web.services import FakeChannel, browser
 from tests.workers.fakes import Bot
 
 JOBS = 20

@@ -1,0 +1,7 @@
+"""Fixtures of the turn tests: a whole bot, in memory and on Redis."""
+
+from __future__ import annotations
+
+from tests.workers.conftest import make_bot
+
+__all__ = ["make_bot"]

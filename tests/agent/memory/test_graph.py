@@ -1,0 +1,137 @@
+"""KnowledgeGraphMemory: relationships that were said, and those of them a question is about."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from sayso.agent import Message, Role
+from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, Triple
+from tests.agent.memory.models import DOWN, Reader, user
+
+MANAGES = {"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}
+
+
+def graph(*found, says=None, **options):
+    """One whose clock stands still."""
+    return KnowledgeGraphMemory(Reader(*found, says=says), "small", clock=lambda: 100.0, **options)
+
+
+def test_a_bound_one_sees_and_keeps_only_its_scope():
+    """The store is one, what is seen of it is not."""
+    whole = graph()
+    alice, bob = whole.bound_to("alice"), whole.bound_to("bob")
+    alice.update([Triple("Alice", "owes", "Bob")])
+    assert (bob.build_context("alice"), bob.build_context(), bob.triples, whole.triples) == ("", "", [], [])
+    assert bob.to_dict()["triples"] == []
+    assert alice.store is bob.store
+
+
+def test_an_empty_scope_is_refused():
+    """It would be everybody's."""
+    with pytest.raises(ValueError, match="scope=''"):
+        graph().bound_to("")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"subject": "A", "relation": "is"},
+        {"subject": "A", "relation": "", "object": "B"},
+        {"subject": ["A"], "relation": "is", "object": "B"},
+        {"subject": True, "relation": "is", "object": "B"},
+    ],
+)
+def test_half_a_relationship_is_none(found):
+    """All three words must be there."""
+    assert graph(found).extract_triples([user("hi")]) == []
+
+
+@pytest.mark.parametrize(("said", "kept"), [(7, 1), (-1, 0), ("high", 1), (True, 1), (None, 1), (0.5, 0.5)])
+def test_a_confidence_is_between_none_and_full(said, kept):
+    """Whatever the model says."""
+    [triple] = graph({**MANAGES, "confidence": said}).extract_triples([user("hi")])
+    assert triple.confidence == kept
+
+
+def test_an_infinite_confidence_is_full():
+    """Python's JSON knows numbers that are none."""
+    text = '[{"subject": "A", "relation": "is", "object": "B", "confidence": NaN}]'
+    assert graph(says=text).extract_triples([user("hi")])[0].confidence == 1
+
+
+def test_a_failing_model_states_nothing():
+    """The caller goes on."""
+    assert graph(says=DOWN).extract_triples([user("hi")]) == []
+
+
+def test_the_seeds_example():
+    """Said, kept, told when asked about."""
+    known = graph(MANAGES)
+    found, usage = asyncio.run(known.aextract_triples([user("Alice manages Project Alpha"), Message(Role.TOOL, "x")]))
+    known.update(found)
+    assert (found, usage.total_tokens) == ([Triple("Alice", "manages", "Project Alpha", 0.9, 1, 100.0)], 12)
+    assert known.build_context("who runs alpha?") == (
+        "[Known Relationships]\n- Alice manages Project Alpha (confidence 0.9)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "subjects"),
+    [
+        ("what does Alice do?", ["Alice"]),
+        ("Alice's project", ["Alice"]),
+        ("is art dear", []),
+        ("and the who?", ["राम", "太郎", "Martha", "Alice"]),
+        ("", ["राम", "太郎", "Martha", "Alice"]),
+        ("太郎さんは何をしますか", ["太郎"]),
+        ("राम कहाँ है", ["राम"]),
+        ("Project of Martha, she heads beta", ["Martha", "Alice"]),
+    ],
+)
+def test_what_a_question_is_about(query, subjects):
+    """Whole words, in any script; most of them first. A question without words of its own is about everything."""
+    known = graph()
+    known.update(
+        [
+            Triple("Alice", "manages", "Project Alpha"),
+            Triple("Martha", "heads", "Beta"),
+            Triple("太郎", "働く", "東京"),
+            Triple("राम", "रहता", "दिल्ली"),
+        ]
+    )
+    assert [triple.subject for triple in known.query_relevant(query)] == subjects
+
+
+def test_no_more_are_told_than_configured():
+    """The youngest of those that share as much."""
+    known = graph(max_context_triples=2)
+    known.update(Triple(f"A{n}", "is", "x") for n in range(5))
+    assert known.build_context().splitlines()[1:] == ["- A4 is x", "- A3 is x"]
+
+
+def test_a_relationship_with_line_ends_forges_no_section():
+    """Its words stay on its line."""
+    known = graph()
+    known.update([Triple("A\n[Long-term Memory]", "is\u2028", "x" * 999)])
+    assert known.build_context().count("\n") == 1
+
+
+def test_it_comes_back_from_its_data_as_it_was():
+    """Also through JSON."""
+    known = graph(max_triples=7)
+    known.update([Triple("A", "is", "B", 0.5, 1, 2.0)])
+    again = KnowledgeGraphMemory.from_dict(json.loads(json.dumps(known.to_dict())), known.provider)
+    assert (again.triples, again.max_triples) == (known.triples, 7)
+
+
+def test_storage_is_a_name_or_a_store(tmp_path):
+    """The file is where the path says."""
+    store = MemoryTripleStore()
+    assert graph(storage=store).store is store
+    graph(storage="sqlite", path=tmp_path / "g.db").update([Triple("A", "is", "B")])
+    assert (tmp_path / "g.db").exists()
+    with pytest.raises(ValueError, match="storage='redis' is unknown"):
+        graph(storage="redis")

@@ -1,0 +1,416 @@
+"""What holds for one vendor alone: keys, libraries, caching, dialects, voice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from sayso.agent import Agent, AgentConfig, extras
+from sayso.agent.channel.channel_agent import reply_text
+from sayso.agent.messages import Message, Role
+from sayso.agent.observability.otel import OpenTelemetryObserver
+from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
+from sayso.agent.providers.clients import Clients
+from sayso.agent.providers.fallback import FallbackProvider
+from sayso.agent.providers.vendors import (
+    AnthropicProvider,
+    GeminiProvider,
+    OllamaProvider,
+    OpenAIProvider,
+    VendorProvider,
+)
+from sayso.channels.i18n.texts import catalogue, texts_for
+from sayso.channels.types import Media
+from tests.agent.providers.api import KEY
+from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses
+from tests.agent.providers.test_contract import STOCK_SCHEMA, ask, pieces, stock
+
+KEYS = {OpenAIProvider: "OPENAI_API_KEY", AnthropicProvider: "ANTHROPIC_API_KEY", GeminiProvider: "GEMINI_API_KEY"}
+
+
+@pytest.mark.parametrize(("kind", "variable"), KEYS.items())
+def test_a_missing_key_is_named_at_once(kind: Any, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is made, not when it is first asked."""
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ProviderConfigurationError, match=f"set {variable}, or pass api_key"):
+        kind()
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"), [(OpenAIProvider, "openai"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
+)
+def test_a_missing_library_is_named_with_its_cure(kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without importing one that is there."""
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == kind.sdk else object())
+    with pytest.raises(ProviderConfigurationError, match=rf"'{kind.sdk}' is missing: pip install .*\[{extra}\]"):
+        kind(KEY)
+
+
+def test_the_key_of_openai_goes_to_no_other_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local one is asked without."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server.script({"text": "Hi"})
+    ask(OpenAIProvider(default_model="m", base_url=f"{server.url}/local/v1"))
+    assert KEY not in json.dumps(server.calls)
+
+
+def test_the_environment_sends_no_key_elsewhere(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries would follow these."""
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    for provider in (OpenAIProvider(KEY), AnthropicProvider(KEY)):
+        assert server.url not in str(provider._connect().base_url)
+
+
+def test_importing_the_providers_imports_no_library() -> None:
+    """They take a second."""
+    lines = (
+        "import sys, agent.providers; print([n for n in ('pydantic_ai', 'openai', 'google.genai') if n in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_anthropic_caches_the_system_prompt_and_the_tools(server: Server) -> None:
+    """And nothing that changes with every turn; not at all if it is told so."""
+    server.script({"text": "Hi"}, {"text": "Hi"})
+    words = (Message(Role.SYSTEM, "Earlier: much."), Message(Role.USER, "Hello"))
+    ask(MAKERS["anthropic"](server.url), *words, tools=[stock.schema()])
+    ask(MAKERS["anthropic"](server.url, cache_prompt=False), *words, tools=[stock.schema()])
+    cached, plain = server.bodies
+    assert [("cache_control" in block) for block in cached["system"]] == [True, False]
+    assert "cache_control" in cached["tools"][-1]
+    assert "cache_control" not in json.dumps(plain)
+
+
+def test_a_model_that_thinks_is_sent_no_temperature(server: Server) -> None:
+    """OpenAI would answer 400, and the library warn at each request."""
+    server.script({"text": "Hi"}, {"text": "Hi"})
+    provider = MAKERS["openai"](server.url)
+    ask(provider, model="gpt-5-mini", temperature=0.5)
+    ask(provider, model="gpt-4.1-mini", temperature=0.5)
+    assert [body.get("temperature") for body in server.bodies] == [None, 0.5]
+
+
+def test_a_tool_that_the_vendor_refuses_costs_only_itself(server: Server) -> None:
+    """The others are still there."""
+    bad = {"name": "bad name!", "description": "x", "parameters": STOCK_SCHEMA}
+    for name in ("openai", "anthropic", "gemini"):
+        server.script({"text": "Hi"})
+        ask(MAKERS[name](server.url), tools=[bad, stock.schema()])
+        sent = json.dumps(server.bodies[0])
+        assert "bad name!" not in sent
+        assert '"stock"' in sent
+
+
+def test_optional_parameters_stay_optional(server: Server) -> None:
+    """A strict schema would require them all."""
+    properties = {"item": {"type": "string"}, "shop": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["item"]}
+    server.script({"text": "Hi"})
+    ask(MAKERS["openai"](server.url), tools=[{"name": "stock", "description": "x", "parameters": schema}])
+    assert server.bodies[0]["tools"][0]["function"]["parameters"]["required"] == ["item"]
+
+
+def test_a_schema_is_native_where_the_vendor_has_it(server: Server) -> None:
+    """OpenAI and Anthropic take it beside tools."""
+    schema = {"title": "Sum", **STOCK_SCHEMA, "additionalProperties": False}
+    server.script({"text": "{}"}, {"text": "{}"})
+    for name in ("openai", "anthropic"):
+        ask(MAKERS[name](server.url), response_format=schema, tools=[stock.schema()])
+    openai, anthropic = server.bodies
+    assert openai["response_format"]["json_schema"]["name"] == "Sum"
+    assert "json_schema" in json.dumps(anthropic.get("output_config") or anthropic.get("output_format"))
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "words"),
+    [
+        (
+            "openai",
+            {"status": 400, "code": "context_length_exceeded", "message": "too many"},
+            "too long for 'gpt-5-mini'",
+        ),
+        ("anthropic", {"status": 400, "message": "prompt is too long: 9 tokens > 8"}, "too long for 'claude"),
+        ("openai", {"status": 400, "code": "content_filter", "message": "no"}, "content filter refused"),
+        ("openai", {"status": 400, "raw": "<html>secret</html>"}, "it answered 400$"),
+        ("anthropic", {"status": 529, "message": "Overloaded"}, "it answered 529: Overloaded"),
+    ],
+)
+def test_a_refusal_is_named(server: Server, name: str, step: dict[str, Any], words: str) -> None:
+    """So that its reader knows what to change."""
+    server.script(step)
+    with pytest.raises(ProviderError, match=words):
+        ask(MAKERS[name](server.url))
+
+
+def test_the_words_of_a_refusal_stay_readable(server: Server) -> None:
+    """Only the key in them is hidden, and the address."""
+    with pytest.raises(ProviderError, match=r"Incorrect API key provided: \[hidden\]\.? See \[hidden\]$"):
+        ask(MAKERS["openai"](server.url, key="sk-wrong-1234567890"))
+
+
+def test_a_quota_that_is_used_up_is_not_worth_waiting_for(server: Server) -> None:
+    """It is a 429 like any rate limit."""
+    server.script({"status": 429, "code": "insufficient_quota", "message": "pay"})
+    with pytest.raises(RateLimitedError, match="quota is used up") as raised:
+        ask(MAKERS["openai"](server.url))
+    assert not raised.value.retryable
+
+
+def test_a_stream_of_openai_that_just_ends_was_cut(server: Server) -> None:
+    """A proxy that gives up ends it without an error."""
+    server.script({"text": "one two", "finish": "none"})
+    with pytest.raises(ProviderError) as raised:
+        pieces(MAKERS["openai"](server.url))
+    assert raised.value.retryable
+
+
+def test_nobody_listens(server: Server) -> None:
+    """A server that is not running is worth another try."""
+    del server
+    with pytest.raises(ProviderError, match="connection was lost") as raised:
+        ask(OllamaProvider("m", "http://127.0.0.1:9/v1"))
+    assert raised.value.retryable
+
+
+def test_no_model_is_a_mistake_of_who_set_it_up() -> None:
+    """Ollama runs what its owner chose."""
+    with pytest.raises(ProviderConfigurationError, match="give it a default_model"):
+        ask(OllamaProvider())
+
+
+def test_voice_is_converted_where_that_is_heard(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ffmpeg, to what OpenAI's audio models take."""
+    ffmpeg = tmp_path / "ffmpeg"
+    ffmpeg.write_text("#!/bin/sh\n/bin/cat > /dev/null\nprintf 'ID3 made'\n")
+    ffmpeg.chmod(ffmpeg.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server.script({"text": "I hear."})
+    voice = Message(Role.USER, "", media=(Media("1", "audio/ogg", "v.ogg"),))
+    ask(MAKERS["openai"](server.url, load_media=lambda media: b"OggS"), voice, model="gpt-audio")
+    part = server.bodies[0]["messages"][-1]["content"][0]
+    assert part["input_audio"] == {"data": "SUQzIG1hZGU=", "format": "mp3"}
+
+
+def test_a_forked_process_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not write to its parent's sockets."""
+
+    async def close(client: object) -> None:
+        del client
+
+    async def two() -> bool:
+        clients = Clients(object, close)
+        before = clients.get()
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        return clients.get() is before
+
+    assert not asyncio.run(two())
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "kind", "cause"),
+    [
+        ("openai", {"status": 429, "code": "rate_limit_exceeded"}, "busy", "status=429 code=rate_limit_exceeded"),
+        ("anthropic", {"status": 529, "message": "Overloaded"}, "busy", "status=529"),
+        ("gemini", {"status": 503, "message": "overloaded"}, "busy", "status=503"),
+        ("openai", {"status": 400, "code": "content_filter"}, "refused", "status=400 code=content_filter"),
+        ("openai", {"status": 400, "code": "context_length_exceeded"}, "too_long", "code=context_length_exceeded"),
+        ("openai", {"finish": "length"}, "cut_off", "kind=cut_off"),
+        ("openai", {"text": "Half an", "finish": "content_filter"}, "refused", "code=content_filter"),
+        ("anthropic", {"finish": "content_filter"}, "refused", "code=content_filter"),
+        ("gemini", {"finish": "content_filter"}, "refused", "code=content_filter"),
+        ("openai", {"status": 401, "message": "Incorrect API key"}, "away", "status=401"),
+        ("openai", {"status": 500}, "away", "status=500"),
+    ],
+)
+def test_a_final_failure_is_logged_with_its_cause_and_people_hear_fitting_words(
+    server: Server, caplog: pytest.LogCaptureFixture, name: str, step: dict[str, Any], kind: str, cause: str
+) -> None:
+    """Operators read status, code and model at error level; never what was asked."""
+    server.script(step)
+    agent = Agent((), provider=MAKERS[name](server.url), config=AgentConfig(max_retries=0))
+    result = agent.run("my private words")
+    lines = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(lines) == 1
+    assert all(part in lines[0] for part in ("model.failed", f"kind={kind}", cause, "model="))
+    assert "private" not in lines[0]
+    assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")[f"model_{kind}"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
+def test_a_stream_that_is_cut_in_the_middle_falls_over(server: Server, first: str, second: str) -> None:
+    """Only the second vendor's answer counts, over real connections."""
+    server.script({"cut": "mid", "text": "one two three four five six"}, {"text": "whole answer"})
+    provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
+    heard: list[str] = []
+    result = Agent((), provider, AgentConfig(model="", max_retries=0)).run("Hello", stream_handler=heard.append)
+    assert (result.content, result.provider_used) == ("whole answer", second)
+    assert "".join(heard).startswith("one")
+    assert "".join(heard).endswith("\nwhole answer")
+
+
+@pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
+def test_a_stream_that_falls_silent_falls_over(server: Server, first: str, second: str) -> None:
+    """After its first words, whose connection stays open: the next vendor has a whole time limit for itself."""
+    server.script({"text": "one two three", "pause": 4.0}, {"text": "whole answer"})
+    provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
+    config = AgentConfig(model="", max_retries=0, request_timeout=1.0)
+    result = Agent((), provider, config).run("Hello", stream_handler=lambda _: None)
+    assert (result.content, result.provider_used) == ("whole answer", second)
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
+def test_a_slow_stream_that_goes_on_is_read_to_its_end(server: Server, name: str) -> None:
+    """The time limit is for each silence, not for the whole answer."""
+    server.script({"text": "one two three four five six seven eight nine ten", "pause": 0.1})
+    heard = pieces(MAKERS[name](server.url), timeout=0.6)
+    assert "".join(each for each in heard if isinstance(each, str)).endswith("ten")
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "responses"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_model_says_itself_why_it_refuses(server: Server, name: str, *, streamed: bool) -> None:
+    """Its own words reach the person and the history; what tools have done is told beside them."""
+    server.script({"refusal": "I cannot help with weapons."})
+    provider = {**MAKERS, "responses": responses}[name](server.url)
+    bot = Agent((), provider=provider, config=AgentConfig(model="", max_retries=0))
+    result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
+    assert (result.stop_reason, result.failure) == ("provider_error", "refused")
+    assert reply_text(result, texts_for("en"), has_acted=False) == "I cannot help with weapons."
+    assert result.messages[-1].content == "I cannot help with weapons."
+    told = reply_text(result, texts_for("en"), has_acted=True)
+    assert told == "I cannot help with weapons.\n\n" + catalogue("en")["lost_refused"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_that_reached_its_length_limit_is_marked_and_counted(
+    server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture, *, streamed: bool
+) -> None:
+    """The person knows that it goes on, in their language; operators find it in the log and in the usage."""
+    server.script({"text": "One, two,", "finish": "length"}, {"text": "Done."})
+    bot = Agent((), provider=provider, config=AgentConfig(model=""))
+    cut = bot.run("count", stream_handler=(lambda _: None) if streamed else None)
+    whole = bot.run("again")
+    assert (cut.finish_reason, whole.finish_reason) == ("length", "stop")
+    assert reply_text(cut, texts_for("de"), has_acted=False) == "One, two,\n\n" + catalogue("de")["answer_cut"]
+    assert reply_text(whole, texts_for("de"), has_acted=False) == "Done."
+    assert bot.usage.cut_off_answers == 1
+    assert caplog.text.count("model.cut_off") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fails", "kind", "cause"),
+    [
+        ("openai", {"status": 429, "code": "rate_limit_exceeded", "message": "slow"}, "busy", "status=429"),
+        ("anthropic", {"status": 529, "message": "Overloaded"}, "busy", "code=overloaded_error"),
+        ("anthropic", {"status": 400, "message": "prompt is too long"}, "too_long", "status=400"),
+        ("gemini", {"status": 503, "message": "The model is overloaded."}, "busy", "code=UNAVAILABLE"),
+    ],
+)
+def test_an_error_in_the_middle_of_a_stream_is_understood_as_one_before_it(
+    server: Server, name: str, fails: dict[str, Any], kind: str, cause: str
+) -> None:
+    """The status of such a response was 200: its event has the cause."""
+    server.script({"text": "one two three four", "fails": fails})
+    agent = Agent((), MAKERS[name](server.url), AgentConfig(model="", max_retries=0))
+    result = agent.run("hello", stream_handler=lambda _: None)
+    assert (result.stop_reason, result.failure) == ("provider_error", kind)
+    assert cause in result.failure_cause
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_without_a_word_is_logged_with_its_cause(
+    server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture, *, streamed: bool
+) -> None:
+    """The person hears that the model does not answer; the operator finds that it did, and said nothing."""
+    server.script({"text": ""})
+    bot = Agent((), provider, AgentConfig(model=""))
+    result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
+    assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")["model_away"]
+    assert result.failure_cause == f"kind=empty model={provider.default_model}"
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert result.failure_cause in line
+
+
+@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_call_that_gemini_itself_calls_malformed_is_asked_for_again(
+    server: Server, finish: str, *, streamed: bool
+) -> None:
+    """It happens often, and rarely twice; what was said before it is no answer."""
+    broken = {"text": "One moment." if streamed else "", "finish": finish}
+    server.script(broken, {"text": "Here it is."})
+    bot = Agent((), MAKERS["gemini"](server.url), AgentConfig(model="", retry_backoff_seconds=0))
+    result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
+    assert (result.content, len(server.calls)) == ("Here it is.", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("openai", "openai"), ("anthropic", "anthropic"), ("gemini", "gcp.gemini")]
+)
+def test_spans_and_metrics_of_a_question_follow_the_conventions(server: Server, name: str, named: str) -> None:
+    """With what the vendor said of its answer, where it was asked and with what settings; calls are parts of it."""
+    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    watch = OpenTelemetryObserver(tracing, include_content=True, meter_provider=MeterProvider([reader]))
+    provider = MAKERS[name](server.url, model_settings={"top_p": 0.5})
+    calls = [{"name": "stock", "id": "c1", "arguments": {"item": "nuts"}}]
+    server.script(
+        {"text": "Well.", "calls": calls}, {"text": "Four", "finish": "length"}, {"status": 429, "message": "slow"}
+    )
+    config = AgentConfig(model="", max_tokens=50, max_retries=0, observers=[watch])
+    bot = Agent([stock], FallbackProvider([provider]), config)
+    bot.run("How many?")
+    bot.run("And now?")
+    questions = [span for span in exporter.get_finished_spans() if span.name.startswith("chat")]
+    first, second, failed = (dict(span.attributes or {}) for span in questions)
+    port = int(server.url.rpartition(":")[2])
+    for told in (first, second):
+        assert (told["gen_ai.provider.name"], told["server.address"], told["server.port"]) == (named, "127.0.0.1", port)
+        assert (told["gen_ai.request.max_tokens"], told["gen_ai.request.top_p"]) == (50, 0.5)
+        assert told["gen_ai.response.id"]
+        assert told["gen_ai.output.type"] == "text"
+    assert second["gen_ai.response.finish_reasons"] == ("length",)
+    (answer,) = json.loads(str(first["gen_ai.output.messages"]))
+    assert [part["type"] for part in answer["parts"]] == ["text", "tool_call"]
+    assert (answer["parts"][1]["name"], answer["parts"][1]["arguments"]) == ("stock", {"item": "nuts"})
+    assert (answer["role"], bool(answer["finish_reason"])) == ("assistant", True)
+    assert failed["error.type"] == "sayso.agent.providers.base.RateLimitedError"
+    assert (failed["http.response.status_code"], failed["server.port"]) == (429, port)
+    run = [span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent")][-1]
+    assert dict(run.attributes or {})["error.type"] == "sayso.agent.providers.base.RateLimitedError"
+    points = metric_points(reader)
+    assert {point.attributes["gen_ai.token.type"] for point in points["gen_ai.client.token.usage"]} == {
+        "input",
+        "output",
+    }
+    durations = points["gen_ai.client.operation.duration"]
+    assert sum(point.count for point in durations) == 3
+    assert [point.attributes["error.type"] for point in durations if "error.type" in point.attributes] == [
+        "sayso.agent.providers.base.RateLimitedError"
+    ]
+    assert points["sayso.answers.cut_off"][0].value == 1
+
+
+def metric_points(reader: InMemoryMetricReader) -> dict[str, Any]:
+    """The data points by the names of the metrics."""
+    data: Any = reader.get_metrics_data()
+    metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
+    return {metric.name: list(metric.data.data_points) for metric in metrics}

@@ -1,0 +1,199 @@
+"""The seed's page about the agent, done here the same way: what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ConversationMemory,
+    EntityMemory,
+    KnowledgeGraphMemory,
+    KnowledgeMemory,
+    LocalProvider,
+    RedisSessionStore,
+    ScriptedProvider,
+    ToolCall,
+)
+from sayso.agent.memory import session_backends
+from sayso.agent.memory.session_backends import JsonFileSessionStore, SQLiteSessionStore
+from tests.agent.listening import search, user
+from tests.agent.memory.models import Reader
+
+ALICE = {"name": "Alice", "type": "person", "attributes": {"employer": "Acme Corp"}}
+ACME = {"name": "Acme Corp", "type": "organization"}
+MANAGES = {"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}
+SECTIONS = [
+    "[Conversation Summary]", "[Known Entities]", "[Known Relationships]", "[Long-term Memory]", "[Recent Memory]",
+]  # fmt: skip
+
+
+@pytest.fixture(params=["json", "sqlite", "redis"])
+def new_store(request, tmp_path):
+    """Opens the same sessions anew, as a process does that begins."""
+
+    def opened() -> Any:
+        if request.param == "json":
+            return JsonFileSessionStore(directory=tmp_path / "sessions")
+        if request.param == "sqlite":
+            return SQLiteSessionStore(tmp_path / "sessions.db")
+        return RedisSessionStore(client=request.getfixturevalue("redis_client"))
+
+    return opened
+
+
+def prompts(provider):
+    """The system prompts that a scripted provider was asked with."""
+    return [request.system_prompt for request in provider.requests]
+
+
+def test_two_people_with_memories_of_their_own_share_nothing():
+    """The issue's word on memory: it is bound to its scope, one agent or not."""
+    provider = ScriptedProvider(["Hello Alice.", "Who are you?"])
+    shared, hers, his = Agent([], provider), ConversationMemory(), ConversationMemory()
+    asyncio.run(shared.arun("My name is Alice", memory=hers, scope="alice"))
+    asyncio.run(shared.arun("What's my name?", memory=his, scope="bob"))
+    assert provider.requests[1].messages == (user("What's my name?"),)
+    assert [message.content for message in hers.get_history()] == ["My name is Alice", "Hello Alice."]
+
+
+def test_the_second_turn_knows_the_first():
+    """Basic Memory, and best practice 6: history, then the new words; the answer is saved."""
+    provider = ScriptedProvider(["Hello Alice.", "You are Alice."])
+    agent = Agent(tools=[search], provider=provider, memory=ConversationMemory(max_messages=20))
+    agent.run([user("My name is Alice")])
+    agent.run([user("What's my name?")])
+    assert [message.content for message in provider.requests[1].messages] == [
+        "My name is Alice", "Hello Alice.", "What's my name?",
+    ]  # fmt: skip
+    assert agent.memory.get_history()[-1].content == "You are Alice."
+
+
+def test_without_memory_each_run_is_independent():
+    """History is local to each run."""
+    provider = ScriptedProvider(["a", "b"])
+    agent = Agent(tools=[search], provider=provider)
+    agent.run([user("Hello")])
+    agent.run([user("Hello")])
+    assert provider.requests[0].messages == provider.requests[1].messages == (user("Hello"),)
+
+
+@pytest.mark.parametrize("limits", [{"max_messages": 2}, {"max_messages": 20, "max_tokens": 10}])
+def test_the_oldest_goes_past_a_limit(limits):
+    """Memory Limits: by messages or by tokens."""
+    agent = Agent([], ScriptedProvider(["one", "two"]), memory=ConversationMemory(**limits))
+    agent.run("first words, which are long enough")
+    agent.run("second words, which are long enough")
+    assert [message.content for message in agent.memory.get_history()] == ["second words, which are long enough", "two"]
+
+
+def test_a_session_outlives_its_process(new_store):
+    """Persistent Sessions: loaded before each run, saved after, in each of the three stores."""
+
+    def begun(answer):
+        config = AgentConfig(session_store=new_store(), session_id="user-123")
+        return Agent([search], ScriptedProvider([answer]), config)
+
+    begun("Hello Alice.").run([user("My name is Alice")])
+    later = begun("You are Alice.")
+    later.run([user("What's my name?")])
+    assert later.provider.requests[0].messages[0].content == "My name is Alice"
+    assert len(new_store().load("user-123").get_history()) == 4
+
+
+@pytest.mark.parametrize("name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"])
+def test_every_store_has_a_time_to_live(name):
+    """TTL-based expiry, off unless it is asked for."""
+    assert inspect.signature(getattr(session_backends, name)).parameters["default_ttl"].default is None
+
+
+def test_what_is_trimmed_is_summed_up_and_told_from_then_on():
+    """Summarize-on-Trim: the configured provider and model write it, within its tokens."""
+    provider, cheap = ScriptedProvider(["a", "b", "c", "d"]), ScriptedProvider(["Alice said hello."])
+    config = AgentConfig(
+        summarize_on_trim=True, summarize_provider=cheap, summarize_model="gpt-4o-mini", summarize_max_tokens=150
+    )
+    agent = Agent([], provider, config, ConversationMemory(max_messages=4))
+    for words in ("I am Alice", "two", "three"):
+        agent.run(words)
+    assert agent.memory.summary == "Alice said hello."
+    assert (cheap.requests[0].model, cheap.requests[0].max_tokens) == ("gpt-4o-mini", 150)
+    agent.run("four")
+    assert "[Conversation Summary]\n- Alice said hello." in prompts(provider)[3]
+
+
+def test_without_a_provider_for_summaries_the_agents_own_writes_them():
+    """`summarize_provider`: defaults to the agent's."""
+    provider = ScriptedProvider(["a", "b", "They said one."])
+    config = AgentConfig(model="m", summarize_on_trim=True)
+    own = Agent([], provider, config, ConversationMemory(max_messages=2))
+    own.run("one")
+    own.run("two")
+    assert (own.memory.summary, provider.requests[2].model) == ("They said one.", "m")
+
+
+def test_entities_of_one_turn_are_known_in_the_next():
+    """Entity Memory, as the page does it."""
+    provider = ScriptedProvider(["Fine.", "Alice."])
+    entity_memory = EntityMemory(provider=Reader(ALICE, ACME))
+    config = AgentConfig(entity_memory=entity_memory)
+    remembering = Agent(tools=[search], provider=provider, memory=ConversationMemory(), config=config)
+    remembering.run([user("I'm working with Alice from Acme Corp")])
+    remembering.run([user("With whom?")])
+    assert "[Known Entities]" not in prompts(provider)[0]
+    assert "[Known Entities]\n- Acme Corp (organization)\n- Alice (person): employer: Acme Corp" in prompts(provider)[1]
+
+
+def test_relationships_of_one_turn_are_known_in_the_next(tmp_path):
+    """Knowledge Graph Memory, kept in SQLite."""
+    provider = ScriptedProvider(["Fine.", "Alice."])
+    kg = KnowledgeGraphMemory(provider=Reader(MANAGES), storage="sqlite", path=tmp_path / "graph.db")
+    remembering = Agent([search], provider, AgentConfig(knowledge_graph=kg), ConversationMemory())
+    remembering.run([user("Alice manages Project Alpha")])
+    remembering.run([user("Who manages Project Alpha?")])
+    assert "[Known Relationships]\n- Alice manages Project Alpha" in prompts(provider)[1]
+
+
+def test_what_the_agent_is_told_to_remember_survives(tmp_path):
+    """Cross-Session Knowledge Memory: the `remember` tool is there by itself, and another agent knows."""
+    knowledge = KnowledgeMemory(directory=tmp_path, recent_days=2)
+    config = AgentConfig(knowledge_memory=knowledge)
+    note = ToolCall("remember", {"content": "Alice prefers tea"})
+    first = Agent(tools=[search], provider=ScriptedProvider([note, "Noted."]), config=config)
+    first.run("I prefer tea")
+    assert [tool.name for tool in first.tools] == ["search", "remember"]
+    later = ScriptedProvider(["Tea."])
+    Agent([], later, AgentConfig(knowledge_memory=KnowledgeMemory(directory=tmp_path))).run("Tea or coffee?")
+    assert "Alice prefers tea" in prompts(later)[0].partition("[Long-term Memory]")[2]
+
+
+def test_what_is_known_is_told_in_the_order_of_the_page(tmp_path):
+    """Context Injection Order, with all five, behind the system prompt."""
+    knowledge = KnowledgeMemory(directory=tmp_path)
+    knowledge.remember("Tea is served at five", persistent=True)
+    knowledge.remember("Alice called")
+    entities, graph = EntityMemory(Reader(ALICE)), KnowledgeGraphMemory(Reader(MANAGES))
+    provider = ScriptedProvider(["a", "b"])
+    config = AgentConfig(entity_memory=entities, knowledge_graph=graph, knowledge_memory=knowledge)
+    memory = ConversationMemory(summary="They spoke of tea.")
+    remembering = Agent([], provider, config, memory)
+    remembering.run("Alice manages Project Alpha")
+    remembering.run("Alice?")
+    told = prompts(provider)[1]
+    places = [told.index(section) for section in SECTIONS]
+    assert told.startswith(config.system_prompt)
+    assert places == sorted(places)
+
+
+def test_reset_forgets_the_conversation():
+    """`agent.reset()`: what was said is gone, what was counted stays."""
+    fresh = Agent([], LocalProvider(), memory=ConversationMemory())
+    fresh.run("My name is Alice")
+    fresh.reset()
+    assert fresh.memory.get_history() == []
+    Agent([], LocalProvider()).reset()

@@ -1,0 +1,178 @@
+"""Errors of MCP servers: what was refused did nothing, of what broke off nobody knows, and no half secret is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sayso.agent.tools import ToolOutcome
+from sayso.agent.toolsets.base import UnclearOutcome
+from sayso.agent.toolsets.mcp import McpToolProvider
+from tests.agent.toolsets.conftest import Api
+
+TOKEN = "tok-0123456789-abcdefghijklmnopqrs"
+
+Answered = tuple[int, dict[str, str], bytes]
+
+
+class McpApi(Api):
+    """An MCP server over HTTP of the protocol of 2025, whose calls are answered as it is told to."""
+
+    description = ""
+    session = ""
+    begun = 0
+
+    def default(self, headers: dict[str, str]) -> Answered:
+        method, _, _, body = self.asked[-1]
+        if method != "POST" or "id" not in (request := json.loads(body)):
+            return 202 if method == "POST" else 405, {}, b""
+        match request["method"]:
+            case "initialize":
+                self.begun += 1
+                held = {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {},
+                    "serverInfo": {"name": "a", "version": "1"},
+                }
+                return self.says(result=held)
+            case "tools/list":
+                tool = {"name": "pay", "inputSchema": {"type": "object"}, "description": self.description}
+                return self.says(result={"tools": [tool]})
+            case "tools/call":
+                return self.called()
+        return self.says(error={"code": -32601, "message": "Method not found"})
+
+    def says(self, status: int = 200, **held: Any) -> Answered:
+        """A message, in answer to what was asked last."""
+        number = json.loads(self.asked[-1][3])["id"]
+        kind = {"Content-Type": "application/json", **({"Mcp-Session-Id": self.session} if self.session else {})}
+        return status, kind, json.dumps({"jsonrpc": "2.0", "id": number, **held}).encode()
+
+    def called(self) -> Answered:
+        """The answer to a call."""
+        return self.says(result={"content": [{"type": "text", "text": "paid"}]})
+
+
+@pytest.fixture
+def far() -> Iterator[McpApi]:
+    """One, running."""
+    server = McpApi()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+@pytest.fixture
+def provider(far: McpApi) -> Iterator[McpToolProvider]:
+    """Of that server."""
+    made = McpToolProvider(url=f"{far.url}/mcp", name="far", headers={"Authorization": f"Bearer {TOKEN}"})
+    yield made
+    made.close()
+
+
+def pay(provider: McpToolProvider) -> ToolOutcome:
+    """What became of a call."""
+    return asyncio.run(provider.execute_tool("pay", {}))
+
+
+@pytest.mark.parametrize("status", [202, 500, 502, 504])
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
+def test_server_that_broke_off_leaves_the_effect_unknown(far, provider, status: int, kind: str):
+    """Behind a gateway that waited in vain the payment may well be done."""
+    far.called = lambda: (status, {"Content-Type": kind}, b"oops")
+    outcome = pay(provider)
+    assert isinstance(outcome, UnclearOutcome)
+    assert "whether 'pay' took effect is not known" in str(outcome.error)
+    assert status == 202 or f"it answered {status}" in str(outcome.error)
+
+
+def test_error_of_its_own_with_such_a_status_is_unknown_too(far, provider):
+    """That is how servers tell of an exception in the middle of a tool."""
+    far.called = lambda: far.says(500, error={"code": -32603, "message": "Internal server error"})
+    outcome = pay(provider)
+    assert isinstance(outcome, UnclearOutcome)
+    assert "Internal server error; it answered 500" in str(outcome.error)
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "401: check its headers"), (429, "429"), (503, "503")])
+def test_refusal_of_a_call_is_told_with_its_status(far, provider, status: int, said: str):
+    """It did nothing, and whoever reads it knows why."""
+    far.called = lambda: (status, {}, b"")
+    outcome = pay(provider)
+    assert not isinstance(outcome, UnclearOutcome)
+    assert f"refused 'pay': Server returned an error response; it answered {said}" in str(outcome.error)
+
+
+def test_status_is_that_of_the_own_call(far, provider):
+    """Others are under way on the same connection."""
+    statuses = iter([200, 502, 429, 200])
+
+    def called() -> Answered:
+        status = next(statuses)
+        return McpApi.called(far) if status == 200 else (status, {}, b"")
+
+    far.called = called
+
+    async def all_of_them() -> list[ToolOutcome]:
+        return await asyncio.gather(*[provider.execute_tool("pay", {}) for _ in range(4)])
+
+    outcomes = asyncio.run(all_of_them())
+    assert sum(outcome.success for outcome in outcomes) == 2
+    unclear = [str(outcome.error) for outcome in outcomes if isinstance(outcome, UnclearOutcome)]
+    assert ["502" in error for error in unclear] == [True]
+
+
+def test_code_that_the_sdk_uses_too_is_a_refusal_where_a_server_says_it(far, provider):
+    """-32000 is any server's own: nothing was done, and the connection is as good as before."""
+    far.called = lambda: far.says(error={"code": -32000, "message": "quota exceeded"})
+    outcome = pay(provider)
+    assert not isinstance(outcome, UnclearOutcome)
+    assert "refused 'pay': quota exceeded" in str(outcome.error)
+    pay(provider)
+    assert far.begun == 1
+
+
+@pytest.mark.parametrize("data", [b"", b": still there\n\n", b"event: message\ndata: {\n\n"])
+def test_answer_that_broke_off_leaves_the_effect_unknown(far, provider, data: bytes):
+    """A stream of events that ends before the answer, or with half of it."""
+    far.called = lambda: (200, {"Content-Type": "text/event-stream"}, data)
+    assert isinstance(pay(provider), UnclearOutcome)
+    del far.called
+    assert pay(provider).result == "paid"
+
+
+def test_session_that_a_server_forgot_is_begun_again(far, provider):
+    """It was restarted meanwhile: that call did nothing, and the next one works."""
+    far.session = "one"
+    far.called = lambda: (404, {}, b"")
+    assert "refused 'pay': Session terminated; it answered 404" in str(pay(provider).error)
+    del far.called
+    assert pay(provider).result == "paid"
+    assert far.begun == 2
+
+
+def test_error_without_words_is_told_as_one(far, provider):
+    """Nothing is not `null`."""
+    far.called = lambda: far.says(result={"isError": True, "content": []})
+    assert str(pay(provider).error).endswith("failed: no reason given")
+
+
+@pytest.mark.parametrize("before", [160, 190, 970, 980, 1990])
+def test_no_part_of_a_secret_is_told_where_a_text_is_cut(far, provider, before: int):
+    """In an error of a tool, one of the protocol, and a description."""
+    text = "x" * before + TOKEN
+    for answer in (
+        {"result": {"isError": True, "content": [{"type": "text", "text": text}]}},
+        {"result": {"isError": True, "content": [], "structuredContent": {"a": text}}},
+        {"error": {"code": -32603, "message": text}},
+    ):
+        far.called = lambda answer=answer: far.says(**answer)
+        assert "tok-" not in str(pay(provider).error)
+    far.description = text
+    provider.close()
+    (tool,) = asyncio.run(provider.list_tools())
+    assert "tok-" not in tool.description

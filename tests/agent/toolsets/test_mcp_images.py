@@ -1,0 +1,126 @@
+"""Images of MCP tools: models that see look at them, people get them, and nobody reads base64."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent
+
+from sayso.agent import Agent, AgentConfig
+from sayso.agent.messages import Message, Role, ToolCall
+from sayso.agent.run.journal import CallOutcome
+from sayso.agent.tools import collect_artifacts
+from sayso.agent.tools.context import Artifact
+from sayso.agent.toolsets.mcp_results import FileSender, error_text, value_of
+from sayso.channels.types import Media
+from tests.agent.providers.conftest import MAKERS, Server, process, server  # noqa: F401  # fixtures
+from tests.agent.providers.test_contract import ask, called
+from tests.agent.toolsets.pets import tools_of
+from tests.agent.toolsets.test_mcp import call
+
+#: What the tiny server draws: a red pixel, in more bytes than it needs. To import the server turns logging off.
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+IMAGE = base64.b64decode(PIXEL) + bytes(300)
+
+
+def images(body: dict[str, Any]) -> int:
+    """How often the image is in a request, as an image."""
+    return json.dumps(body).replace("-", "+").replace("_", "/").count(base64.b64encode(IMAGE).decode())
+
+
+def test_base64_of_an_answer_is_a_file_and_no_text(tiny):
+    """However often the answer repeats it; a short id stays."""
+    with collect_artifacts() as files:
+        outcome = call(tiny(), "chart")
+    assert base64.b64encode(IMAGE).decode()[:40] not in str(outcome.result)
+    assert "aB3" * 30 in str(outcome.result)
+    assert "Sales" in str(outcome.result)
+    assert [(file.data, file.mime_type, file.shown) for file in files] == [(IMAGE, "image/png", True)]
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
+def test_a_model_that_sees_is_shown_the_image(tiny, server: Server, name: str) -> None:  # noqa: F811  # the fixture
+    """As an image in the vendor's own form, in this run; the transcript keeps no bytes."""
+    tool = tools_of(tiny(include=["chart"]))["chart"]
+    server.script({"calls": [called("chart", "c1")]}, {"text": "It is red."}, {"text": "Yes."})
+    agent = Agent([tool], MAKERS[name](server.url), AgentConfig(model="", max_retries=0))
+    result = agent.run("What is on the chart?")
+    assert result.content == "It is red."
+    assert images(server.bodies[1]) == 1
+    assert base64.b64encode(IMAGE).decode() not in json.dumps([message.to_dict() for message in result.messages])
+    assert [artifact.data for artifact in result.artifacts] == [IMAGE]
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
+def test_an_image_in_the_media_store_is_shown_after_a_worker_died(server: Server, name: str) -> None:  # noqa: F811  # the fixture
+    """The successor has the outcome from the journal, and the bytes from the store."""
+    kept = Media("ref-1", "image/png", "file.png", len(IMAGE))
+    outcome = CallOutcome(
+        ToolCall("chart", {}, "c1"), "Here.", artifacts=(Artifact(mime_type="image/png", shown=True, kept=kept),)
+    )
+    said = [Message(Role.USER, "Draw"), Message(Role.ASSISTANT, tool_calls=(outcome.call,)), outcome.message]
+    server.script({"text": "It is red."})
+    ask(MAKERS[name](server.url, load_media=lambda media: {"ref-1": IMAGE}[media.ref]), *said)
+    assert images(server.bodies[0]) == 1
+
+
+def test_a_model_that_cannot_see_is_told_so(tiny, server: Server) -> None:  # noqa: F811  # the fixture
+    """It is sent no image, and can say why."""
+    tool = tools_of(tiny(include=["chart"]))["chart"]
+    server.script({"calls": [called("chart", "c1")]}, {"text": "I cannot see it."})
+    blind = MAKERS["compatible"](server.url, accepts=())
+    Agent([tool], blind, AgentConfig(model="", max_retries=0)).run("What is on the chart?")
+    assert images(server.bodies[1]) == 0
+    assert "you cannot see the image" in json.dumps(server.bodies[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f" * 600, "deadbeef01" * 60, "\n".join(f"INV-2026-Abc{number:06}" for number in range(60)),
+        "https://example.com/" + "/".join(f"Part{number}.html" for number in range(60)), "Plain words 123. " * 60,
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_base64_stays(text: str) -> None:
+    """Hexadecimal numbers, lists of ids, addresses, prose."""
+    assert FileSender().without_binaries({"a": [text]}) == {"a": [text]}
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind", "name"),
+    [
+        ("file:///a/My%20Report", "application/pdf", "My Report.pdf"),
+        ("file:///a/b.tar.gz", "application/gzip", "b.tar.gz"),
+        ("memo://voice", "audio/wav", "file.wav"), ("memo://x/voice", "audio/ogg", "voice.ogg"),
+        ("memo://x/..%2F..%2Fetc", "text/csv; charset=utf-8", "etc.csv"), ("memo://x/odd", "x/unknown", "odd"),
+    ],
+)  # fmt: skip
+def test_a_file_has_the_extension_of_its_type(uri: str, kind: str, name: str) -> None:
+    """Whatever the server calls it: platforms and tools go by the extension."""
+    blob = base64.b64encode(b"not much").decode()
+    resource = EmbeddedResource(type="resource", resource=BlobResourceContents(uri=uri, mime_type=kind, blob=blob))
+    with collect_artifacts() as files:
+        told = value_of(CallToolResult(content=[resource]))
+    assert [file.filename for file in files] == [name]
+    assert f"(handed to the user: {name}, " in told
+
+
+def test_base64_in_an_error_is_no_text() -> None:
+    """Its size is told, and nobody gets a file that a failure has left."""
+    data = base64.b64encode(IMAGE).decode()
+    texts = [TextContent(type="text", text=f"It broke: {data}")]
+    with collect_artifacts() as files:
+        told = error_text(CallToolResult(content=list(texts), is_error=True), ())
+        held = error_text(CallToolResult(content=[], structured_content={"screen": data}, is_error=True), ())
+    assert told == f"It broke: (binary data, {len(IMAGE)} bytes, is left out)"
+    assert data[:40] not in held
+    assert files == []
+
+
+def test_base64_in_lines_is_found() -> None:
+    """As mail and PEM have it; of unknown bytes only the size is told."""
+    lines = base64.encodebytes(bytes(range(256)) * 3).decode()
+    assert FileSender().without_binaries(f"file:\n{lines}") == "file:\n(binary data, 768 bytes, is left out)\n"

@@ -1,0 +1,104 @@
+"""Slack, property by property: whatever a model writes arrives whole, within the limits, and pings nobody."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sayso.channels.slack.adapter import SlackChannel
+from sayso.channels.slack.outgoing import SECTION_LIMIT, message_of
+from sayso.channels.types import Button, Conversation, Reply
+from sayso.testing.platforms.slack import _message_error, _valid
+from tests.channels.markdown.test_markup import MARKDOWN, WORDS
+
+THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
+#: What Slack would read as a ping, a link or an escape, if it were let through.
+PINGS = (
+    "<!channel>",
+    "<!here>",
+    "<@U0ADA>",
+    "<#C1|x>",
+    "<!subteam^S1>",
+    "&",
+    "&lt;!here&gt;",
+    "@channel",
+    "```",
+    "\n\n",
+)
+SOUP = st.lists(MARKDOWN | WORDS | st.sampled_from(PINGS), max_size=6).map("".join)
+#: Texts of up to 100,000 characters: soups, again and again.
+LONG = st.tuples(SOUP.filter(bool), st.integers(1, 100_000)).map(lambda soup: (soup[0] * 100_000)[: soup[1]])
+BUTTONS = st.lists(st.builds(Button, st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=64)), max_size=40)
+
+
+def channel() -> SlackChannel:
+    """An adapter that sends nothing."""
+    return SlackChannel("sl", bot_token="xoxb-1", signing_secret="s", media=None)  # type: ignore[arg-type]
+
+
+def message(reply: Reply) -> dict:
+    """One piece as it goes to chat.postMessage."""
+    from sayso.channels.markdown import slack_mrkdwn
+
+    return message_of([slack_mrkdwn(reply.text)], reply.buttons, THREAD.chat, THREAD)
+
+
+def checked(pieces: list[Reply]) -> None:
+    """Slack takes each of them: its limits, its models, and no token that is not a link of ours."""
+    for piece in pieces:
+        raw = message(piece)
+        assert _message_error("chat.postMessage", raw, raw["blocks"]) == ""
+        assert _valid(raw["blocks"])
+        assert len(raw["blocks"][0]["text"]["text"]) <= SECTION_LIMIT
+        for token in re.findall(r"<([^>]*)>?", raw["text"]):
+            assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
+        assert raw["text"] == raw["blocks"][0]["text"]["text"]
+
+
+def whole(text: str, pieces: list[Reply]) -> bool:
+    """Whether every character of the text is in the pieces, in order: fences that are closed and opened are added."""
+    rest = iter("".join(piece.text for piece in pieces))
+    return all(char in rest for char in text if not char.isspace())
+
+
+@given(SOUP, BUTTONS)
+def test_soup_with_buttons_arrives(text: str, buttons: list[Button]):
+    """platforms.md 3.3: 3000 in a section, 75 on a button, 25 buttons; blocks pass slack_sdk.models unchanged."""
+    pieces = list(channel().split(Reply(text, tuple(buttons))))
+    checked(pieces)
+    assert whole(text, pieces)
+    shown = [button for piece in pieces for button in piece.buttons]
+    assert shown == (buttons if len(buttons) <= 25 else [])
+    if len(buttons) > 25:
+        assert whole("".join(button.label for button in buttons), pieces)
+
+
+@settings(max_examples=15, deadline=None)
+@given(LONG)
+def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
+    """platforms.md 3.3: chunks that we cut ourselves, none of which Slack would cut again."""
+    pieces = list(channel().split(Reply(text)))
+    checked(pieces)
+    assert whole(text, pieces)
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 100_000, "<!channel> " * 9000, "&" * 100_000, "| a | b |\n|-|-|\n" * 6000, "*" * 100_000]
+)
+def test_hundred_thousand_characters_of_one_kind_arrive(text: str):
+    """platforms.md 3.3: escapes are counted, tables are code, and nothing takes for ever."""
+    pieces = list(channel().split(Reply(text)))
+    checked(pieces)
+    assert whole(text, pieces)
+
+
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="`~"), max_size=300), max_size=60).map(" ".join)
+)
+def test_words_reassemble(text: str):
+    """Without fences the pieces are the text; only what would begin a list in the middle of a line is escaped."""
+    joined = "".join(piece.text for piece in channel().split(Reply(text)))
+    assert joined.replace("\\", "") == text.replace("\\", "") or not text.strip()

@@ -1,0 +1,151 @@
+"""Health: /healthz is about this process, /readyz about webhooks, /healthz?full about the whole bot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+from rq.suspension import resume, suspend
+
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import CURE
+from sayso.workers.alerts import MemoryAlerts
+from sayso.workers.recovery import Heartbeat
+from sayso.workers.redis.data_loss import DataLossGuard, keys_of
+from sayso.workers.spool import SpoolFull
+from tests.channels.web.services import FakeChannel, browser
+
+AWAY = "redis://:s3cr3t@127.0.0.1:1"
+
+
+def health_of(client: Redis, **parts):
+    """A browser in front of an app whose Redis this is."""
+    return browser(redis=client, **parts)
+
+
+def spool_of(count: int, trouble: Exception | None = None):
+    """A spool with so many turns; one with trouble keeps no more."""
+
+    def check_room() -> None:
+        if trouble:
+            raise trouble
+
+    return SimpleNamespace(count=lambda: count, check_room=check_room)
+
+
+def test_process_without_redis_is_healthy_but_not_ready():
+    """Restarting the web would not bring Redis back."""
+    client = health_of(connect(AWAY))
+    assert (client.get("/healthz").status_code, client.get("/healthz").json) == (200, {"status": "ok"})
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": "ConnectionError"})
+
+
+def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
+    """Messages are kept, and nobody answers: taking the web out of a proxy would lose them."""
+    client = health_of(redis_client)
+    assert (client.get("/readyz").status_code, client.get("/readyz").json) == (200, {"status": "ready", "redis": "ok"})
+    full = client.get("/healthz?full")
+    assert (full.status_code, full.json["status"], full.json["workers"]) == (503, "degraded", 0)
+
+
+def test_readiness_changes_nothing_in_redis(redis_client: Redis):
+    """It asks for a write that would change nothing."""
+    client = health_of(redis_client)
+    before = set(redis_client.keys())
+    assert client.get("/readyz").status_code == 200
+    assert set(redis_client.keys()) == before
+
+
+def test_redis_that_refuses_writes_is_not_ready(tmp_path: Path):
+    """A read-only replica and a full memory answer every question, and keep no webhook."""
+    server = EmbeddedRedis(tmp_path)
+    server.start()
+    redis = connect(server.url)
+    client = health_of(redis)
+    assert client.get("/readyz").status_code == 200
+    redis.config_set("maxmemory", "1")
+    assert (client.get("/readyz").status_code, client.get("/readyz").json["redis"].split(":")[0]) == (
+        503, "OutOfMemoryError",
+    )  # fmt: skip
+    redis.config_set("maxmemory", "0")
+    assert client.get("/readyz").status_code == 200
+    redis.replicaof("127.0.0.1", 1)
+    assert (client.get("/readyz").status_code, client.get("/readyz").json["redis"].split(":")[0]) == (
+        503, "ReadOnlyError",
+    )  # fmt: skip
+    server.stop()
+
+
+def test_turns_that_wait_on_this_disk_are_counted(redis_client: Redis):
+    """With Redis and without it; a spool that has room makes a bot ready without Redis."""
+    for client, redis in ((redis_client, "ok"), (connect(AWAY), "ConnectionError")):
+        ready = health_of(client, spool=spool_of(7)).get("/readyz")
+        assert (ready.status_code, ready.json["redis"], ready.json["spooled"]) == (200, redis, 7)
+
+
+def test_spool_without_room_is_not_ready_while_redis_is_away(redis_client: Redis):
+    """A full disk keeps nothing; with Redis there, nothing needs it."""
+    full = spool_of(7, SpoolFull("the spool is full"))
+    away = health_of(connect(AWAY), spool=full).get("/readyz")
+    assert (away.status_code, away.json["spool"]) == (503, "the spool is full")
+    assert health_of(redis_client, spool=full).get("/readyz").status_code == 200
+
+
+def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):
+    """It said nothing for longer than a sign of life lasts; the one that did counts."""
+    redis_client.zadd("sayso:workers", {"killed": redis_client.time()[0] - 6})
+    assert health_of(redis_client).get("/healthz?full").json["workers"] == 0
+    Heartbeat(redis_client).beat()
+    full = health_of(redis_client).get("/healthz?full")
+    assert full.status_code == 200
+    assert full.json == {
+        "status": "ok", "redis": "ok", "workers": 1, "queue": "ok", "alerts": {}, "disk": "ok",
+    }  # fmt: skip
+
+
+def test_a_worker_that_stopped_does_not_count(redis_client: Redis):
+    """A clean end is known at once."""
+    presence = Heartbeat(redis_client)
+    presence.beat()
+    presence.leave()
+    assert presence.count() == 0
+
+
+def test_suspended_queue_is_told(redis_client: Redis):
+    """Workers live, and take nothing: webhooks are kept all the same."""
+    Heartbeat(redis_client).beat()
+    suspend(redis_client)
+    full, ready = (health_of(redis_client).get(path) for path in ("/healthz?full", "/readyz"))
+    resume(redis_client)
+    assert (full.status_code, full.json["queue"], ready.status_code) == (503, "suspended: run `rq resume`", 200)
+
+
+@pytest.mark.parametrize("what", ["alert", "disk"])
+def test_whatever_else_is_wrong_is_told(redis_client: Redis, what: str):
+    """A revoked token without its words, which may name accounts, and a disk without room for files."""
+    Heartbeat(redis_client).beat()
+    alerts = MemoryAlerts(clock=lambda: 1_800_000_000)
+    if what == "alert":
+        alerts.note("shop", "the token of account X was revoked")
+    media = SimpleNamespace(full=lambda: "the disk has 0 bytes free" if what == "disk" else "")
+    client = health_of(redis_client, alerts=alerts, media=media, channel=FakeChannel())
+    full = client.get("/healthz?full")
+    assert (full.status_code, client.get("/readyz").status_code) == (503, 200)
+    assert (full.json["alerts"].keys() == {"shop"}, full.json["disk"] != "ok") == (what == "alert", what == "disk")
+    assert "account" not in full.text
+
+
+def test_halted_redis_is_not_ready(redis_client: Redis):
+    """Whatever else is well; the cure is named, and nothing that only insiders know."""
+    tide = DataLossGuard(redis_client)
+    client = health_of(redis_client, data_loss_guard=tide)
+    assert client.get("/readyz").status_code == 200
+    redis_client.set(keys_of()[2], "{}")
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": CURE})
+    redis_client.delete(keys_of()[2])
+    assert client.get("/readyz").status_code == 200

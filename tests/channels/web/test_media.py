@@ -1,0 +1,174 @@
+"""Media links: good ones work until they expire, and what they serve can run nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from sayso.channels.storage.media import LocalMediaStore
+from tests.channels.web.services import browser
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+
+
+class Shelf:
+    """A media store with a clock to turn, and a browser in front of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1_000_000.0
+        self.store = LocalMediaStore(folder, keys=["key"], public_url="https://bots", clock=lambda: self.now)
+        self.client: FlaskClient = browser(media=self.store)
+
+    def link(self, data: bytes, mime_type: str, filename: str) -> str:
+        """The path of a link to a file."""
+        media = self.store.put(data, mime_type=mime_type, filename=filename)
+        url = self.store.url(media.ref, filename=filename, mime_type=media.mime_type)
+        return url.removeprefix("https://bots")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """An empty store."""
+    return Shelf(tmp_path)
+
+
+def test_expired_link_is_gone(shelf: Shelf):
+    """410 says that it was good once."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    shelf.now += 3601
+    assert shelf.client.get(link).status_code == 410
+
+
+def test_removed_file_is_gone(shelf: Shelf, tmp_path: Path):
+    """A link outlives its file."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    next(path for path in tmp_path.rglob("*") if path.is_file()).unlink()
+    assert shelf.client.get(link).status_code == 410
+
+
+@pytest.mark.parametrize("token", ["x", "../../etc/passwd", "%00", "a.b.c", "x" * 5000])
+def test_forged_link_is_not_found(shelf: Shelf, token: str):
+    """404 for what we never signed."""
+    assert shelf.client.get(f"/media/{token}").status_code == 404
+
+
+def test_changed_link_is_not_found(shelf: Shelf):
+    """One other character breaks the signature."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    changed = link[:-1] + ("A" if link[-1] != "A" else "B")
+    assert shelf.client.get(changed[:10] + ("A" if changed[10] != "A" else "B") + changed[11:]).status_code == 404
+
+
+def test_picture_is_shown_and_can_run_nothing(shelf: Shelf):
+    """The type is ours, browsers may not guess another, and scripts are off."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"))
+    assert (answer.status_code, answer.data, answer.mimetype) == (200, PNG, "image/png")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+    assert not answer.headers.get("Content-Disposition", "").startswith("attachment")
+
+
+def test_page_is_downloaded_never_shown(shelf: Shelf):
+    """HTML from a user opens nowhere below our address."""
+    answer = shelf.client.get(shelf.link(b"<script>1</script>", "text/html", 'a"\r\nb.html'))
+    assert answer.mimetype == "application/octet-stream"
+    assert answer.headers["Content-Disposition"].startswith("attachment")
+    assert "\n" not in answer.headers["Content-Disposition"]
+
+
+def test_part_of_a_file_can_be_asked_for(shelf: Shelf):
+    """Players jump; ranges beyond the end are refused."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    part = shelf.client.get(link, headers={"Range": "bytes=0-7"})
+    assert (part.status_code, part.data, part.headers["Content-Range"]) == (206, PNG[:8], f"bytes 0-7/{len(PNG)}")
+    assert part.headers["X-Content-Type-Options"] == "nosniff"
+    assert shelf.client.get(link, headers={"Range": "bytes=9999-"}).status_code == 416
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "bytes=0-7,10-12",
+        "bytes=-99999",
+        "items=0-3",
+        "bytes=abc",
+        "bytes=5-2",
+        "bytes=--1",
+        "bytes=-0",
+        "bytes=",
+        "0-7",
+        "bytes=0-0" * 500,
+    ],
+)
+def test_a_range_we_do_not_serve_gets_the_whole_file(shelf: Shelf, asked: str):
+    """RFC 9110, 14.2: several at once, more than there is from the end, and what nobody can read, are no errors."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
+    assert (answer.status_code, answer.data) == (200, PNG)
+
+
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [("bytes=-5", PNG[-5:]), ("bytes=100-", PNG[100:]), ("bytes=0-999999", PNG), ("BYTES=0-0", PNG[:1])],
+)
+def test_a_range_is_served_from_either_end(shelf: Shelf, asked: str, part: bytes):
+    """As players and PDF readers ask."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
+    assert (answer.status_code, answer.data) == (206, part)
+
+
+@pytest.mark.parametrize("asked", ["bytes=108-", "bytes=99999999999999999999-"])
+def test_a_range_behind_the_end_is_refused(shelf: Shelf, asked: str):
+    """And its size is told."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
+    assert (answer.status_code, answer.headers["Content-Range"]) == (416, f"bytes */{len(PNG)}")
+
+
+def test_a_download_goes_on_though_somebody_stored_the_file_again(shelf: Shelf):
+    """The tag is that of the content, and nothing tells when others sent the same."""
+    first = shelf.client.get(shelf.link(PNG, "image/png", "a.png"))
+    again = shelf.link(PNG, "image/png", "a.png")
+    rest = shelf.client.get(again, headers={"Range": "bytes=100-", "If-Range": first.headers["ETag"]})
+    assert (rest.status_code, rest.data) == (206, PNG[100:])
+    assert "Last-Modified" not in rest.headers
+    other = shelf.client.get(again, headers={"Range": "bytes=100-", "If-Range": '"other"'})
+    assert (other.status_code, other.data) == (200, PNG)
+
+
+def test_a_look_at_the_head_has_no_body(shelf: Shelf):
+    """With the size and type of the file."""
+    head = shelf.client.head(shelf.link(PNG, "image/png", "a.png"))
+    assert (head.status_code, head.data, head.headers["Content-Length"]) == (200, b"", str(len(PNG)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ('a"b.pdf', 'attachment; filename="a\\"b.pdf"'),
+        ("ü.pdf", "attachment; filename=u.pdf; filename*=UTF-8''%C3%BC.pdf"),
+        ("x;filename=evil.exe", 'attachment; filename="x;filename=evil.exe"'),
+        ("a\u202efdp.exe", "attachment; filename=afdp.exe"),
+        ("", "attachment; filename=file"),
+    ],
+)
+def test_a_name_is_a_name(shelf: Shelf, name: str, said: str):
+    """Whatever quotes, alphabets and directions are in it."""
+    answer = shelf.client.get(shelf.link(b"%PDF-1.4", "application/pdf", name))
+    assert answer.headers["Content-Disposition"] == said
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT"},
+        {"If-Unmodified-Since": "Thu, 01 Jan 1970 00:00:00 GMT"},
+        {"Range": "bytes=0-7", "If-Range": "Fri, 01 Jan 2100 00:00:00 GMT"},
+        {"Range": "bytes=0-7", "If-Range": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
+        {"If-Modified-Since": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
+    ],
+)
+def test_no_date_that_is_asked_for_tells_when_others_stored_the_same(shelf: Shelf, asked: dict[str, str]):
+    """No answer has a date, so none is a condition: whoever asks with one gets the whole file, as if it had changed."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers=asked)
+    assert (answer.status_code, answer.data) == (200, PNG)

@@ -1,0 +1,341 @@
+"""`sayso doctor`: each thing that breaks a bot is found, with its cure, and looking changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from flask.testing import FlaskClient
+from redis import Redis
+
+from sayso.channels.setup import FORGED, CheckResult
+from sayso.config.checks.doctor import Doctor, check_models
+from sayso.config.cli.main import main
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.ingress import poll_lock
+from sayso.config.wiring.platforms import open_setup
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.workers.recovery import Heartbeat
+from sayso.workers.redis.data_loss import keys_of
+from sayso.workers.redis.leader_lock import LeaderLock
+from tests.channels.web import services
+from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
+from tests.config.processes import free_port
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def our_web(mailbox: services.FakeMailbox, public_url: str = PUBLIC_URL, **secrets: str) -> Handler:
+    """The web process with the three adapters, and secrets of its own where some are given."""
+    by_name = services.real_channels(**secrets)
+    client: FlaskClient = services.browser(mailbox=mailbox, public_url=public_url, channels=by_name)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        heard = client.open(
+            request.url.path, method=request.method, data=request.content, headers=list(request.headers.items())
+        )
+        return httpx.Response(heard.status_code, content=heard.data, headers=dict(heard.headers))
+
+    return answer
+
+
+#: What the keys of a bot begin with whose file is sayso.yaml.
+PREFIX = "sayso:sayso:"
+
+
+class Clinic:
+    """A bot that is all right, until a test breaks something of it."""
+
+    def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
+        self.folder, self.platforms = folder, platforms
+        self.mailbox = services.FakeMailbox()
+        self.web = our_web(self.mailbox)
+        self.config = written(folder, platforms)
+        settings = load_settings(self.config)
+        for name in ("wa", "tg"):
+            asyncio.run(open_setup(settings, name, PUBLIC_URL).set_webhook())
+
+    def results(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
+        """All that the doctor finds."""
+
+        async def found() -> list[CheckResult]:
+            async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
+                doctor = Doctor(load_settings(self.config), self.folder, web=web, own=own)
+                return [finding async for finding in doctor.results()]
+
+        return asyncio.run(found())
+
+    def wrong(self, **given: Any) -> dict[str, str]:
+        """What is not fine, by channel and check; each has its cure."""
+        findings = [finding for finding in self.results(**given) if finding.state != "ok"]
+        assert all(finding.cure for finding in findings)
+        return {f"{finding.channel} {finding.check}".strip(): str(finding) for finding in findings}
+
+
+@pytest.fixture
+def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str) -> Iterator[Clinic]:
+    """Redis, a worker, the web and all three platforms."""
+    for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
+        monkeypatch.setenv(name, value)
+    Heartbeat(redis_client, "w1", prefix=PREFIX).beat()
+    with FakePlatforms() as platforms:
+        yield Clinic(tmp_path, platforms)
+
+
+def test_a_stranger_at_our_address_is_shown_no_secret(clinic: Clinic):
+    """Whatever takes a forged webhook is not asked with a good one."""
+    seen: list[httpx.Request] = []
+
+    def stranger(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, text="Welcome to nginx!")
+
+    clinic.web = stranger
+    wrong = clinic.wrong()
+    assert {"healthz", "wa signature", "tg signature", "sl signature"} == wrong.keys()
+    assert "a forged webhook was answered with 200" in wrong["tg signature"]
+    posted = [request for request in seen if request.method == "POST"]
+    assert [request.headers.get("x-telegram-bot-api-secret-token") for request in posted].count(FORGED) == 1
+    assert not [request for request in posted if fakes.TELEGRAM_SECRET in str(request.headers)]
+
+
+def test_nothing_comes_of_a_checkup(clinic: Clinic):
+    """No turn, no message, no change of a webhook."""
+    before = dict(clinic.platforms.ledger.state)
+    clinic.results()
+    assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == ([], [], before)
+
+
+def test_no_secret_is_ever_told(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Neither where all is fine nor where nothing is."""
+    fine = " ".join(map(str, clinic.results()))
+    clinic.web = our_web(clinic.mailbox, auth_token="other", secret_token="other", signing_secret="other")
+    monkeypatch.setenv("REDIS_URL", f"redis://:s3cr3t@127.0.0.1:{free_port()}")
+    words = fine + " ".join(map(str, clinic.results()))
+    assert not [secret for secret in (*ENVIRON.values(), "s3cr3t") if secret in words]
+
+
+def test_bot_that_is_all_right_has_no_findings(clinic: Clinic):
+    """Every check is there, and says ok."""
+    assert clinic.wrong() == {}
+    checks = {f"{finding.channel} {finding.check}".strip() for finding in clinic.results()}
+    assert {"config", "redis", "clock", "workers", "healthz"} <= checks
+    assert {"wa account", "wa sender", "wa webhook", "wa messages", "wa signature"} <= checks
+    assert {"tg token", "tg privacy mode", "tg webhook", "tg last error", "tg signature"} <= checks
+    assert {"sl token", "sl scopes", "sl messages tab", "sl signature"} <= checks
+
+
+def test_messages_that_never_reached_us_are_found(clinic: Clinic):
+    """platforms.md 1.1: what no webhook told is on Twilio's list, and the cure takes it; looking does not."""
+    clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600)
+    for _ in range(2):
+        wrong = clinic.wrong()["wa messages"]
+        assert "1 of the 1 newest messages of the last hour never reached us" in wrong
+        assert "sayso channel recover wa" in wrong
+
+
+def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Thousands an hour are no finding: the newest tell enough."""
+    monkeypatch.setattr("sayso.config.checks.doctor.MISSED_MOST", 2)
+    for n in range(4):
+        clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
+    assert "2 of the 2 newest messages of the last hour never reached us" in clinic.wrong()["wa messages"]
+
+
+@pytest.mark.parametrize(
+    ("secrets", "check"),
+    [
+        ({"auth_token": "other"}, "wa signature"),
+        ({"secret_token": "other"}, "tg signature"),
+        ({"signing_secret": "other"}, "sl signature"),
+    ],
+)
+def test_web_with_another_secret_is_found(clinic: Clinic, secrets: dict[str, str], check: str):
+    """The round trip proves what no platform tells."""
+    clinic.web = our_web(clinic.mailbox, **secrets)
+    wrong = clinic.wrong()
+    assert wrong.keys() == {check}
+    assert "a signed webhook was answered with 403" in wrong[check]
+    assert "restart the web with this configuration" in wrong[check]
+
+
+def test_web_with_another_public_url_is_found(clinic: Clinic):
+    """platforms.md 1.2, pains.md 4: Twilio signs the address, byte for byte."""
+    clinic.web = our_web(clinic.mailbox, public_url="https://old.example.com")
+    assert clinic.wrong().keys() == {"wa signature"}
+
+
+def test_web_whose_clock_is_wrong_is_found(clinic: Clinic):
+    """platforms.md 3.2: Slack's signature is good for 300 s."""
+    wrong = clinic.wrong(own=lambda: time.time() - 400)
+    assert wrong.keys() == {"clock", "sl signature"}
+    assert "Redis is 400" in wrong["clock"]
+
+
+def test_clock_a_little_off_is_a_warning(clinic: Clinic):
+    """Nothing fails yet."""
+    wrong = clinic.wrong(own=lambda: time.time() - 10)
+    assert wrong.keys() == {"clock"}
+    assert wrong["clock"].startswith("warn")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (httpx.Response(301, headers={"Location": "https://www.example.com"}), "lose a webhook on a redirect"),
+        (httpx.Response(404), "have the proxy pass /hooks/"),
+        (httpx.Response(502), "see the web's log, and the proxy's"),
+        (httpx.Response(401), "may ask for a password"),
+    ],
+)
+def test_proxy_that_answers_by_itself_is_found(clinic: Clinic, answer: httpx.Response, why: str):
+    """platforms.md 1.1: on 301 and 302 Twilio asks again with GET and loses the form."""
+    clinic.web = lambda _: answer
+    assert why in clinic.wrong()["wa signature"]
+
+
+def test_web_that_is_away_is_found(clinic: Clinic):
+    """By itself, and by each channel."""
+
+    def away(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    clinic.web = away
+    assert clinic.wrong().keys() == {"healthz", "wa signature", "tg signature", "sl signature"}
+
+
+def test_public_url_that_is_this_machine_is_found(clinic: Clinic):
+    """Real platforms never get there; fakes, and servers of one's own, do."""
+    url = "http://127.0.0.1:8000"
+    clinic.web = our_web(clinic.mailbox, public_url=url)
+    clinic.config = written(clinic.folder, clinic.platforms, public_url=url)
+    assert clinic.wrong().keys() == {"wa webhook", "tg webhook"}
+    clinic.config.write_text(clinic.config.read_text().replace(f", api_url: {clinic.platforms.slack_url}", ""))
+    assert "sl would never reach it" in clinic.wrong()["public_url"]
+
+
+def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, redis_client: Redis):
+    """platforms.md 2.5: no webhook is probed; one that is set, and nobody at work, are found."""
+    clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
+    assert clinic.wrong().keys() == {"tg polling", "tg poller"}
+    asyncio.run(open_setup(load_settings(clinic.config), "tg", PUBLIC_URL).delete_webhook())
+    LeaderLock(redis_client, poll_lock(load_settings(clinic.config).channels["tg"]), prefix=PREFIX).take()
+    assert clinic.wrong() == {}
+    assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.results()}
+
+
+def test_bot_without_a_worker_is_found(clinic: Clinic, redis_client: Redis):
+    """Messages are kept, and nobody answers."""
+    Heartbeat(redis_client, prefix=PREFIX).leave("w1")
+    assert "start one with `sayso worker`" in clinic.wrong()["workers"]
+
+
+def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):
+    """With the command that goes on."""
+    redis_client.set(keys_of(PREFIX)[2], '{"was": 5, "is": 1, "at": 1}')
+    assert "`sayso redis resume`" in clinic.wrong()["halt"]
+
+
+def test_redis_that_would_lose_messages_is_found(clinic: Clinic, redis_client: Redis):
+    """Eviction is refused, a file that lags is a risk."""
+    redis_client.config_set("maxmemory-policy", "allkeys-lru")
+    unfit = clinic.wrong()
+    redis_client.config_set("maxmemory-policy", "noeviction")
+    assert "Set it to noeviction" in unfit["redis"]
+    synced = redis_client.config_get("appendfsync")["appendfsync"]
+    redis_client.config_set("appendfsync", "everysec")
+    risky = clinic.wrong()
+    redis_client.config_set("appendfsync", synced)
+    assert risky["redis"].startswith("warn")
+
+
+def test_redis_that_is_away_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """And the other checks go on."""
+    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
+    assert clinic.wrong().keys() == {"redis"}
+
+
+def test_no_redis_at_all_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is configured, and no `sayso up` runs here."""
+    monkeypatch.delenv("REDIS_URL")
+    assert "no Redis" in clinic.wrong()["redis"]
+
+
+def test_platform_out_of_reach_is_a_finding(clinic: Clinic):
+    """No crash, and no end of the checks."""
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    clinic.config.write_text(clinic.config.read_text().replace(clinic.platforms.url, nowhere))
+    wrong = clinic.wrong()
+    assert wrong.keys() == {"wa account", "tg token", "sl token"}
+
+
+def test_platform_that_talks_nonsense_is_a_finding(clinic: Clinic):
+    """An api_url that leads to some other server."""
+    clinic.config.write_text(
+        clinic.config.read_text().replace(f"{clinic.platforms.url}/", f"{clinic.platforms.url}/x/")
+    )
+    assert clinic.wrong().keys() == {"wa account", "tg token", "sl token"}
+
+
+def run(*args: object) -> tuple[int, str]:
+    """Exit code and output of the command."""
+    result = CliRunner().invoke(main, ["doctor", *map(str, args)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_configuration_that_does_not_load_is_a_finding(tmp_path: Path):
+    """With file and line; nothing else is looked at."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("channels: {web: {platform: consol}}")
+    code, words = run("--config", file)
+    assert (code, f"{file}:1:" in words, "1 checks, 1 to look at" in words) == (1, True, True)
+
+
+@pytest.mark.parametrize(("state", "expected"), [("ok", 0), ("warn", 0), ("fail", 1)])
+def test_only_what_fails_fails_a_build(monkeypatch: pytest.MonkeyPatch, state: str, expected: int):
+    """A warning is printed, and counted."""
+
+    async def found(*_: object, **__: object) -> AsyncIterator[CheckResult]:
+        yield CheckResult("clock", state, "says", "" if state == "ok" else "cure")
+
+    monkeypatch.setattr("sayso.config.cli.checks._checks", found)
+    code, words = run()
+    assert (code, "1 to look at" in words) == (expected, state != "ok")
+
+
+def test_wrong_option_is_a_usage_error():
+    """As of every command."""
+    assert run("--nonsense")[0] == 2
+
+
+def test_findings_as_json(tmp_path: Path):
+    """One object a check, whatever it came to."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("channels: {web: {platform: consol}}")
+    code, words = run("--config", file, "--json")
+    assert (code, [sorted(each) for each in json.loads(words)]) == (1, [["channel", "check", "cure", "says", "state"]])
+
+
+def test_model_is_asked_only_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One that cannot be asked is a finding with its variable."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    file = tmp_path / "sayso.yaml"
+    file.write_text("agent: {model: 'openai:gpt-5-mini'}\nchannels: {web: {platform: console}}")
+
+    async def found() -> list[CheckResult]:
+        return [finding async for finding in check_models(load_settings(file))]
+
+    (only,) = asyncio.run(found())
+    assert (only.state, "OPENAI_API_KEY" in only.says) == ("fail", True)
+    file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}")
+    assert [finding.state for finding in asyncio.run(found())] == ["ok"]

@@ -1,0 +1,103 @@
+"""The grammar of the command line: one spelling for every command, and exit codes that a script can rely on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from sayso.config.cli.main import main
+from sayso.config.settings.loader import DEMO
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*args: str | Path) -> Result:
+    """Run a command on the demo's configuration where no other is given."""
+    return CliRunner().invoke(main, [*map(str, args)], env={"SAYSO_CONFIG": str(DEMO), "REDIS_URL": ""})
+
+
+def commands(group: click.Group = main, *path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every command and group."""
+    yield path
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name)
+
+
+ALL = [path for path in commands() if path[:1] != ("shards",)]
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_help_has_an_example_and_the_common_options(path: tuple[str, ...]):
+    """Nobody has to guess how a command is written."""
+    text = run(*path, "--help").output
+    assert "\nExample" in text
+    assert f"  {' '.join(['sayso', *path[:1]])}" in text
+    assert [option for option in ("-c, --config", "--data", "--json", "--no-color") if option not in text] == []
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_common_options_stand_before_or_after_any_command(place: int, tmp_path: Path):
+    """Also between a group and its command."""
+    args: list[str | Path] = ["audit", "show"]
+    args[min(place, 2) : min(place, 2)] = ["--data", tmp_path / "none", "--json"]
+    result = run(*args)
+    assert (result.exit_code, f"no ledger in {tmp_path / 'none'}" in result.output) == (3, True)
+
+
+def test_the_last_of_two_options_counts(tmp_path: Path):
+    """A command's own option wins over the one before it."""
+    result = run("--config", tmp_path / "none.yaml", "check", "-c", DEMO, "--json")
+    assert (result.exit_code, json.loads(result.output)["file"]) == (0, str(DEMO))
+
+
+def test_exit_codes_tell_a_finding_from_wrong_usage_from_what_cannot_run(tmp_path: Path):
+    """0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run."""
+    wrong = tmp_path / "sayso.yaml"
+    wrong.write_text("channels: {web: {platform: console, nonsense: 1}}")
+    codes = [
+        run(*args).exit_code
+        for args in (["check"], ["check", "-c", wrong], ["chat", "nowhere"], ["check", "-c", tmp_path / "none.yaml"])
+    ]
+    assert codes == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["webhook", "set", "wa"], "sayso channel connect"),
+        (["slack", "manifest"], "sayso channel manifest"),
+        (["channel", "forget-media", "wa"], "sayso channel purge-media"),
+        (["check", "sayso.yaml"], "sayso check -c sayso.yaml"),
+    ],
+)
+def test_old_invocations_name_the_new_one(old: list[str], new: str):
+    """As a usage error: there are no aliases."""
+    result = run(*old)
+    assert (result.exit_code, new in result.output) == (2, True)
+
+
+def test_problems_of_a_configuration_are_json_too(tmp_path: Path):
+    """A program reads them with their lines."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("channels: {web: {platform: console, nonsense: 1}}")
+    problems = json.loads(run("check", "--json", "-c", file).output)["problems"]
+    assert [problem.startswith(f"{file}:1:37: channels.web.nonsense: unknown key") for problem in problems] == [True]
+
+
+def test_a_command_of_an_entry_point_that_cannot_be_loaded_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch):
+    """It says itself what is wrong."""
+    broken = EntryPoint("broken", "no_such_module:command", "sayso.commands")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: (broken,))
+    assert "broken" in run("--help").output
+    result = run("broken")
+    assert (result.exit_code, "no_such_module:command cannot be loaded" in result.output) == (3, True)

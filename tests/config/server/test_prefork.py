@@ -1,0 +1,100 @@
+"""Prefork: as many processes as asked for, whoever dies, until they are told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+#: Each forked process says its id and waits for a signal.
+PROGRAM = textwrap.dedent("""
+    import os, signal, sys
+    from sayso.config.server.processes import prefork
+    prefork(int(sys.argv[1]))
+    os.write(1, b"%d\\n" % os.getpid())
+    {work}
+""")
+WAITS = "signal.pause()"
+
+
+@pytest.fixture
+def start():
+    """Start a parent of so many processes; those it forked, as they say their ids."""
+    started = []
+
+    def start(count: int, work: str = WAITS) -> subprocess.Popen[str]:
+        parent = subprocess.Popen(
+            [sys.executable, "-P", "-c", PROGRAM.format(work=work), str(count)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        started.append(parent)
+        return parent
+
+    yield start
+    for parent in started:
+        parent.kill()
+        parent.wait()
+
+
+def pids(parent: subprocess.Popen[str], count: int) -> set[int]:
+    """The next so many processes."""
+    return {int(parent.stdout.readline()) for _ in range(count)}
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_as_many_as_asked_for_and_all_stop_with_their_parent(start):
+    """One SIGTERM, to the parent, and nothing is left."""
+    parent = start(3)
+    forked = pids(parent, 3)
+    parent.terminate()
+    assert (len(forked), parent.wait(10), all(map(gone, forked))) == (3, 0, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_one_that_dies_is_replaced(start, number):
+    """Killed, broken or told to stop by itself."""
+    parent = start(2)
+    first = pids(parent, 2)
+    victim = min(first)
+    os.kill(victim, number)
+    new = pids(parent, 1)
+    assert not new & first
+    assert parent.poll() is None
+
+
+def test_one_that_gives_up_ends_them_all(start):
+    """A configuration that is wrong for one is wrong for all: its code is the parent's."""
+    parent = start(2, "sys.exit(3)")
+    assert parent.wait(10) == 3
+
+
+def test_one_that_always_dies_is_tried_with_pauses_and_can_be_stopped(start):
+    """Nobody can run a fork bomb by a tool that crashes, nor has to wait for it."""
+    parent = start(1, "os.kill(os.getpid(), signal.SIGKILL)")
+    pids(parent, 4)
+    parent.terminate()
+    assert parent.wait(10) == 0
+
+
+def test_they_end_when_their_parent_is_killed(start):
+    """Nobody would replace or stop them any more."""
+    parent = start(2)
+    forked = pids(parent, 2)
+    parent.kill()
+    assert parent.stdout.read() == ""  # it is closed when the last of them has ended
+    assert all(map(gone, forked)) or len(forked) == 2

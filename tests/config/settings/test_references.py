@@ -1,0 +1,141 @@
+"""References between { } and [ ]: no quotes needed, nothing misread, every mark true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sayso.channels.console.settings import ConsoleSettings
+from sayso.channels.whatsapp.settings import WhatsAppSettings
+from sayso.config.settings.loader import ConfigError, load_settings
+
+SECRETS = {
+    "TWILIO_ACCOUNT_SID": "AC0",
+    "TWILIO_AUTH_TOKEN": "t",
+    "TELEGRAM_TOKEN": "1:a",
+    "TELEGRAM_SECRET": "s",
+    "SLACK_BOT_TOKEN": "xoxb-1",
+    "SLACK_SIGNING_SECRET": "s",
+    "CONSOLE_PASSWORD": "p",
+}
+CONTRACT = Path(__file__).parents[1] / "contract.yaml"
+#: The first letters that the loader would hide references with.
+PRIVATE = "\U000f0000\U000f0001\ue000\ue001"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration's place."""
+    return tmp_path / "sayso.yaml"
+
+
+def suggestions(file: Path, text: str, **environ: str) -> list[str]:
+    """What comes out of a list, written between brackets in a channel."""
+    file.write_text(f"channels:\n  web: {{platform: console, suggestions: {text}, title: ${{T:-t}}}}\n")
+    channel = load_settings(file, environ).channels["web"]
+    assert isinstance(channel, ConsoleSettings)
+    return channel.suggestions
+
+
+def refusal(file: Path, text: str, **environ: str) -> str:
+    """What is said about a file with this text."""
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file, environ)
+    return str(caught.value)
+
+
+def test_missing_secret_is_told_with_line_and_column():
+    """Each secret that is not set is named at its place, behind other references on the same line too."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings(CONTRACT, {name: value for name, value in SECRETS.items() if "SECRET" not in name})
+    assert caught.value.problems == [
+        f"{CONTRACT}:8:59: secret_token: TELEGRAM_SECRET is not set: export TELEGRAM_SECRET=...",
+        f"{CONTRACT}:9:61: signing_secret: SLACK_SIGNING_SECRET is not set: export SLACK_SIGNING_SECRET=...",
+    ]
+
+
+@pytest.mark.parametrize("token", ["prefix${T}", "${T:-a-default}", "prefix"])
+def test_secret_in_clear_is_refused_without_quotes_too(file: Path, token: str):
+    """A secret, or a part or default of one, does not belong into the file, however it is written."""
+    said = refusal(file, f"channels:\n  a: {{platform: telegram, token: {token}, secret_token: ${{T}}}}\n", T="t")
+    assert said == f"{file}:2:27: token: a secret in clear: put it in the environment and write ${{TOKEN}}"
+
+
+def test_private_use_characters_are_not_misread(file: Path):
+    """Letters that the loader hides references with are letters like any other in a file."""
+    text = (
+        f'[{PRIVATE}, {PRIVATE}${{A}}{PRIVATE * 3}, "${{A}}{PRIVATE}", "\\U000F0000\\U000F0000\\U000F0000\\U000F0000"]'
+    )
+    assert suggestions(file, text, A="a") == [PRIVATE, f"{PRIVATE}a{PRIVATE * 3}", f"a{PRIVATE}", "\U000f0000" * 4]
+
+
+def test_quoted_text_keeps_its_own_rules(file: Path):
+    """Escapes inside quotes are YAML's, in a reference's default as well, and a brace in quotes is text."""
+    text = """['${A:-it''s}', "${A:-\\x41}", 'a } b', "{", "x, ${A:-y}"]"""
+    assert suggestions(file, text) == ["it's", "A", "a } b", "{", "x, y"]
+
+
+def test_comments_are_no_references(file: Path):
+    """What is commented out need not be set, or even be well-formed."""
+    assert suggestions(file, "[a, # ${NOPE} ${ ${NOPE:-\n b # }\n]") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[${A}]", "a"),
+        ("[${A}${B}${A}]", "aba"),
+        ("[x${A}y]", "xay"),
+        ("[one ${A} two ${B}]", "one a two b"),
+        ("[one\n  two ${A}\n  ${B}]", "one two a b"),
+        ("[${NOPE:-}]", ""),
+        ("[${NOPE:-a, b: [c] # d?}]", "a, b: [c] # d?"),
+        ("[don't ${A}]", "don't a"),
+        ("[${file:word}]", "from file"),
+    ],
+)
+def test_reference_needs_no_quotes(file: Path, text: str, value: str):
+    """Alone, in text, side by side, on several lines, with any default on one line."""
+    (file.parent / "word").write_text("from file\n")
+    assert suggestions(file, text, A="a", B="b") == [value]
+
+
+def test_key_is_not_substituted(file: Path):
+    """A reference as a key is told as what it is, with its place, as outside braces."""
+    assert refusal(file, "agent: {${A}: 1}\n", A="a").startswith(f"{file}:1:9: agent.${{A}}: unknown key")
+
+
+def test_mistake_behind_a_reference_keeps_its_column(file: Path):
+    """The value of a reference may be longer or shorter than the reference: columns are the file's."""
+    text = "channels:\n  a: {platform: console, title: ${T}, titel: x}\n"
+    assert f"{file}:2:39: channels.a.titel: unknown key" in refusal(file, text, T="a long title, longer than its name")
+
+
+@pytest.mark.parametrize("reference", ["${NO PE}", "${NOPE", "${}", "${NOPE:-a\n b}"])
+def test_malformed_reference_is_told_how_to_write_it(file: Path, reference: str):
+    """Between braces the YAML parser stumbles first: its message carries the cure."""
+    said = refusal(file, f"agent: {{model: {reference}, max_iterations: ${{M}}}}\n", M="1")
+    assert said.startswith(f"{file}:1:17: not YAML: ")
+    assert "write a reference as ${NAME} or ${NAME:-default}" in said
+
+
+def test_the_contract_loads_as_printed():
+    """All four platforms, between braces, without quotes."""
+    settings = load_settings(CONTRACT, SECRETS)
+    shop = settings.channels["shop-wa"]
+    assert isinstance(shop, WhatsAppSettings)
+    assert (shop.account_sid, shop.auth_token.get_secret_value()) == ("AC0", "t")
+    assert (shop.api_url, shop.confirm_ttl) == ("http://127.0.0.1:9/twilio", 60)
+    assert shop.policy is not None
+    assert shop.policy.allow == ["find_*", "sales_*"]
+    assert settings.redis_url == ""
+    assert [channel.platform for channel in settings.channels.values()] == ["whatsapp", "telegram", "slack", "console"]
+
+
+def test_default_goes_when_the_variable_is_set():
+    """One variable turns all three platforms to a fake."""
+    settings = load_settings(CONTRACT, {**SECRETS, "FAKE": "http://fake:1/"})
+    urls = {getattr(channel, "api_url", None) for channel in settings.channels.values()}
+    assert urls == {"http://fake:1", None}

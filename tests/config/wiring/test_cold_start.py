@@ -1,0 +1,115 @@
+"""Cold start: a process loads the vendors' libraries of its own platforms, and nothing that only the web needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+#: All a worker does before its first turn, and then one message sent to a port where nobody listens.
+WORKER = """
+import asyncio, contextlib, json, sys
+from pathlib import Path
+from sayso.channels.base import SendError
+from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.config.cli import main as cli
+from sayso.config.wiring import rq_entry
+from sayso.workers.rq import worker
+
+def send(_, __):
+    services = next(iter(rq_entry._processes.values())).services
+    ready = set(sys.modules)
+    with contextlib.suppress(SendError):
+        asyncio.run(services.channels["bot"].send(Delivery("d", Conversation("bot", "1"), Reply("hello"))))
+    print(json.dumps([sorted(ready), sorted(set(sys.modules) - ready)]))
+
+worker.run_worker = send
+cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_mode=False)
+"""
+WEB = """
+import json, sys
+from sayso.config.wiring.wsgi import app
+app()
+print(json.dumps([sorted(sys.modules), []]))
+"""
+PLATFORMS = {
+    "console": "{platform: console}",
+    "whatsapp": "{platform: whatsapp, account_sid: AC0123, auth_token: '${SECRET}', from: 'whatsapp:+1', api_url: 'http://127.0.0.1:9'}",
+    "telegram": "{platform: telegram, token: '${SECRET}', secret_token: '${SECRET}', api_url: 'http://127.0.0.1:9'}",
+    "slack": "{platform: slack, bot_token: '${SECRET}', signing_secret: '${SECRET}', api_url: 'http://127.0.0.1:9'}",
+}
+SDKS = {"twilio", "telegram", "slack_sdk", "slack_bolt"}
+#: What only the web needs, only an example draws with, only a download or an adapter's own SDK brings.
+FOREIGN = {"flask", "werkzeug", "jinja2", "waitress", "matplotlib", "httpx", "requests"}
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, redis_url: str):
+    """The names of the packages, or modules, a fresh process has when it is ready, and those its first send adds."""
+
+    def run(code: str, *platforms: str) -> tuple[set[str], set[str]]:
+        file = tmp_path / f"bot-{secrets.token_hex(4)}.yaml"  # a name of its own: workers before it look alive
+        names = ["bot", *platforms[1:]]
+        channels = [f"  {name}: {PLATFORMS[platform]}\n" for name, platform in zip(names, platforms, strict=True)]
+        file.write_text(f"tools: [sayso.examples.invoices]\nchannels:\n{''.join(channels)}")
+        places = {"REDIS_URL": redis_url, "SAYSO_CONFIG": str(file), "SAYSO_DATA": str(tmp_path / "data")}
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(file), str(tmp_path / "data")],
+            check=True, capture_output=True, text=True, timeout=100, cwd=ROOT,
+            env={**os.environ, **places, "SECRET": "s3cret"},
+        )  # fmt: skip
+        ready, added = json.loads(done.stdout)
+        return set(ready), set(added)
+
+    return run
+
+
+def test_a_worker_with_a_console_only_loads_no_vendor_and_nothing_of_the_web(loaded):
+    """Who runs the demo pays for no platform, and a worker serves no pages."""
+    ready, added = loaded(WORKER, "console")
+    assert not ready & (SDKS | FOREIGN)
+    assert not added & (SDKS | FOREIGN)
+    assert not ready & {
+        "sayso.channels.whatsapp.adapter",
+        "sayso.channels.telegram.adapter",
+        "sayso.channels.slack.adapter",
+        "sayso.channels.web.app",
+    }
+
+
+@pytest.mark.parametrize(
+    ("platform", "sdk"), [("whatsapp", "twilio"), ("telegram", "telegram"), ("slack", "slack_sdk")]
+)
+def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, platform: str, sdk: str):
+    """Only its own, and all of it: an import would hold up every other turn on the loop."""
+    ready, added = loaded(WORKER, platform)
+    assert ready & SDKS == {sdk}
+    assert not [name for name in added if name.partition(".")[0] in SDKS]
+    assert not ready & {"flask", "waitress", "matplotlib"}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["channel", "connect", "--help"], ["simulate", "--help"]])
+def test_help_loads_nothing_that_a_bot_needs(args: list[str]):
+    """A command imports what it needs when it is run."""
+    code = (
+        "import json, sys\nfrom sayso.config.cli.main import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\nprint(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], check=True, capture_output=True, text=True, timeout=100, cwd=ROOT
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not loaded & {"sayso.agent", "sayso.workers", "sayso.pending", "pydantic", "redis", "yaml"}
+
+
+def test_a_web_process_starts_without_any_vendors_library(loaded):
+    """Whichever platforms it serves, it loads what verifies their webhooks when the first one comes in."""
+    ready, _ = loaded(WEB, *PLATFORMS)
+    assert {f"sayso.channels.{platform}.adapter" for platform in PLATFORMS} <= ready
+    assert not ready & (SDKS | {"matplotlib", "httpx", "requests"})

@@ -1,0 +1,84 @@
+"""Models in processes: a terminal talks to a vendor's model, and a worker has it loaded before its first turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.providers.api import KEY
+from tests.agent.providers.conftest import Server, process, server
+from tests.config.processes import sayso
+
+__all__ = ["process", "server"]
+
+ROOT = Path(__file__).parents[3]
+#: All that a worker does before its first turn, one question to its model, and its good-bye to it.
+WORKER = """
+import asyncio, json, sys
+from pathlib import Path
+from sayso.config.cli import main as cli
+from sayso.config.wiring import rq_entry
+from sayso.workers.rq import worker
+from sayso.pending.concurrency import LoopThread
+
+def ask(parts, _):
+    ready, loop = set(sys.modules), LoopThread()
+    services = next(iter(rq_entry._processes.values())).services
+    agent = services.processor.agents["web"].agent
+    said = loop.run(agent.arun("hello", scope="ana")).content
+    added = sorted(set(sys.modules) - ready)
+    open_before = len(agent.provider._clients)
+    worker._close_models(parts, loop)
+    print(json.dumps([said, added, open_before, len(agent.provider._clients)]))
+
+worker.run_worker = ask
+cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_mode=False)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, server: Server) -> Path:
+    """A desk whose model is the fake server's."""
+    path = tmp_path / "sayso.yaml"
+    agent = (
+        f"{{model: openai:gpt-4o-mini, api_key: '${{KEY}}', base_url: '{server.url}/v1', memory: {{knowledge: true}}}}"
+    )
+    path.write_text(f"agent: {agent}\ntools: [sayso.examples.invoices]\nchannels: {{web: {{platform: console}}}}\n")
+    return path
+
+
+def test_a_terminal_asks_before_it_does_what_a_model_called(file: Path, server: Server) -> None:
+    """With nothing else running; what was kept in mind is there the next time."""
+    server.script(
+        {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}]},
+        {"calls": [{"name": "remember", "arguments": {"content": "The user is Ana"}, "id": "b"}]},
+        {"text": "Hello Ana."}, {"text": "You are Ana."},
+    )  # fmt: skip
+    data = file.parent / "data"
+    code, said, errors = sayso("chat", "--config", file, "--data", data, stdin="delete 42\nyes\nI am Ana\n", KEY=KEY)
+    assert (code, errors) == (0, "")
+    assert "Invoice INV-42 is deleted." in said
+    assert "Hello Ana." in said
+    again = sayso("chat", "--config", file, "--data", data, stdin="Who am I?\n", KEY=KEY)[1]
+    assert "You are Ana." in again
+    assert "The user is Ana" in server.bodies[3]["messages"][0]["content"]
+
+
+def test_a_worker_loads_its_vendor_before_its_first_turn_and_leaves_no_connection(
+    file: Path, server: Server, redis_url: str
+) -> None:
+    """The first person waits for the model alone."""
+    server.script({"text": "Hi."})
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(file), str(file.parent / "data")],
+        check=True, capture_output=True, text=True, timeout=100, cwd=ROOT,
+        env={**os.environ, "REDIS_URL": redis_url, "KEY": KEY},
+    )  # fmt: skip
+    said, added, before, after = json.loads(done.stdout)
+    assert (said, before, after) == ("Hi.", 1, 0)
+    assert not {name.partition(".")[0] for name in added} & {"openai", "pydantic_ai", "genai_prices"}, "\n".join(added)

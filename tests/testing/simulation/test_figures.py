@@ -1,0 +1,87 @@
+"""What is measured: how soon somebody is heard of, how much memory is held; and where it is a promise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from sayso.testing.simulation.judge import SimulationResult
+from sayso.testing.simulation.processes import Memory
+from sayso.testing.simulation.profile import Profile
+from sayso.testing.simulation.report import SimulationReport
+from sayso.testing.simulation.users import Act, ChatInbox, follow_typing_signs
+from tests.testing.simulation.test_conversations import judged
+
+
+def test_a_sign_of_life_is_typing_or_else_the_answer() -> None:
+    """Counted from the webhook's 200, and not where an earlier answer was still to come."""
+    say, ask = Act(1, "say", "", 1.0, taken_at=1.5), Act(2, "ask", "b2", 4.5, taken_at=4.6)
+    answers: list[Any] = ["You said: t1", "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."]
+    assert judged([say, ask], answers).picked_up == pytest.approx([2.5, 0.4])
+    assert judged([say, ask], answers, signs=[2.0, 4.7]).picked_up == pytest.approx([0.5, 0.1])
+    at_once = Act(2, "ask", "b2", 2.0, taken_at=2.1)
+    assert judged([say, at_once], answers).picked_up == pytest.approx([2.5])
+
+
+def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
+    """Other calls, and other chats, are nobody's sign."""
+    ada, grace = ChatInbox(), ChatInbox()
+    calls = [
+        {"method": "sendChatAction", "params": {"chat_id": 5}},
+        {"method": "assistant.threads.setStatus", "params": {"channel_id": "C1"}},
+        {"method": "answerCallbackQuery", "params": {"callback_query_id": "1"}},
+        {"method": "sendChatAction", "params": {"chat_id": 6}},
+    ]
+
+    async def look() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(follow_typing_signs(lambda: calls, {"5": ada, "C1": grace}), 0.001)
+
+    asyncio.run(look())
+    assert (len(ada.signs), len(grace.signs)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("figures", "exceeded"),
+    [
+        ("", []),
+        ("size", ["bytes of Redis for each conversation: 4,000, and 3,072 is promised"]),
+        (
+            "speed",
+            [
+                "milliseconds in which 99 % of webhooks were answered: 200, and 100 is promised",
+                "milliseconds to the first sign of life for 99 %: 900, and 500 is promised",
+                "MB by which a process grew: 60, and 50 is promised",
+                "turns a second below the rate: 40, and 0 is promised",
+            ],
+        ),
+    ],
+)
+def test_speed_and_size_are_promises_of_the_rows_that_are_about_them(figures: Any, exceeded: list[str]) -> None:
+    """Elsewhere they are only told."""
+    found = SimulationResult(turns=500, picked_up=[0.9])
+    memory = Memory([("worker 0", 100.0, 160.0), ("web 0", 60.0, 50.0)], 4000.0)
+    profile = Profile(turns_per_second=100.0, measures=figures)
+    assert SimulationReport(profile, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
+
+
+def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
+    """The longest of those that were sent before; what is sent later is not asked about."""
+    found = SimulationResult(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
+    report = SimulationReport(Profile(measures="recovery"), found, 0, killed_at={"redis": [5.0]})
+    assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
+    assert SimulationReport(Profile(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
+    idle = SimulationReport(
+        Profile(measures="recovery"), found, 0, killed_at={"redis": [5.0, 40.0], "machine": [40.0]}
+    ).exceeded
+    assert idle[0].startswith("waiting when machine is killed: never happened")
+
+
+@pytest.mark.parametrize(("machines", "exceeded"), [(1, ["repeated: 20 of 10000 replies, above 0.1%"]), (2, [])])
+def test_one_repeat_in_a_thousand_is_for_those_who_can_know_what_arrived(machines: int, exceeded: list[str]) -> None:
+    """What platforms took is noted in the folder of one machine; another has only the faults to answer for."""
+    found = SimulationResult(replies=10_000, repeated=20)
+    assert SimulationReport(Profile(machines=machines), found, hits=30).exceeded == exceeded
