@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Literal
 
+from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.result import stop_text
 from sayso.pending.concurrency import contained, in_thread, run_sync
 
@@ -150,17 +151,7 @@ class GuardrailBlocked(Exception):
         self.words = words or stop_text("refused")
 
 
-class EventSink(Protocol):
-    """Receives the events of a run, such as RunEvents."""
-
-    def note(self, type: Any, *, began: float | None = None, **fields: Any) -> Any:
-        """Append a step to the trace."""
-
-    async def tell(self, event: str, *args: Any) -> None:
-        """Call `on_<event>` of each observer."""
-
-
-async def apply_guardrails(pipeline: GuardrailsPipeline | None, stage: GuardStage, text: str, events: EventSink) -> str:
+async def apply_guardrails(pipeline: GuardrailsPipeline | None, stage: GuardStage, text: str, events: RunEvents) -> str:
     """Return the text to go on with. Raise GuardrailBlocked, after every failed check was traced and reported."""
     if pipeline is None:
         return text

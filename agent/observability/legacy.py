@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sayso.agent.messages import Message, UsageStats
-from sayso.agent.observability.observer import AgentObserver
+from sayso.agent.messages import UsageStats
+from sayso.agent.observability.observer import AgentObserver, Source, event_reader
 
 if TYPE_CHECKING:
     from sayso.agent.result import AgentResult  # which imports this package
 
 Hooks = Mapping[str, Callable[..., Any]]
 
-#: The names of hooks, each with the parameters that it is called with.
-HOOKS: Mapping[str, tuple[str, ...]] = {
-    "on_agent_start": ("messages",),
-    "on_agent_end": ("response", "usage"),
-    "on_iteration_start": ("iteration", "messages"),
-    "on_iteration_end": ("iteration", "response"),
-    "on_tool_start": ("tool_name", "args"),
-    "on_tool_chunk": ("tool_name", "chunk"),
-    "on_tool_end": ("tool_name", "result", "duration"),
-    "on_tool_error": ("tool_name", "error", "args"),
-    "on_llm_start": ("messages", "model"),
-    "on_llm_end": ("response", "usage"),
-    "on_error": ("error", "context"),
+#: For each hook the event that calls it, and its parameters with their sources.
+_HOOK_EVENTS: Mapping[str, tuple[str, Mapping[str, Source]]] = {
+    "on_agent_start": ("run_start", {"messages": "messages"}),
+    "on_agent_end": ("run_end", {"response": "result", "usage": "result.usage"}),
+    "on_iteration_start": ("iteration_start", {"iteration": "iteration", "messages": "messages"}),
+    "on_iteration_end": ("iteration_end", {"iteration": "iteration", "response": "response"}),
+    "on_tool_start": ("tool_start", {"tool_name": "tool_name", "args": "tool_args"}),
+    "on_tool_chunk": ("tool_chunk", {"tool_name": "tool_name", "chunk": "chunk"}),
+    "on_tool_end": (
+        "tool_end",
+        {"tool_name": "tool_name", "result": "result", "duration": ("duration_ms", lambda ms: ms / 1000)},  # in seconds
+    ),
+    "on_tool_error": ("tool_error", {"tool_name": "tool_name", "error": "error", "args": "tool_args"}),
+    "on_llm_start": ("llm_start", {"messages": "messages", "model": "model"}),
+    "on_llm_end": ("llm_end", {"response": "response", "usage": "usage"}),
+    "on_error": ("error", {"error": "error", "context": "context"}),
 }
+#: The names of hooks, each with the parameters that it is called with.
+HOOKS: Mapping[str, tuple[str, ...]] = {hook: tuple(sources) for hook, (_, sources) in _HOOK_EVENTS.items()}
 #: How many characters of an argument or a result `verbose` prints.
 MAX_PRINTED_CHARS = 120
 
@@ -48,63 +53,22 @@ def hooks_observer(hooks: Hooks) -> AgentObserver:
 
 class _Hooks(AgentObserver):
     def __init__(self, hooks: Hooks) -> None:
-        self._hooks = dict(hooks)
+        self.hooks = dict(hooks)
 
-    def _call(self, name: str, *args: Any) -> None:
-        if hook := self._hooks.get(name):
-            hook(*args)
 
-    def on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
-        """Call `on_agent_start(messages)`."""
-        self._call("on_agent_start", messages)
+def _hook_method(hook: str, event: str, sources: Mapping[str, Source]) -> Callable[..., None]:
+    read = event_reader(event, sources)
 
-    def on_run_end(self, run_id: str, result: AgentResult) -> None:
-        """Call `on_agent_end(response, usage)` with the whole result, whose `content` is the reply."""
-        self._call("on_agent_end", result, result.usage)
+    def on_event(self: _Hooks, *args: Any, **kwargs: Any) -> None:
+        if hook in self.hooks:
+            _, values = read(*args, **kwargs)
+            self.hooks[hook](*values.values())
 
-    def on_iteration_start(self, run_id: str, iteration: int, messages: Sequence[Message]) -> None:
-        """Call `on_iteration_start(iteration, messages)`."""
-        self._call("on_iteration_start", iteration, messages)
+    return on_event
 
-    def on_iteration_end(self, run_id: str, iteration: int, response: str) -> None:
-        """Call `on_iteration_end(iteration, response)`."""
-        self._call("on_iteration_end", iteration, response)
 
-    def on_tool_start(self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]) -> None:
-        """Call `on_tool_start(tool_name, args)`."""
-        self._call("on_tool_start", tool_name, tool_args)
-
-    def on_tool_chunk(self, run_id: str, call_id: str, tool_name: str, chunk: str) -> None:
-        """Call `on_tool_chunk(tool_name, chunk)`."""
-        self._call("on_tool_chunk", tool_name, chunk)
-
-    def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
-        """Call `on_tool_end(tool_name, result, duration)`. Hooks take the duration in seconds."""
-        self._call("on_tool_end", tool_name, result, duration_ms / 1000)
-
-    def on_tool_error(
-        self,
-        run_id: str,
-        call_id: str,
-        tool_name: str,
-        error: BaseException,
-        tool_args: Mapping[str, Any],
-        duration_ms: float,
-    ) -> None:
-        """Call `on_tool_error(tool_name, error, args)`."""
-        self._call("on_tool_error", tool_name, error, tool_args)
-
-    def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
-        """Call `on_llm_start(messages, model)`."""
-        self._call("on_llm_start", messages, model)
-
-    def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
-        """Call `on_llm_end(response, usage)`."""
-        self._call("on_llm_end", response, usage)
-
-    def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
-        """Call `on_error(error, context)`."""
-        self._call("on_error", error, context)
+for _hook, (_event, _sources) in _HOOK_EVENTS.items():
+    setattr(_Hooks, f"on_{_event}", _hook_method(_hook, _event, _sources))
 
 
 class VerboseObserver(AgentObserver):

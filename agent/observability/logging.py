@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from sayso.agent.messages import Message, UsageStats
-from sayso.agent.observability.observer import AgentObserver
+from sayso.agent.observability.observer import AgentObserver, Source, event_reader
 from sayso.agent.tools.definition import loggable_name
 
 #: How many runs may have an open model call; beyond that, the oldest one's `llm_end` is logged without a duration.
@@ -67,11 +65,8 @@ def _class_name(value: Any) -> str:
     return type(value).__name__
 
 
-#: Where a logged value comes from: an event's parameter, or an attribute of it, as it is or converted by a function.
-_Source = str | tuple[str, Callable[[Any], Any]]
-
 #: For each event all values that are logged: the name in the log line -> its source.
-_LOGGED_VALUES: Mapping[str, Mapping[str, _Source]] = {
+_LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     "run_start": {"messages": ("messages", len)},
     "run_end": {
         "iterations": "result.iterations",
@@ -122,23 +117,14 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, _Source]] = {
 }
 
 
-def _logging_method(event: str, sources: Mapping[str, _Source]) -> Callable[..., None]:
-    signature = inspect.signature(getattr(AgentObserver, f"on_{event}"))
-    id_parameter = tuple(signature.parameters)[1]
+def _logging_method(event: str, sources: Mapping[str, Source]) -> Callable[..., None]:
+    read = event_reader(event, sources)
 
     def on_event(self: LoggingObserver, *args: Any, **kwargs: Any) -> None:
-        arguments = signature.bind(self, *args, **kwargs).arguments
-        values = {name: _value(source, arguments) for name, source in sources.items()}
-        self._log(event, arguments[id_parameter], **values)
+        run_id, values = read(*args, **kwargs)
+        self._log(event, run_id, **values)
 
     return on_event
-
-
-def _value(source: _Source, arguments: Mapping[str, Any]) -> Any:
-    path, convert = (source, None) if isinstance(source, str) else source
-    parameter, _, attribute = path.partition(".")
-    value = attrgetter(attribute)(arguments[parameter]) if attribute else arguments[parameter]
-    return convert(value) if convert else value
 
 
 for _event, _sources in _LOGGED_VALUES.items():

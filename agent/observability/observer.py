@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ParamSpec
 from urllib.parse import urlsplit
 
@@ -155,37 +157,31 @@ class AsyncAgentObserver(AgentObserver):
 
     blocking: bool = False
 
-    a_on_run_start = _async_twin(AgentObserver.on_run_start)
-    a_on_run_end = _async_twin(AgentObserver.on_run_end)
-    a_on_error = _async_twin(AgentObserver.on_error)
-    a_on_llm_start = _async_twin(AgentObserver.on_llm_start)
-    a_on_llm_end = _async_twin(AgentObserver.on_llm_end)
-    a_on_cache_hit = _async_twin(AgentObserver.on_cache_hit)
-    a_on_usage = _async_twin(AgentObserver.on_usage)
-    a_on_llm_retry = _async_twin(AgentObserver.on_llm_retry)
-    a_on_tool_start = _async_twin(AgentObserver.on_tool_start)
-    a_on_tool_end = _async_twin(AgentObserver.on_tool_end)
-    a_on_tool_error = _async_twin(AgentObserver.on_tool_error)
-    a_on_tool_chunk = _async_twin(AgentObserver.on_tool_chunk)
-    a_on_iteration_start = _async_twin(AgentObserver.on_iteration_start)
-    a_on_iteration_end = _async_twin(AgentObserver.on_iteration_end)
-    a_on_batch_start = _async_twin(AgentObserver.on_batch_start)
-    a_on_batch_end = _async_twin(AgentObserver.on_batch_end)
-    a_on_policy_decision = _async_twin(AgentObserver.on_policy_decision)
-    a_on_structured_validate = _async_twin(AgentObserver.on_structured_validate)
-    a_on_provider_fallback = _async_twin(AgentObserver.on_provider_fallback)
-    a_on_memory_trim = _async_twin(AgentObserver.on_memory_trim)
-    a_on_session_load = _async_twin(AgentObserver.on_session_load)
-    a_on_session_save = _async_twin(AgentObserver.on_session_save)
-    a_on_memory_summarize = _async_twin(AgentObserver.on_memory_summarize)
-    a_on_entity_extraction = _async_twin(AgentObserver.on_entity_extraction)
-    a_on_kg_extraction = _async_twin(AgentObserver.on_kg_extraction)
-    a_on_budget_exceeded = _async_twin(AgentObserver.on_budget_exceeded)
-    a_on_cancelled = _async_twin(AgentObserver.on_cancelled)
-    a_on_tool_loop_detected = _async_twin(AgentObserver.on_tool_loop_detected)
-    a_on_guardrail_triggered = _async_twin(AgentObserver.on_guardrail_triggered)
-    a_on_coherence_check = _async_twin(AgentObserver.on_coherence_check)
-    a_on_model_switch = _async_twin(AgentObserver.on_model_switch)
+
+for _event in EVENTS:
+    setattr(AsyncAgentObserver, f"a_on_{_event}", _async_twin(getattr(AgentObserver, f"on_{_event}")))
+
+#: Where a value comes from: a parameter of an event, or an attribute of it, as it is or converted by a function.
+Source = str | tuple[str, Callable[[Any], Any]]
+
+
+def event_reader(event: str, sources: Mapping[str, Source]) -> Callable[..., tuple[str, dict[str, Any]]]:
+    """Return a function that takes the arguments of `on_<event>`, and returns its run or batch id and the values."""
+    signature = inspect.signature(getattr(AgentObserver, f"on_{event}"))
+    id_parameter = tuple(signature.parameters)[1]
+
+    def read(*args: Any, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        arguments = signature.bind(None, *args, **kwargs).arguments
+        return arguments[id_parameter], {name: _value(source, arguments) for name, source in sources.items()}
+
+    return read
+
+
+def _value(source: Source, arguments: Mapping[str, Any]) -> Any:
+    path, convert = (source, None) if isinstance(source, str) else source
+    parameter, _, attribute = path.partition(".")
+    value = attrgetter(attribute)(arguments[parameter]) if attribute else arguments[parameter]
+    return convert(value) if convert else value
 
 
 @dataclass(frozen=True, slots=True)
