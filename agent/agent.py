@@ -75,7 +75,8 @@ class Agent:
             _ToolsetWithMemory(toolset, self.config.knowledge_memory) if self.config.knowledge_memory else toolset
         )
         self._prompt_builder = prompt_builder
-        self._observers = _collect_observers(self.config)
+        hooks = [hooks_observer(self.config.hooks)] if self.config.hooks else []
+        self._observers = (*self.config.observers, *hooks, *([VerboseObserver()] if self.config.verbose else []))
         self._sleep = sleep
         store, session_id = self.config.session_store, self.config.session_id
         self._session = Session(store, session_id) if store is not None and session_id is not None else None
@@ -417,12 +418,6 @@ class _ToolsetWithMemory:
         """Return the current tools."""
         tools = self._toolset.all()
         return tools if any(tool.name == self._remember.name for tool in tools) else [*tools, self._remember]
-
-
-def _collect_observers(config: AgentConfig) -> tuple[AgentObserver, ...]:
-    """Return all observers of the configuration. Raises ValueError for an unknown hook."""
-    hooks = [hooks_observer(config.hooks)] if config.hooks else []
-    return (*config.observers, *hooks, *([VerboseObserver()] if config.verbose else []))
 
 
 def _print_text(text: str) -> None:

@@ -30,7 +30,7 @@ ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]
 
 
 class UnchosenModel(str):
-    """The name of a default model. It equals a plain `str`; only its type shows that nobody chose it."""
+    """The name of a default model. It equals a plain `str`; only its type shows that it was not chosen."""
 
     __slots__ = ()
 

@@ -198,7 +198,7 @@ def countable(usage: UsageStats) -> UsageStats:
     Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A usage with a field
     of the wrong type counts as empty.
     """
-    if not _has_valid_types(usage):
+    if not has_valid_types(usage):
         return UsageStats()
     parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
     are_credible = min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and 0 <= usage.cost_usd <= MAX_CREDIBLE
@@ -218,7 +218,8 @@ def countable(usage: UsageStats) -> UsageStats:
     )
 
 
-def _has_valid_types(usage: UsageStats) -> bool:
+def has_valid_types(usage: UsageStats) -> bool:
+    """Return whether each field has its type. A cost may be an integer."""
     # Written out rather than looped: it runs for each answer.
     prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
     cache_read, cache_write = type(usage.cache_read_tokens), type(usage.cache_write_tokens)

@@ -11,7 +11,7 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer
 from sayso.agent.channel.files import TurnFiles
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.tool_executors import is_hidden, load_schemas
-from sayso.agent.memory.scope import in_scope
+from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, Turn

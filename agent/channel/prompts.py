@@ -34,7 +34,7 @@ _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """Whom to tell about a question that nobody answered for `after_seconds`: a conversation of operators."""
+    """The conversation of operators that is told about a question without an answer for `after_seconds`."""
 
     after_seconds: float
     to: Conversation
@@ -85,7 +85,7 @@ class ConfirmPrompts:
         return (cancel,) if head.code else (confirm, cancel)
 
     def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
-        """Return the action with the messages to send if nobody answers. Without a worker nobody could send them."""
+        """Return the action with the messages to send if there is no answer, which only a worker can send."""
         if context.lease is None:
             return action
         preview, here = brief(head.preview), context.turn.conversation

@@ -18,6 +18,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.result import AgentResult
+from sayso.agent.run.tool_call import original_error
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from sayso.agent.tools.results import result_text, serialize
 from sayso.agent.tools.tool import Tool
@@ -179,9 +180,8 @@ def _in_event_loop() -> bool:
 
 def _original_error(error: Exception) -> BaseException:
     """Return the exception that the tool itself raised."""
-    if isinstance(error, EffectFailed | TimedOut) and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return error.error if isinstance(error, ToolExecutionError) and error.error else error
+    cause = error.__cause__ if isinstance(error, EffectFailed | TimedOut) else None
+    return original_error(cause if isinstance(cause, Exception) else error)
 
 
 def _policy_refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:
@@ -195,7 +195,7 @@ def _refusal(tool: Tool, action: PendingAction) -> str:
     """Return the log event that explains why a tool must not run for this action; "" if it may."""
     if action.version != tool.version:
         return "pending.other_version"
-    # A changed definition would run with arguments that nobody has seen.
+    # A changed definition would run with arguments that were never shown.
     return "" if is_same_call(tool, action.args) else "pending.other_arguments"
 
 

@@ -162,7 +162,7 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
 
 
 def is_always_denied(tool: Tool, policy: ToolPolicy | None) -> bool:
-    """Return whether the policy denies the tool whatever its arguments. Such a tool is shown to nobody."""
+    """Return whether the policy denies the tool whatever its arguments. Such a tool is never shown."""
     return policy is not None and policy.unconditional_denial(tool.name) is not None
 
 

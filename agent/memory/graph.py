@@ -20,11 +20,11 @@ from sayso.agent.memory.extraction import (
     extract,
     model_for,
     one_line,
+    required_scope,
     section,
     spoken_messages,
     text_of,
 )
-from sayso.agent.memory.scope import required_scope
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider
 from sayso.agent.toolsets.selectors import has_word, needs_no_space

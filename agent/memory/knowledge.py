@@ -17,8 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sayso.agent.memory.extraction import one_line, section
-from sayso.agent.memory.scope import current_scope, required_scope
+from sayso.agent.memory.extraction import current_scope, one_line, required_scope, section
 from sayso.agent.tools.definition import MEMORY, ToolMetadata
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool, tool
@@ -189,7 +188,7 @@ class KnowledgeMemory:
         if scope:
             return self.bound_to(scope)
         if scope is None and not self._scope:
-            raise ToolError("nobody has said whose memory this is: call it inside `in_scope(scope)`")
+            raise ToolError("no scope says whose memory this is: call it inside `in_scope(scope)`")
         return self
 
     def _write_scope_name(self) -> None:

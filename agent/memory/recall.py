@@ -11,10 +11,9 @@ from functools import partial
 
 from sayso.agent.memory.conversation import ConversationMemory, summarize
 from sayso.agent.memory.entities import Entity, EntityMemory
-from sayso.agent.memory.extraction import one_line, spoken_messages
+from sayso.agent.memory.extraction import in_scope, one_line, required_scope, spoken_messages
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
-from sayso.agent.memory.scope import in_scope, required_scope
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.trace import StepType

@@ -16,7 +16,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.agent.memory.sessions import KeyValueSessions, SessionKey, SessionStoreUnavailable
+from sayso.agent.memory.sessions import KeyValueSessions, SessionKey
 from sayso.channels.storage.files import open_database, remove_older, sync_folder, write_atomically
 from sayso.pending.redis.client import Connections, connect
 
@@ -42,6 +42,8 @@ class JsonFileSessionStore(KeyValueSessions):
 
     The folder must be on a local disk: on a network drive, two processes may not see each other's locks.
     """
+
+    storage_errors = (OSError,)
 
     def __init__(
         self,
@@ -99,15 +101,8 @@ class JsonFileSessionStore(KeyValueSessions):
         finally:
             os.close(handle)
 
-    @contextmanager
-    def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
-        try:
-            yield
-        except OSError as exc:
-            what = f"session {key.session_id!r}" if key else "the list of sessions"
-            raise SessionStoreUnavailable(
-                f"{what} cannot be read or written in {self._folder}: {exc.strerror or exc}; see to its disk and rights"
-            ) from exc
+    def _cure(self, error: Exception) -> str:
+        return f"{self._folder}: {getattr(error, 'strerror', None) or error}; check its disk and rights"
 
 
 def _read_text(path: Path) -> str | None:
@@ -126,6 +121,8 @@ class RedisSessionStore(KeyValueSessions):
     `list` scans all keys of the server: it is meant for operators, not for each turn. A `client` replaces `url`. Errors
     do not show the URL, which may contain a password.
     """
+
+    storage_errors = (RedisError,)
 
     def __init__(
         self,
@@ -184,16 +181,8 @@ class RedisSessionStore(KeyValueSessions):
     def _redis_key(self, key: SessionKey) -> str:
         return f"{self._prefix}{key.namespace_digest}:{key.digest}"
 
-    @contextmanager
-    def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
-        try:
-            yield
-        except RedisError as exc:
-            what = f"session {key.session_id!r}" if key else "the list of sessions"
-            raise SessionStoreUnavailable(
-                f"{what} cannot be read or written in Redis ({type(exc).__name__}): see that the server is there, "
-                "takes writes and has room"
-            ) from exc
+    def _cure(self, error: Exception) -> str:
+        return f"Redis ({type(error).__name__}): check that the server is running, accepts writes and has memory left"
 
 
 def _as_text(answer: str | bytes) -> str:
@@ -206,6 +195,8 @@ class SQLiteSessionStore(KeyValueSessions):
 
     Each call opens and closes the file, so that any thread and process may call.
     """
+
+    storage_errors = (OSError, sqlite3.Error)
 
     def __init__(
         self,
@@ -250,13 +241,5 @@ class SQLiteSessionStore(KeyValueSessions):
             database.text_factory = lambda data: data.decode("utf-8", "replace")
             return database.execute(statement, values).fetchall()
 
-    @contextmanager
-    def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sqlite3.Error) as exc:
-            what = f"session {key.session_id!r}" if key else "the list of sessions"
-            raise SessionStoreUnavailable(
-                f"{what} cannot be read or written in {self._path}: {exc}; see that it is our own database, whole and "
-                "writable"
-            ) from exc
+    def _cure(self, error: Exception) -> str:
+        return f"{self._path}: {error}; check that it is a writable database of Sayso and not damaged"

@@ -12,11 +12,11 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from threading import Lock
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from sayso.agent.memory.conversation import ConversationMemory
 
@@ -156,6 +156,9 @@ class KeyValueSessions(ABC):
     `default_ttl` is in seconds from the last save, None for sessions that do not expire; `clock` returns Unix seconds.
     """
 
+    #: The errors that mean that the storage cannot be used at the moment.
+    storage_errors: ClassVar[tuple[type[Exception], ...]] = ()
+
     def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
         if default_ttl is not None and default_ttl <= 0:
             raise ValueError(
@@ -234,9 +237,18 @@ class KeyValueSessions(ABC):
     def _texts(self, namespace_digest: str) -> Iterable[tuple[str, str]]:
         """Return the digests of all sessions in a namespace with their texts, "" for what is no text."""
 
-    def _translated_errors(self, key: SessionKey | None) -> AbstractContextManager[None]:
+    @contextmanager
+    def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
         """Raise errors of the storage as SessionStoreUnavailable. The key is None while listing."""
-        return nullcontext()
+        try:
+            yield
+        except self.storage_errors as exc:
+            what = f"session {key.session_id!r}" if key else "the list of sessions"
+            raise SessionStoreUnavailable(f"{what} cannot be read or written in {self._cure(exc)}") from exc
+
+    def _cure(self, error: Exception) -> str:
+        """Return the place of the storage, its error, and what to do about it. Override it with `storage_errors`."""
+        return f"this store: {error}"
 
     def _record(self, key: SessionKey) -> SessionRecord | None:
         """Return the stored record, if there is one that has not expired. Raise SessionError."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sayso.agent.config import Cache, CacheEntry, CacheStats
-from sayso.agent.messages import Message, Role, UsageStats, countable
+from sayso.agent.messages import Message, Role, UsageStats, countable, has_valid_types
 from sayso.agent.run.structured import ResponseFormat, schema_from_response_format
 from sayso.agent.tools.tool import Tool
 from sayso.channels.types import random_id
@@ -380,7 +380,7 @@ def from_json(text: str | bytes) -> CacheEntry | None:
         message, usage = Message.from_dict(data["message"]), UsageStats(**data["usage"])
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    return (message, usage) if message.role is Role.ASSISTANT and _has_valid_types(usage) else None
+    return (message, usage) if message.role is Role.ASSISTANT and has_valid_types(usage) else None
 
 
 def _part_to_dict(value: Any) -> dict[str, Any]:
@@ -402,13 +402,6 @@ def _part_from_dict(part: Mapping[str, Any]) -> Any:
     if "values" in part:
         return tuple(_part_from_dict(each) for each in part["values"])
     return UsageStats(**part["usage"]) if "usage" in part else part["json"]
-
-
-def _has_valid_types(usage: UsageStats) -> bool:
-    """Return whether each field has its type. A cost may be an integer."""
-    empty = UsageStats()
-    types = ((type(value), type(getattr(empty, name))) for name, value in usage.to_dict().items())
-    return all(found is expected or (found, expected) == (int, float) for found, expected in types)
 
 
 def _refuse_constant(name: str) -> None:

@@ -55,7 +55,8 @@ class AgentLoop:
             if pipeline is not None and message.role is Role.USER and message.content:
                 content = await apply_guardrails(pipeline, "input", message.content, run.events)
                 if content != message.content:
-                    message = Message(message.role, content, media=message.media)  # noqa: PLW2901
+                    run.messages.append(Message(message.role, content, media=message.media))
+                    continue
             run.messages.append(message)
 
     async def _iterate(self, run: RunState, observer: CallObserver) -> RunEnd:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from time import perf_counter
@@ -178,17 +178,14 @@ class ModelCaller:
             return fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
         if config.context_tokens is None and is_small(messages):
             return messages
-        window = config.context_tokens or self._known_window(model) or DEFAULT_CONTEXT_TOKENS
+        known_window = getattr(self._provider, "context_tokens", None)
+        known = known_window(model) if callable(known_window) else None
+        window = config.context_tokens or known or DEFAULT_CONTEXT_TOKENS
         others = config.max_tokens + text_tokens(prompt) + text_tokens(json.dumps(list(schemas), default=str))
         limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
         result_tokens = config.result_tokens or window // 4
         fitted = fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
         return messages if fitted == messages else fitted
-
-    def _known_window(self, model: str) -> int | None:
-        """Return the context window in tokens, if the provider knows it."""
-        known = getattr(self._provider, "context_tokens", None)
-        return known(model) if callable(known) else None
 
     async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
         try:
@@ -313,16 +310,16 @@ class ModelCaller:
         that follow.
         """
         if error.kind == "too_long" and (shorter := self._halve_messages(run, request)) is not None:
-            _log_reduction("model.context_exceeded", run, error)
+            log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
             return shorter
         if error.kind != "too_long" and (error.kind != "refused" or error.status not in _REJECTED_STATUSES):
             return None
         if not run.names_files_only and any(message.media or message.pictures for message in request.messages):
             run.names_files_only, run.max_transcript_tokens = True, None
-            _log_reduction("model.files_left_out", run, error)
+            log.warning("model.files_left_out run=%s %s", run.events.run_id, error.cause)
         elif error.code == FILTERED and run.history:
             run.history = []
-            _log_reduction("model.history_left_out", run, error)
+            log.warning("model.history_left_out run=%s %s", run.events.run_id, error.cause)
         else:
             return None
         return self._build_messages(run, request.model, request.system_prompt, request.tools or ())
@@ -357,10 +354,6 @@ class ModelCaller:
                 await run.events.tell("provider_fallback", *fallback)
 
 
-def _log_reduction(event: str, run: RunState, error: ProviderError) -> None:
-    log.warning("%s run=%s %s", event, run.events.run_id, error.cause)
-
-
 def _with_unique_ids(answer: Message, run: RunState) -> Message:
     """Return the answer with call ids that are unique in the run. The id links a result to its call."""
     if not answer.tool_calls:
@@ -371,14 +364,11 @@ def _with_unique_ids(answer: Message, run: RunState) -> Message:
         return answer
     calls = []
     for at, call in enumerate(answer.tool_calls):
-        is_unique = call.id and call.id not in taken
-        calls.append(call if is_unique else replace(call, id=_free_id(f"call_{run.iterations}_{at}", taken)))
+        preferred = f"call_{run.iterations}_{at}"
+        candidates = chain([call.id] if call.id else [], [preferred], (f"{preferred}_{n}" for n in count(1)))
+        calls.append(replace(call, id=next(each for each in candidates if each not in taken)))
         taken.add(calls[-1].id)
     return replace(answer, tool_calls=tuple(calls))
-
-
-def _free_id(preferred: str, taken: Collection[str]) -> str:
-    return next(each for each in chain([preferred], (f"{preferred}_{n}" for n in count(1))) if each not in taken)
 
 
 async def with_retries(
@@ -412,14 +402,9 @@ def retry_pause(attempt: int, error: ProviderError, config: AgentConfig) -> floa
     """Return the seconds to wait after a failed attempt, without jitter: the vendor's wish, or as configured."""
     if error.retry_after is not None and error.retry_after > 0:
         return error.retry_after
-    cooldown = config.rate_limit_cooldown_seconds if _is_rate_limit(error) else 0.0
-    return attempt * (config.retry_backoff_seconds + cooldown)
-
-
-def _is_rate_limit(error: ProviderError) -> bool:
-    """Return whether the vendor limited the rate. Some adapters show it only in the error's text."""
-    text = str(error).lower()
-    return isinstance(error, RateLimitedError) or "rate limit" in text or "429" in text
+    text = str(error).lower()  # some adapters show a rate limit only here
+    is_rate_limit = isinstance(error, RateLimitedError) or "rate limit" in text or "429" in text
+    return attempt * (config.retry_backoff_seconds + (config.rate_limit_cooldown_seconds if is_rate_limit else 0.0))
 
 
 async def budget_end(run: RunState, config: AgentConfig) -> RunEnd | None:

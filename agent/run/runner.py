@@ -10,8 +10,8 @@ from threading import Lock
 
 from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
+from sayso.agent.memory.extraction import current_scope
 from sayso.agent.memory.recall import RunMemory
-from sayso.agent.memory.scope import current_scope
 from sayso.agent.memory.sessions import SessionStore
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.observer import AgentObserver
@@ -23,14 +23,14 @@ from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, is_budget_spent
 from sayso.agent.run.state import RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import build_schema_instruction, schema_from_response_format
-from sayso.agent.run.tool_call import CallObserver, create_coherence_check
-from sayso.agent.run.tool_results import create_compressor
+from sayso.agent.run.tool_call import CallObserver, CoherenceCheck
+from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import collect_artifacts
 from sayso.pending.concurrency import offload
 
 log = logging.getLogger(__name__)
 
-#: Reasons to end a run after which no facts are learned: no model read the message, or nobody wants to wait longer.
+#: Reasons to end a run after which no facts are learned: no model read the message, or the user stopped waiting.
 _WITHOUT_LEARNING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
@@ -94,7 +94,7 @@ class Runner:
             events=events,
             run_memory=self._create_run_memory(request, events),
             context=context,
-            compressor=create_compressor(config, self._provider),
+            compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
             loop_watch=config.loop_detector.watch() if config.loop_detector else None,
             on_text=None if response_format is not None or is_checked else request.on_text,
         )
@@ -132,7 +132,9 @@ class Runner:
             run.context = "\n\n".join(filter(None, (run.context, sections)))
 
     async def _run_loop(self, run: RunState) -> RunEnd:
-        check = create_coherence_check(self._provider, self._config, run.events, lambda: run.user_text)
+        check = None
+        if self._config.coherence_check:
+            check = CoherenceCheck(self._provider, self._config, run.events, lambda: run.user_text)
         observer = CallObserver(run.events, self._analytics, check)
         token = run.request.cancellation_token
         with collect_artifacts() as run.artifacts, run.run_memory.in_scope():
@@ -157,7 +159,9 @@ class Runner:
 
     async def _finish(self, run: RunState, end: RunEnd) -> AgentResult:
         """Close the transcript, store it in the memory, report the end to observers, and return the result."""
-        run.close(_transcript_text(end))
+        # A vendor's error text is for operators and stays out of the transcript.
+        is_error = end.reason == "provider_error"
+        run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
         if run.request.on_text is not None and (end.reason != "answer" or run.on_text is None):
             await run.request.on_text(end.content)
         await self._store_in_memory(run, end)
@@ -168,7 +172,10 @@ class Runner:
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         memory = run.memory
-        draft = MemoryDraft(memory, run.messages) if memory is not None and self._learning_takes_time(run) else None
+        config = self._config
+        takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
+        # Other runs may change the memory while this run learns.
+        draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
         may_ask = end.reason != "budget"
         if may_ask and run.run_memory.calls_model:
             may_ask = not await is_budget_spent(run, self._config)
@@ -186,10 +193,6 @@ class Runner:
         if memory is not None and run.request.memory is None and self._session is not None:
             await self._session.save(memory, run.events)
 
-    def _learning_takes_time(self, run: RunState) -> bool:
-        """Return whether other runs may change the memory while this run learns."""
-        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.events.has_observers
-
     async def _report_failure(self, run: RunState, error: BaseException) -> None:
         """Record an exception that ends the run, and tell observers unless they know how the run ends."""
         run.events.note("error", error=f"{type(error).__name__}: {error}")
@@ -199,13 +202,6 @@ class Runner:
             await run.events.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
             await run.events.tell("error", error, {"iteration": run.iterations})
-
-
-def _transcript_text(end: RunEnd) -> str:
-    """Return the last message of the transcript. A vendor's error text is for operators and stays out of it."""
-    if end.reason != "provider_error":
-        return end.content
-    return end.refusal or stop_text("model_away")
 
 
 class Session:
@@ -276,17 +272,15 @@ class Session:
             if self._shared is not None:
                 return self._shared, False
             loaded = self._store.load(self._id)
-            if loaded is None:
-                self._shared = self._without_store(memory)
+            if loaded is not None:
+                self._stored = loaded.with_limits(memory.max_messages, memory.max_tokens) if memory else loaded
+                self._shared = self._stored
+            elif memory is None:
+                self._shared = ConversationMemory()
             else:
-                limited = loaded.with_limits(memory.max_messages, memory.max_tokens) if memory else loaded
-                self._shared = self._stored = limited
+                was_stored = memory is self._stored  # and is deleted or expired now
+                self._shared = ConversationMemory(memory.max_messages, memory.max_tokens) if was_stored else memory
             return self._shared, loaded is not None
-
-    def _without_store(self, memory: ConversationMemory | None) -> ConversationMemory:
-        if memory is None:
-            return ConversationMemory()
-        return ConversationMemory(memory.max_messages, memory.max_tokens) if memory is self._stored else memory
 
     def _write(self, memory: ConversationMemory) -> None:
         """Write under the lock, so that the last writer has seen all runs."""

@@ -86,10 +86,11 @@ class OpenRound:
 
     def final_outcomes(self) -> list[CallOutcome]:
         """Return an outcome for every call. A call that was started and has no outcome is unclear."""
-        return [self.outcomes.get(at) or self._interrupted(at, call) for at, call in enumerate(self.answer.tool_calls)]
-
-    def _interrupted(self, at: int, call: ToolCall) -> CallOutcome:
-        return CallOutcome(call, UNCLEAR, unclear=True) if at in self.started else CallOutcome(call, NOT_RUN)
+        started = self.started
+        return [
+            self.outcomes.get(at) or CallOutcome(call, UNCLEAR if at in started else NOT_RUN, unclear=at in started)
+            for at, call in enumerate(self.answer.tool_calls)
+        ]
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ class RunState:
     history: list[Message] = field(default_factory=list)
     compressor: Compressor | None = None
     loop_watch: LoopWatch | None = None
-    #: Receives the reply while it arrives; None if nobody listens, or only to the complete reply after checks.
+    #: Receives the reply while it arrives. None without a listener, and if a check of the complete reply comes first.
     on_text: RunTextListener | None = None
     messages: list[Message] = field(default_factory=list)
     #: Answers of the wrong form, each with its correction. Only the model sees them, until an answer fits.
@@ -172,22 +173,19 @@ class RunState:
         self.messages.append(answer)
         usage = NO_USAGE
         for outcome in outcomes:
-            self._add_outcome(outcome)
             usage += outcome.usage
+            self.messages.append(outcome.message)
+            self.artifacts += outcome.artifacts
+            self.choices = outcome.choices or self.choices
+            if outcome.unclear:
+                self.unclear.append(outcome.call)
+            if outcome.ends == "terminal":
+                self.terminal_texts.append(outcome.final_text)
         if note:
             last = self.messages[-1]
             self.messages[-1] = replace(last, content=f"{last.content}\n\n{note}")
         self.usage = usage + self.usage
         self.tool_calls += answer.tool_calls
-
-    def _add_outcome(self, outcome: CallOutcome) -> None:
-        self.messages.append(outcome.message)
-        self.artifacts += outcome.artifacts
-        self.choices = outcome.choices or self.choices
-        if outcome.unclear:
-            self.unclear.append(outcome.call)
-        if outcome.ends == "terminal":
-            self.terminal_texts.append(outcome.final_text)
 
     def result(self, end: RunEnd) -> AgentResult:
         """Return the result of the finished run."""

@@ -241,13 +241,6 @@ class CoherenceCheck:
         return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
 
 
-def create_coherence_check(
-    provider: Provider, config: AgentConfig, events: RunEvents, user_text: Callable[[], str]
-) -> CoherenceCheck | None:
-    """Return the coherence check of a run; None without `coherence_check`."""
-    return CoherenceCheck(provider, config, events, user_text) if config.coherence_check else None
-
-
 class CallObserver:
     """Reports the tool calls of one run to the trace, the observers, the analytics and the log."""
 
@@ -334,7 +327,7 @@ class CallObserver:
 
     def _log_failure(self, call: ToolCall, error: ToolError) -> None:
         """Log an exception of a tool or its preview with the trace's ids. A ToolError is logged without traceback."""
-        raised = _original_error(error)
+        raised = original_error(error)
         is_expected = isinstance(raised, ToolError)
         ids = {
             "tool": call.tool_name,
@@ -354,11 +347,11 @@ class CallObserver:
         if error is None:
             await self._events.tell("tool_end", call.id, call.tool_name, run.outcome.content, milliseconds)
         else:
-            raised = _original_error(error)
+            raised = original_error(error)
             await self._events.tell("tool_error", call.id, call.tool_name, raised, call.parameters, milliseconds)
 
 
-def _original_error(error: Exception) -> BaseException:
+def original_error(error: Exception) -> BaseException:
     """Return the exception that the tool's own code raised."""
     return error.error if isinstance(error, ToolExecutionError) and error.error else error
 

@@ -120,11 +120,6 @@ class Compressor:
             log.warning("results.compression_failed reason=%s tool=%s model=%s", reason, tool_name, self._model)
 
 
-def create_compressor(config: AgentConfig, provider: Provider) -> Compressor | None:
-    """Return the compressor of a run; None without `compress_results`."""
-    return Compressor(provider, config) if config.tool.compress_results else None
-
-
 class MemoryResultCache:
     """ResultCache in the memory of one process. Evicts the least recently used results.
 
@@ -178,7 +173,7 @@ def cache_key(tool: Tool, args: Mapping[str, Any]) -> str:
     """Return the cache key of a call: a hash of the tool, its version and the validated arguments.
 
     Return "" for a call whose result must not be reused: the tool is not `cacheable`, or it gets arguments that the
-    model does not see, such as a ToolContext. Those often belong to one person, whose result nobody else may read.
+    model does not see, such as a ToolContext. Those often belong to one person, whose result must not reach another.
     """
     if not tool.cacheable or tool.takes_hidden_arguments:
         return ""

@@ -410,7 +410,7 @@ def test_foreign_database_is_an_error(tmp_path):
     """It is not written over, and the error names session, file and cure."""
     path = tmp_path / "sessions.db"
     path.write_text("my diary\n" * 100)
-    with pytest.raises(SessionError, match=r"'ana'.*sessions\.db.*our own database"):
+    with pytest.raises(SessionError, match=r"'ana'.*sessions\.db.*a writable database of Sayso"):
         SQLiteSessionStore(path).save("ana", memory_of("hi"))
     assert path.read_text().startswith("my diary")
 
