@@ -195,7 +195,7 @@ class Doctor:
             says, _, cure = risk.partition(": ")
             yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk)
         if halt_of(client, prefix=self._settings.key_prefix):
-            says = f"{place} has forgotten something, and is halted"
+            says = f"{place} has lost acknowledged writes, and is halted"
             yield CheckResult("halt", "fail", says, "read docs/how-to/outages.md, then run `sayso redis resume`")
         yield self._clock(client)
         yield _workers(client, self._settings.key_prefix)

@@ -139,7 +139,7 @@ def test_the_export_arrives_as_a_link_on_whatsapp(system: System) -> None:
     person.say("export invoices")
     _, link = person.hears(2)
     name, url = link["text"].split("\n")
-    assert re.fullmatch(r"\S+\.csv \(\d+ KB\)", name)
+    assert re.fullmatch(r"\S+\.csv \([\d.]+ KB\)", name)
     assert len(httpx.get(url).raise_for_status().content) > 500
 
 
