@@ -91,7 +91,9 @@ class MemoryFeed:
     def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         """Add an entry, delete the entry `replaces`, and return the new id."""
         with self._changed:
-            entry_id, entries = self._next_id(), self._entries[conversation_id]
+            now_ms, (last_ms, count), entries = int(self._clock() * 1000), self._last, self._entries[conversation_id]
+            self._last = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
+            entry_id = "{}-{}".format(*self._last)
             if entry.get("type") == CLEAR:
                 entries.clear()
             for replaced in [each for each in entries if each[0] == replaces]:
@@ -106,12 +108,6 @@ class MemoryFeed:
         with self._changed:
             self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
             return self._newer(conversation_id, start)
-
-    def _next_id(self) -> str:
-        now_ms = int(self._clock() * 1000)
-        last_ms, count = self._last
-        self._last = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
-        return "{}-{}".format(*self._last)
 
     def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, FeedEntry]]:
         entries = self._entries.get(conversation_id, ())

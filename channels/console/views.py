@@ -190,7 +190,10 @@ class _Views:
         channel, hook = self._channel(name), self._hook()
         if channel.is_open or not is_same_origin(hook):
             return _plain(403, "Log in on the console's own page.\n")
-        address, password = _client_address(flask.request), flask.request.form.get("password", "")
+        address, password = flask.request.remote_addr or "", flask.request.form.get("password", "")
+        forwarded = flask.request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+        if forwarded and _is_loopback(address):  # a proxy on this machine, which saw the client
+            address = forwarded[:60]
         wait = channel.logins.failures(channel.name, address).wait(time.time())
         if wait:
             duration = f"{math.ceil(wait)} seconds" if wait < 60 else f"{math.ceil(wait / 60)} minutes"
@@ -267,12 +270,6 @@ def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: f
     if wait:
         response.headers["Retry-After"] = str(math.ceil(wait))
     return response
-
-
-def _client_address(request: flask.Request) -> str:
-    """Return the client's address. Behind a proxy on this machine it is the one that the proxy saw."""
-    peer, forwarded = request.remote_addr or "", request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
-    return forwarded[:60] if forwarded and _is_loopback(peer) else peer
 
 
 def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value: str, seconds: int) -> None:

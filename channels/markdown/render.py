@@ -37,18 +37,15 @@ class _Paragraph:
         elif token.type == "code_inline":
             self.frames[-1].append(self.dialect.code(token.content))
         elif token.type == "image":
-            self._image(token)
+            inside = _without_links(self.dialect)
+            alt = inline_text(token.children or [], inside) + self._title(token)
+            self.frames[-1].append(_link(inside if self.hrefs else self.dialect, alt, str(token.attrGet("src") or "")))
         elif token.nesting == 1:
             self._open(token)
         elif token.nesting == -1:
             self._close(token, following)
         else:
             self.frames[-1].append(self.dialect.escape(token.content))
-
-    def _image(self, token: Token) -> None:
-        inside = _without_links(self.dialect)
-        alt = inline_text(token.children or [], inside) + self._title(token)
-        self.frames[-1].append(_link(inside if self.hrefs else self.dialect, alt, str(token.attrGet("src") or "")))
 
     def _title(self, token: Token) -> str:
         """Return the title of a link, which chats cannot show on hovering, to follow the label."""

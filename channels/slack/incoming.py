@@ -174,7 +174,9 @@ class RequestParser:
         trigger = body.get("trigger_id") or ""
         turns = [
             Turn(
-                event_id=_tap_id(trigger, ts, action, number),
+                # The same if Slack repeats the request.
+                event_id=(trigger or f"{ts}:{action.get('action_id')}:{action.get('action_ts')}")
+                + (f":{number}" if number else ""),
                 conversation=self._tapped_in(action, user["id"], channel, thread, ts),
                 user_id=user["id"],
                 user_name=user.get("username") or "",
@@ -315,12 +317,6 @@ def _chosen(action: SlackJson) -> Any:
     if action.get("type") == "button":
         return action.get("value")
     return (action.get("selected_option") or {}).get("value") if action.get("type") in _MENUS else None
-
-
-def _tap_id(trigger: str, ts: str, action: SlackJson, number: int) -> str:
-    """Return the event id of a tap, which is the same if Slack repeats the request."""
-    own = trigger or f"{ts}:{action.get('action_id')}:{action.get('action_ts')}"
-    return f"{own}:{number}" if number else own
 
 
 def _place_in(metadata: object) -> tuple[str, str] | None:

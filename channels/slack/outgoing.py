@@ -81,12 +81,10 @@ def _length(md: str) -> int:
 
 def _row(buttons: Sequence[Button], row: int, to: Conversation) -> Block:
     mark = f"{USER_MARK}{to.chat}" if is_user(to.chat) else f"{THREAD_MARK}{to.thread}"
-    elements = [_button(row * ROW_LIMIT + number, button) for number, button in enumerate(buttons)]
+    elements = []
+    for number, button in enumerate(buttons, row * ROW_LIMIT):
+        label = button.label if len(button.label) <= LABEL_LIMIT else f"{button.label[: LABEL_LIMIT - 1]}…"
+        text = {"type": "plain_text", "text": label}
+        element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
+        elements.append(element if button.style == "default" else {**element, "style": button.style})
     return {"type": "actions", "block_id": f"{mark}{ROW_MARK}{row}" if row else mark, "elements": elements}
-
-
-def _button(number: int, button: Button) -> Block:
-    label = button.label if len(button.label) <= LABEL_LIMIT else f"{button.label[: LABEL_LIMIT - 1]}…"
-    text = {"type": "plain_text", "text": label}
-    element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
-    return element if button.style == "default" else {**element, "style": button.style}

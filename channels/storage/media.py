@@ -193,7 +193,11 @@ class LocalMediaStore:
             raise TooLarge(f"{filename!r} has {content.size} bytes: send at most {MAX_BYTES}")
         path = self._path(content.ref)
         if owner:
-            self._mark_sender(owner, content)
+            mark = self._mark(owner, content.ref)
+            if not mark.exists():
+                self._room.check_person(self._bytes_of(owner), content.size)
+                make_private(mark.parent)
+            mark.touch(mode=0o600)
         if path.exists():
             os.utime(path)  # so that `sweep` counts its age from now
         else:
@@ -253,14 +257,6 @@ class LocalMediaStore:
         remove_older(self._folder.glob(f"{OWNERS}/*/*"), oldest)
         remove_older(self._folder.glob(f"{ARRIVING}/*"), oldest)
         return remove_older(self._folder.glob("[0-9a-f][0-9a-f]/*"), oldest)
-
-    def _mark_sender(self, owner: str, content: _Content) -> None:
-        """Store who sent the file. Raises QuotaExceeded."""
-        mark = self._mark(owner, content.ref)
-        if not mark.exists():
-            self._room.check_person(self._bytes_of(owner), content.size)
-            make_private(mark.parent)
-        mark.touch(mode=0o600)
 
     def _bytes_of(self, owner: str) -> int:
         return sum(_counted_size(_size_of(self._path(_ref_of(mark)))) for mark in self._marks(owner))

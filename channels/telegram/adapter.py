@@ -148,7 +148,12 @@ class TelegramChannel:
         except SendError as exc:
             if not isinstance(exc.__cause__, Conflict):
                 raise
-            raise WebhookConflict(_conflict(str(exc.__cause__), self.name)) from exc
+            if "webhook" in str(exc.__cause__).lower():
+                cure = f"run `sayso channel disconnect {self.name}`"
+                raise WebhookConflict(f"a webhook is set, so Telegram gives a poller nothing: {cure}") from exc
+            raise WebhookConflict(
+                "another program polls the updates of this bot: stop it, or give it a bot of its own"
+            ) from exc
         return updates if isinstance(updates, list) else []
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
@@ -311,13 +316,6 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     warnings.filterwarnings("ignore", message=r"Please use 'Bot\.getUpdates'", category=PTBUserWarning)
     request = PooledRequest(session)
     return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
-
-
-def _conflict(error: str, channel: str) -> str:
-    """Return who gets the updates, and the cure, by Telegram's error text."""
-    if "webhook" in error.lower():
-        return f"a webhook is set, so Telegram gives a poller nothing: run `sayso channel disconnect {channel}`"
-    return "another program polls the updates of this bot: stop it, or give it a bot of its own"
 
 
 def _check_size(size: int) -> None:

@@ -70,7 +70,8 @@ def send_error(exc: Exception) -> SendError:
     reason = f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
     match reaction(exc):
         case "wait":
-            return RateLimited(_wait_seconds(exc))
+            wait: Any = getattr(exc, "retry_after", DEFAULT_WAIT)
+            return RateLimited(float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait))
         case "closed":
             return AddressClosed(reason)
         case "down":
@@ -82,11 +83,6 @@ def send_error(exc: Exception) -> SendError:
         case "link":
             return Refused("the message or its file is too large for Telegram")
     return Refused(reason)
-
-
-def _wait_seconds(exc: Any) -> float:
-    wait = getattr(exc, "retry_after", DEFAULT_WAIT)
-    return float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait)
 
 
 def setup_problem(channel: str, exc: Exception) -> Problem | None:

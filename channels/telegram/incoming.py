@@ -230,16 +230,14 @@ class UpdateParser:
         """Return whether the bot is addressed: in a group by a command, by its name, or by a reply to it."""
         if not _in_group(message):
             return True
-        if self._is_own_message(message.get("reply_to_message", {})):
+        original = message.get("reply_to_message", {})
+        # In a topic each message replies to the topic's creation.
+        if str(original.get("from", {}).get("id", "")) == self.bot_id and "forum_topic_created" not in original:
             return True
         command = _COMMAND.match(text)
         if text.startswith("/"):
             return command is None or self._is_own_name(command.group(2))
         return any(self._is_mention(text, entity) for entity in _entities(message, text))
-
-    def _is_own_message(self, original: TelegramJson) -> bool:
-        """Return whether this is a message of the bot. In a topic each message replies to the topic's creation."""
-        return str(original.get("from", {}).get("id", "")) == self.bot_id and "forum_topic_created" not in original
 
     def _is_mention(self, text: str, entity: TelegramJson) -> bool:
         if entity["type"] == "text_mention":

@@ -108,7 +108,9 @@ class WhatsAppChannel:
         """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
         form = self._verified(hook)
         if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
-            return self._status(form, self._delivery_of(hook))
+            # The query's signature was checked, so this bot gave the delivery to Twilio.
+            match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
+            return self._status(form, f"{self.name}:{match[1]}#{match[2]}" if match else "")
         turn = turn_of(self.name, form)
         if turn and not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
             return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
@@ -152,11 +154,6 @@ class WhatsAppChannel:
         if form.get("AccountSid") != self._account_sid:
             raise Forbidden("the form names another account than account_sid")
         return form
-
-    def _delivery_of(self, hook: WebhookRequest) -> str:
-        """Return the delivery that the URL names. Its signature was checked, so we gave it to Twilio."""
-        match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
-        return f"{self.name}:{match[1]}#{match[2]}" if match else ""
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return the sender's limit; conversations have none of their own. Only Twilio's Sandbox is slow."""

@@ -34,7 +34,9 @@ def twilio_signed(
     the URL is accepted. `hosts` are the hosts that the request names; those that differ from the URL's host in more
     than capitals are ignored. Raises ValueError for a malformed URL.
     """
-    algorithm = _HASHES.get(_algorithm(settings).upper())
+    pairs = (part.partition("=") for part in settings.split(","))
+    named = (value.strip() for name, _, value in pairs if name.strip() == "algorithm" and value.strip())
+    algorithm = _HASHES.get(next(named, "HMAC_SHA1").upper())
     if algorithm is None:
         return False
     fields = "".join([key + value for key in sorted(form) for value in sorted(set(form[key]))])
@@ -50,13 +52,6 @@ def twilio_signed(
 
 def _signature(token: str, text: str, algorithm: str) -> bytes:
     return base64.b64encode(hmac.digest(token.encode(), text.encode(), algorithm))
-
-
-def _algorithm(settings: str) -> str:
-    pairs = (part.partition("=") for part in settings.split(","))
-    return next(
-        (value.strip() for name, _, value in pairs if name.strip() == "algorithm" and value.strip()), "HMAC_SHA1"
-    )
 
 
 @lru_cache(maxsize=64)

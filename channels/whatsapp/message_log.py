@@ -180,15 +180,12 @@ class MediaDeletion:
         until = self._clock() - older
         begin = until - back
         while begin < until:
-            yield await self._slice(begin, min(begin + _SLICE, until), delete=delete)
+            result = Slice(begin)
+            async for message in self._messages.messages(begin, min(begin + _SLICE, until)):
+                if message.files:
+                    result = await self._delete(message, result, delete=delete)
+            yield result
             begin += _SLICE
-
-    async def _slice(self, begin: float, end: float, *, delete: bool) -> Slice:
-        result = Slice(begin)
-        async for message in self._messages.messages(begin, end):
-            if message.files:
-                result = await self._delete(message, result, delete=delete)
-        return result
 
     async def _delete(self, message: ListedMessage, result: Slice, *, delete: bool) -> Slice:
         files = await self._messages.files(message.sid)

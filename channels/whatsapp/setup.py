@@ -54,7 +54,12 @@ class TwilioSetup(SetupChecks):
         if not self._settings.api_url:
             check_outside(self._url)
         if self._is_sandbox:
-            return self._by_hand()
+            return [
+                f"{SANDBOX} is Twilio's Sandbox, which has no API. In the Twilio Console, {_SANDBOX_PAGE}:",
+                f"  When a message comes in:  {self._url}{RETRIES}  (POST)",
+                f"  Status callback URL:      {self._url}/status  (POST)",
+                "Each person joins by sending the text shown there, and again after three days.",
+            ]
         await self._set(self._url + RETRIES, self._url, f"{self._url}/status")
         return [
             f"{self._where}: webhook set to {bare_url(self._url)}, retried after an error, and as the fallback",
@@ -98,14 +103,6 @@ class TwilioSetup(SetupChecks):
     @property
     def _where(self) -> str:
         return f"messaging service {self._service}" if self._service else f"sender {self._settings.from_}"
-
-    def _by_hand(self) -> list[str]:
-        return [
-            f"{SANDBOX} is Twilio's Sandbox, which has no API. In the Twilio Console, {_SANDBOX_PAGE}:",
-            f"  When a message comes in:  {self._url}{RETRIES}  (POST)",
-            f"  Status callback URL:      {self._url}/status  (POST)",
-            "Each person joins by sending the text shown there, and again after three days.",
-        ]
 
     async def _set(self, url: str, fallback: str, status: str) -> None:
         async with self._calls():
