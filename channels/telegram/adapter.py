@@ -27,17 +27,14 @@ from sayso.channels.base import (
     WebhookConflict,
 )
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, silence_url_logs, tls
-from sayso.channels.markdown import telegram_length
-from sayso.channels.markdown.split import fits, split
 from sayso.channels.telegram.errors import reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.outgoing import (
-    CAPTION_LIMIT,
-    TEXT_LIMIT,
     BotApiCall,
     alternative,
     as_new_message,
     beginning,
+    pieces_of,
 )
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import (
@@ -49,7 +46,6 @@ from sayso.channels.types import (
     Reply,
     Turn,
     WebhookRequest,
-    joined_labels,
 )
 
 if TYPE_CHECKING:
@@ -161,21 +157,8 @@ class TelegramChannel:
         return CHAT_RATE if _is_private(conversation) else GROUP_RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split at Telegram's limits. A text of up to 1024 units is its file's caption; a longer one follows the file.
-
-        Buttons are on the last piece. An edit cannot change a file, so the file follows the edited text.
-        """
-        if reply.media and not reply.edits and fits(reply.text, CAPTION_LIMIT, telegram_length):
-            return (reply,)
-        texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
-        file = [Reply(media=reply.media)] if reply.media else []
-        parts = [*texts, *file] if reply.edits else [*file, *texts]
-        if reply.buttons and not parts:
-            parts = [Reply(joined_labels(reply.buttons))]
-        if not parts:
-            return ()
-        parts[0] = replace(parts[0], edits=reply.edits, optional=reply.optional)
-        return (*parts[:-1], replace(parts[-1], buttons=reply.buttons))
+        """Split text at 4,096 UTF-16 units, or at 1,024 as a caption."""
+        return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
         """Stop the tapped button's spinner, once, and show "typing", which Telegram shows for 5 seconds."""

@@ -1,4 +1,4 @@
-"""BotApiCall: one reply as a call of the Bot API, and the alternatives if Telegram refuses it."""
+"""A reply as calls of the Bot API: how it is split, sent, and changed if Telegram refuses it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import MediaSource
 from sayso.channels.markdown import plain, telegram_html, telegram_length
-from sayso.channels.markdown.split import head
+from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send
 from sayso.channels.telegram.errors import reaction
-from sayso.channels.types import Button, Media, Receipt, Reply, readable_size
+from sayso.channels.types import Button, Media, Receipt, Reply, joined_labels, readable_size
 
 if TYPE_CHECKING:
     from telegram import Bot, InlineKeyboardMarkup, Message
@@ -37,6 +37,24 @@ _METHODS = {
 ENTITY_LIMIT = 100
 #: How many characters of Markdown are examined for one message, and how many units the ellipsis may take.
 _MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
+
+
+def pieces_of(reply: Reply) -> Sequence[Reply]:
+    """Return the messages of a reply. A text of up to 1,024 units is its file's caption; a longer one follows the file.
+
+    Buttons are on the last message. An edit cannot change a file, so the file follows the edited text.
+    """
+    if reply.media and not reply.edits and fits(reply.text, CAPTION_LIMIT, telegram_length):
+        return (reply,)
+    texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
+    file = [Reply(media=reply.media)] if reply.media else []
+    pieces = [*texts, *file] if reply.edits else [*file, *texts]
+    if reply.buttons and not pieces:
+        pieces = [Reply(joined_labels(reply.buttons))]
+    if not pieces:
+        return ()
+    pieces[0] = replace(pieces[0], edits=reply.edits, optional=reply.optional)
+    return (*pieces[:-1], replace(pieces[-1], buttons=reply.buttons))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 #: Statuses of a reply that prove that its channel works.
 _ARRIVED = ("sent", "delivered", "read")
 
-#: What an alert is about: `receiving`: nothing comes in; `delivering`: replies do not reach people.
+#: The kinds of alerts. `receiving`: nothing comes in. `delivering`: replies do not reach people.
 IngressAlert = Literal["receiving", "delivering"]
 
 
