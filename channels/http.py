@@ -209,10 +209,7 @@ class PinnedRequest:
         headers = {"Host": self.url.netloc.decode(), "Accept-Encoding": "identity", **self.headers}
         extensions = {"sni_hostname": _host_of(self.url)} if self.address else {}
         client = httpx.AsyncClient(verify=tls(), timeout=limit, transport=transport, trust_env=not self.address)
-        async with (
-            client,
-            client.stream(method, url, headers=headers, content=body, extensions=extensions) as response,
-        ):
+        async with client, client.stream(method, url, headers=headers, content=body, extensions=extensions) as response:
             yield response
 
 

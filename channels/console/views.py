@@ -18,13 +18,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_date
 
 from sayso.channels.base import Forbidden
-from sayso.channels.console.adapter import (
-    CLIENT_ID,
-    MAX_TEXT_CHARS,
-    ConsoleChannel,
-    is_encrypted,
-    is_same_origin,
-)
+from sayso.channels.console.adapter import CLIENT_ID, MAX_TEXT_CHARS, ConsoleChannel, is_encrypted, is_same_origin
 from sayso.channels.console.feed import FeedError
 from sayso.channels.console.logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
 from sayso.channels.console.settings import RESERVED_NAMES

@@ -144,8 +144,7 @@ TERMINAL = replace(
     link=lambda label, href: bare_link(label, _visible(href)),
 )
 ANSI = replace(
-    TERMINAL,
-    marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")},
+    TERMINAL, marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")}
 )
 #: Hosts, with their subdomains, whose links need not show their address. One set per process, since it has one bot.
 _own_hosts: frozenset[str] = frozenset()
@@ -170,10 +169,7 @@ def hides_host(label: str, href: str) -> bool:
     if any(host == own or host.endswith(f".{own}") for own in _own_hosts):
         return False
     shown = _bare(html.unescape(label))
-    return bool(label.strip()) and shown not in (
-        _bare(href),
-        _bare(host),
-    )  # without a label the address is shown
+    return bool(label.strip()) and shown not in (_bare(href), _bare(host))  # without a label the address is shown
 
 
 def _bare(address: str) -> str:

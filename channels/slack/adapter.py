@@ -35,13 +35,7 @@ class SlackChannel:
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        bot_token: str,
-        signing_secret: str,
-        media: MediaSource,
-        api_url: str | None = None,
+        self, name: str, *, bot_token: str, signing_secret: str, media: MediaSource, api_url: str | None = None
     ) -> None:
         if not bot_token.strip():
             raise ValueError("bot_token is empty: copy the Bot User OAuth Token (xoxb-...) from the app's settings")

@@ -29,24 +29,9 @@ from sayso.channels.base import (
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, silence_url_logs, tls
 from sayso.channels.telegram.errors import reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
-from sayso.channels.telegram.outgoing import (
-    BotApiCall,
-    alternative,
-    as_new_message,
-    beginning,
-    pieces_of,
-)
+from sayso.channels.telegram.outgoing import BotApiCall, alternative, as_new_message, beginning, pieces_of
 from sayso.channels.telegram.settings import TelegramSettings
-from sayso.channels.types import (
-    Conversation,
-    Delivery,
-    Media,
-    Receipt,
-    Received,
-    Reply,
-    Turn,
-    WebhookRequest,
-)
+from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -196,9 +196,7 @@ def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
 
     keys = [
         InlineKeyboardButton(
-            button.label,
-            callback_data=button.data,
-            style=None if button.style == "default" else button.style,
+            button.label, callback_data=button.data, style=None if button.style == "default" else button.style
         )
         for button in buttons
     ]

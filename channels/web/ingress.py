@@ -65,12 +65,7 @@ class Ingress:
     """Stores turns, delivery statuses, address changes and alerts. One per process."""
 
     def __init__(
-        self,
-        inbox: TurnInbox,
-        *,
-        deliveries: DeliveryReports,
-        alerts: ChannelAlerts,
-        action_of: Callable[[str], str],
+        self, inbox: TurnInbox, *, deliveries: DeliveryReports, alerts: ChannelAlerts, action_of: Callable[[str], str]
     ) -> None:
         """`action_of` returns the id of the pending action that a button's data names, "" for other buttons."""
         self._inbox = inbox

@@ -115,9 +115,7 @@ class TwilioSetup(SetupChecks):
                 await self._set_sender((await self._sender()).sid, url, fallback, status)
 
     async def _set_sender(self, sid: str, url: str, fallback: str, status: str) -> None:
-        from twilio.rest.messaging.v2.channels_sender import (
-            ChannelsSenderList,
-        )
+        from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
 
         webhook = {
             "callback_url": url, "callback_method": "POST", "fallback_url": fallback, "fallback_method": "POST",

@@ -37,17 +37,7 @@ from sayso.channels.base import (
 from sayso.channels.http import PooledSessions, network_error, retry_after
 from sayso.channels.markdown.split import split
 from sayso.channels.registry import Platform
-from sayso.channels.types import (
-    Conversation,
-    Delivery,
-    Media,
-    Receipt,
-    Received,
-    Reply,
-    Tap,
-    Turn,
-    WebhookRequest,
-)
+from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Tap, Turn, WebhookRequest
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
