@@ -32,7 +32,7 @@ from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCall
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector
-from sayso.pending.concurrency import lending, run_sync
+from sayso.pending.concurrency import lend_caller_thread, run_sync
 
 T = TypeVar("T")
 
@@ -221,7 +221,7 @@ class Agent:
             on_text=self._text_listener(stream_handler),
             asynchronous=False,
         )
-        with lending(self.config.tool_timeout_seconds is None and cancellation_token is None):
+        with lend_caller_thread(self.config.tool_timeout_seconds is None and cancellation_token is None):
             return run_sync(self._runner.answer(request))
 
     async def astream(

@@ -13,25 +13,25 @@ from typing import Any, Literal
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import random_id
 
-#: Seconds a user has to answer, from the moment the preview was delivered (seed).
+#: Seconds a user has to answer, counted from the delivery of the preview (seed).
 DEFAULT_TTL_SECONDS = 60.0
-#: Seconds left after an "ignore" tap (seed).
+#: Seconds left to answer after an "ignore" tap (seed).
 DEFAULT_IGNORE_TTL_SECONDS = 10.0
-
-#: Seconds a window may be open at most: records are kept for two days.
+#: Most seconds that a user may have to answer: records are kept for two days.
 MAX_TTL_SECONDS = 86_400.0
-#: Characters of a preview and of the arguments as JSON that can be proposed. Platforms show a long preview in several
-#: messages, whole; more than this is not read, and so not agreed to.
+#: Most characters of a preview, and of the arguments as JSON. Platforms show a long preview whole, in several messages;
+#: nobody reads more than this, and so nobody agrees to it.
 MAX_PREVIEW_CHARS = 16_000
 MAX_ARGS_CHARS = 65_536
-#: How the kinds begin that are our own.
-RESERVED = "sayso:"
+#: The prefix of our own kinds, which tools must not use.
+RESERVED_PREFIX = "sayso:"
 
-#: The life of an action: armed -> shown -> claimed -> started -> done | failed | unknown, or an end without effect.
+#: The states of an action: armed -> shown -> claimed -> started -> done | failed | unknown. It ends without effect as
+#: cancelled, expired or superseded.
 ActionState = Literal[
     "armed", "shown", "claimed", "started", "done", "failed", "unknown", "cancelled", "expired", "superseded"
 ]
-#: The seed's coarser words for the same life.
+#: The seed's coarser names for these states.
 Status = Literal["pending", "confirmed", "cancelled", "expired", "consumed"]
 
 _STATUS: Mapping[ActionState, Status] = {
@@ -49,25 +49,25 @@ _STATUS: Mapping[ActionState, Status] = {
 
 
 class PendingError(Exception):
-    """Base of what the pending room raises."""
+    """Base of the errors about pending actions."""
 
 
 class PendingActionExistsError(PendingError, RuntimeError):
-    """Raised when a scope already has an action waiting: finish that one first."""
+    """Raised when a scope already has an action that waits. Finish that one first."""
 
 
-#: Performs a confirmed action; may be async. What it returns is told to the user.
+#: Performs a confirmed action, sync or async. The user is told what it returns.
 Executor = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAction:
-    """One proposal: whose it is, what will run, and the exact words the user agreed to.
+    """One proposal: who was asked, what will run, and the exact text the user agreed to.
 
-    Times are Unix seconds by the store's clock. `expires_at` is 0 until the preview was delivered: the window
-    opens when the user can see it. `outcome` is what the user was told in the end. `code`, if there is one, must be
-    typed with the yes; `reason` says why the user is asked, `version` which version of the tool was shown; `plan` is
-    the id of the plan that this action is a step of.
+    Times are in Unix seconds by the store's clock. `expires_at` is 0 until the preview was delivered: the window opens
+    when the user can see the preview.
+    `code`, if set, must be typed with the yes. `reason`: why the user is asked. `version`: the version of the tool that
+    was shown. `plan`: the id of the plan that this action is a step of. `outcome`: what the user was told in the end.
     """
 
     user_id: str
@@ -98,31 +98,41 @@ class PendingAction:
 
     @property
     def status(self) -> Status:
-        """The state in the seed's words."""
+        """Return the state by the seed's names."""
         return _STATUS[self.state]
 
     def is_expired(self, now: float | None = None) -> bool:
-        """Whether the window has closed (at `now`, Unix seconds). An action that was never shown has none yet."""
+        """Return whether the window has closed at `now`, in Unix seconds. It has not if the action was never shown."""
         return bool(self.expires_at) and (time.time() if now is None else now) >= self.expires_at
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, JSON-ready, and the seed's `status`."""
+        """Return all fields and the seed's `status`, ready for JSON."""
         return {**asdict(self), "status": self.status}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PendingAction:
-        """The action that `to_dict` wrote. Raises TypeError on unknown or missing fields."""
+        """Read the result of `to_dict`. Raises TypeError on unknown or missing fields."""
         return cls(**{key: value for key, value in data.items() if key != "status"})
 
 
-#: Writes exact JSON in its one spelling; `canonical_json` looks whether it is exact.
-spell = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+def check_proposal(action: PendingAction) -> None:
+    """Refuse an action that a user cannot agree to. Raises ValueError."""
+    if not action.kind or action.kind.startswith(RESERVED_PREFIX):
+        raise ValueError(f"kind {action.kind!r} is reserved: use a name that does not begin with {RESERVED_PREFIX!r}")
+    if len(action.preview) > MAX_PREVIEW_CHARS:
+        raise ValueError(
+            f"the preview has {len(action.preview):,} characters: shorten it to at most {MAX_PREVIEW_CHARS:,}"
+        )
+    if not 0 < action.ttl_seconds <= MAX_TTL_SECONDS:
+        raise ValueError(
+            f"ttl_seconds is {action.ttl_seconds!r}: it must be more than 0 and at most {MAX_TTL_SECONDS:g}"
+        )
 
 
-def exact(args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields `args` and `args_digest`: the arguments as they are now, whatever their owner does to them later.
+def exact_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields `args` and `args_digest` of an action, with a copy that later changes to `args` do not reach.
 
-    Raises TypeError when they are not exact JSON, ValueError when they are more than MAX_ARGS_CHARS.
+    Raises TypeError when `args` is not exact JSON, ValueError when it has more than MAX_ARGS_CHARS characters.
     """
     text = canonical_json(args or {})
     if len(text) > MAX_ARGS_CHARS:
@@ -130,34 +140,13 @@ def exact(args: Mapping[str, Any] | None) -> dict[str, Any]:
             f"the arguments are {len(text):,} characters as JSON: at most {MAX_ARGS_CHARS:,} can be proposed"
         )
     copy = json.loads(text)
-    if "\\ud" in text:  # two halves of a character that stood side by side are one now
-        text = spell(copy)
+    if "\\ud" in text:  # reading joins two surrogates that stood side by side into one character
+        text = encode_canonical(copy)
     return {"args": copy, "args_digest": _digest(text)}
 
 
-def check_proposal(action: PendingAction) -> None:
-    """Refuse what nobody can agree to. Raises ValueError."""
-    if not action.kind or action.kind.startswith(RESERVED):
-        raise ValueError(f"kind {action.kind!r} is not for tools: use a name without {RESERVED!r}")
-    if len(action.preview) > MAX_PREVIEW_CHARS:
-        raise ValueError(f"the preview has {len(action.preview):,} characters: at most {MAX_PREVIEW_CHARS:,} are read")
-    if not 0 < action.ttl_seconds <= MAX_TTL_SECONDS:
-        raise ValueError(
-            f"ttl_seconds is {action.ttl_seconds!r}: it must be more than 0 and at most {MAX_TTL_SECONDS:g}"
-        )
-
-
-def canonical_json(value: Any) -> str:
-    """The one spelling of a JSON value: sorted keys, ASCII, no spaces.
-
-    Raises TypeError for anything that JSON cannot hold exactly, so that equal digests mean equal arguments.
-    """
-    _refuse_inexact(value)
-    return spell(value)
-
-
 def compute_args_digest(args: Mapping[str, Any] | None) -> str:
-    """The SHA-256 of the canonical arguments, in hex. Raises TypeError when they are not exact JSON."""
+    """Return the SHA-256 of the canonical arguments, in hex. Raises TypeError when they are not exact JSON."""
     return _digest(canonical_json(args or {}))
 
 
@@ -165,8 +154,21 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def canonical_json(value: Any) -> str:
+    """Return the value as JSON in a single form: sorted keys, ASCII, no spaces.
+
+    Raises TypeError for a value that JSON cannot hold exactly, so that equal digests mean equal arguments.
+    """
+    _refuse_inexact(value)
+    return encode_canonical(value)
+
+
+#: Encodes a value like `canonical_json`, without the check. Only for values that are known to be exact JSON.
+encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+
+
 def _refuse_inexact(value: Any) -> None:
-    """json.dumps turns tuples into lists and number keys into strings: two different arguments, one digest."""
+    """Raise TypeError for values that json.dumps would change: tuples become lists, number keys become strings."""
     if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return
     if isinstance(value, list):

@@ -1,4 +1,9 @@
-"""Run_sync() on one loop thread, tools in threads with a limit (anyio), late results."""
+"""Run blocking code from an event loop and coroutines from sync code, with time limits and a bounded number of threads.
+
+From a loop: `call_store` for our stores, `call_in_thread` for our own short blocking functions, `call_in_tool_thread`
+and `run_with_timeout` for code of others, such as tools. From sync code: `run_sync`, or `run_without_loop` where a
+coroutine only calls stores.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +18,10 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from types import coroutine as awaitable_generator
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import uvloop
@@ -25,12 +29,261 @@ import uvloop
 from sayso.pending.redis.ferry import ferry
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+log = logging.getLogger(__name__)
+
+#: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise, and how many functions of our
+#: own.
+MAX_TOOL_THREADS, MAX_OWN_THREADS = 32, 16
+#: Seconds after which an unused thread ends.
+IDLE_SECONDS = 30.0
+#: Seconds for which the late outcome of a call that timed out is still waited for.
+LATE_SECONDS = 600.0
+#: Seconds that running tasks get to clean up when a LoopThread closes. Then the thread is left to the process's end.
+CLOSE_SECONDS = 3.0
 
 
-async def at_once(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What they return, in their order. Raises what the first that fails raises, once the others have stopped.
+class TimedOut(Exception):
+    """Raised when a call of foreign code took too long. What the call has done is not known."""
 
-    `asyncio.gather` returns as soon as the first of them has stopped, and leaves the others to themselves.
+
+class NotStarted(Exception):
+    """Raised when a call was given up before a thread was free for it. It did nothing."""
+
+
+class Escaped(Exception):
+    """Raised when foreign code tried to end this process or the task that called it."""
+
+
+class DeadlineExceeded(Exception):
+    """Raised when a coroutine took too long. It was cancelled and has ended."""
+
+
+#: Runs a blocking call in place of `call_store` and `call_in_thread`.
+CallOverride = Callable[[Callable[[], Any]], Awaitable[Any]]
+call_override: ContextVar[CallOverride | None] = ContextVar("sayso_call_override", default=None)
+
+#: Receives the result or the error of a call that ended after `run_with_timeout` had given it up.
+LateOutcomeHandler = Callable[[Any, BaseException | None], Awaitable[None]]
+
+
+async def call_store(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a sync method of a store in this thread. The event loop goes on while the store waits for Redis."""
+    run = call_override.get() or ferry
+    result: T = await run(functools.partial(function, *args, **kwargs))
+    return result
+
+
+async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run one of our own short blocking functions, such as a write to disk, in a daemon thread.
+
+    `asyncio.to_thread` would not do: Python waits for its threads at exit, for most of a minute when Redis is silent.
+    """
+    call = functools.partial(function, *args, **kwargs)
+    override = call_override.get()
+    if override is None:
+        return await _CallInThread(call, _own_pool())()
+    result: T = await override(call)
+    return result
+
+
+async def call_in_tool_thread(function: Callable[[], T]) -> T:
+    """Run foreign blocking code, such as a tool, in one of a bounded number of daemon threads.
+
+    Calls wait for a thread in order. A call that is cancelled before it has a thread never runs.
+
+    `asyncio.to_thread` would not do: a few hung tools would leave no thread for anything else, and Python waits for its
+    threads at exit.
+    """
+    return await _CallInThread(function)()
+
+
+async def call_in_caller_thread(function: Callable[[], T]) -> T:
+    """Run foreign blocking code in the thread of the sync caller that lends it, otherwise in a tool thread.
+
+    See `lend_caller_thread`.
+    """
+    loop = _lending_loop.get()
+    if loop is None or not loop.runs_here:
+        return await call_in_tool_thread(function)
+
+    def call() -> T:
+        _lending_loop.set(None)  # what the function waits for runs on loops of its own
+        return _call_isolated(function)
+
+    return loop.run_in_loop_thread(call)
+
+
+async def run_with_timeout(
+    function: Callable[[], Any], seconds: float, on_late_outcome: LateOutcomeHandler | None = None
+) -> Any:
+    """Run a foreign function, sync or async, for at most `seconds`. Raises TimedOut, and whatever the function raises.
+
+    The time a sync function waits for a thread does not count. When the time is up or the caller is cancelled, the
+    function goes on if `on_late_outcome` is given, which then receives its outcome; otherwise it is cancelled as far as
+    possible. A function that had no thread yet never runs, and `on_late_outcome` receives NotStarted.
+
+    Under `run_without_loop` the function runs in the caller's thread, where nothing can stop it.
+    """
+    if call_override.get() is not None:
+        return _call_isolated(lambda: _finish_sync(function()))
+    limit = asyncio.timeout(seconds)
+    token = _time_limits.set((*_time_limits.get(), limit))
+    try:
+        call = None if inspect.iscoroutinefunction(function) else _CallInThread(function)
+        work = asyncio.ensure_future(_run_to_end(function, call))
+    finally:
+        _time_limits.reset(token)
+    try:
+        async with limit:
+            return await asyncio.shield(work)
+    except TimeoutError as exc:
+        if not limit.expired():
+            raise
+        _abandon(work, call, on_late_outcome)
+        raise TimedOut(f"no end after {seconds:g} s") from exc
+    except asyncio.CancelledError:
+        _abandon(work, call, on_late_outcome)
+        raise
+
+
+async def _run_to_end(function: Callable[[], Any], call: _CallInThread[Any] | None) -> Any:
+    result = await call() if call else function()
+    return await await_isolated(result) if inspect.isawaitable(result) else result
+
+
+#: Tasks that wait for a late outcome: an event loop keeps no task alive by itself.
+_late_tasks: set[asyncio.Task[None]] = set()
+
+
+def _abandon(
+    work: asyncio.Future[Any], call: _CallInThread[Any] | None, on_late_outcome: LateOutcomeHandler | None
+) -> None:
+    """Stop waiting for `work`: cancel it, or hand its outcome on once it is known."""
+    _note_abandoned(work.done)
+    if on_late_outcome is None:
+        work.cancel()
+        return
+    if call is not None and call.abandon():
+        work.cancel()
+        late = on_late_outcome(None, NotStarted("there was no thread for it in time"))
+    else:
+        late = _report_late_outcome(work, on_late_outcome)
+    task = asyncio.ensure_future(late)
+    _late_tasks.add(task)
+    task.add_done_callback(_late_tasks.discard)
+
+
+async def _report_late_outcome(work: asyncio.Future[Any], on_late_outcome: LateOutcomeHandler) -> None:
+    await asyncio.wait({work}, timeout=LATE_SECONDS)
+    if work.done() and not work.cancelled():
+        error = work.exception()
+        await on_late_outcome(None if error else work.result(), error)
+    else:
+        work.cancel()
+
+
+class AbandonedCalls:
+    """The calls of foreign code that go on although their caller was cancelled.
+
+    Covers the calls of one context and of the contexts that were copied from it.
+    """
+
+    def __init__(self) -> None:
+        self._have_ended: list[Callable[[], bool]] = []
+
+    @property
+    def are_running(self) -> bool:
+        """Return whether any of the calls may still have an effect."""
+        return not all(has_ended() for has_ended in self._have_ended)
+
+    def add(self, has_ended: Callable[[], bool]) -> None:
+        """Add a call, given a function that says whether it has ended."""
+        self._have_ended.append(has_ended)
+
+
+_abandoned_calls: ContextVar[AbandonedCalls | None] = ContextVar("sayso_abandoned_calls", default=None)
+
+
+def track_abandoned_calls() -> AbandonedCalls:
+    """Collect the abandoned calls of the current context from now on."""
+    calls = AbandonedCalls()
+    _abandoned_calls.set(calls)
+    return calls
+
+
+def _note_abandoned(has_ended: Callable[[], bool]) -> None:
+    calls = _abandoned_calls.get()
+    if calls is not None:
+        calls.add(has_ended)
+
+
+#: The open time limits, outermost first. They stand still while a call waits for a thread.
+_time_limits: ContextVar[tuple[asyncio.Timeout, ...]] = ContextVar("sayso_time_limits", default=())
+
+
+class execution_timeout:  # noqa: N801  # used like asyncio.timeout
+    """Limit a block like `asyncio.timeout`, not counting the time in which its calls wait for a tool thread.
+
+    `expired` tells the limit's own TimeoutError from one that the code inside raised.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+
+    async def __aenter__(self) -> Self:
+        if self._seconds is not None:
+            self._limit = asyncio.timeout(self._seconds)
+            await self._limit.__aenter__()
+            self._token = _time_limits.set((*_time_limits.get(), self._limit))
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        if self._seconds is not None:
+            _time_limits.reset(self._token)
+            await self._limit.__aexit__(*exc_info)
+
+    @property
+    def expired(self) -> bool:
+        """Return whether the time was up."""
+        return self._seconds is not None and self._limit.expired()
+
+
+async def await_within(coroutine: Coroutine[Any, Any, T], seconds: float | None) -> T:
+    """Return what the coroutine returns within `seconds`; None sets no limit.
+
+    Raises DeadlineExceeded, and whatever the coroutine raises itself.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await coroutine
+    except Exception as exc:  # a TimeoutError, or an error of the coroutine's clean-up
+        if not limit.expired():
+            raise
+        raise DeadlineExceeded(f"no end after {seconds:g} s") from exc
+
+
+async def await_isolated(awaitable: Awaitable[T]) -> T:
+    """Wait for a foreign coroutine. Raises Escaped when it tries to end more than itself."""
+    try:
+        return await awaitable
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # our own task is being cancelled
+            raise
+        raise Escaped("it cancelled itself") from exc
+    except (Exception, GeneratorExit):  # GeneratorExit closes the coroutine that waits here
+        raise
+    except BaseException as exc:  # SystemExit, and what some libraries stop their own code with
+        raise Escaped(f"it raised {type(exc).__name__}") from exc
+
+
+async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the coroutines at once and return their results in order.
+
+    When one fails, the others are cancelled and have ended before its error is raised. `asyncio.gather` alone would
+    leave them running.
     """
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:
@@ -38,61 +291,77 @@ async def at_once(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         rest = [task for task in tasks if not task.done()]
         for task in rest:
-            if not task.cancelling():  # told twice, it could not clean up
+            if not task.cancelling():  # a second cancellation would interrupt its clean-up
                 task.cancel()
         if rest:
             await asyncio.wait(rest)
 
 
-class TimeIsUp(Exception):
-    """Raised when a coroutine took longer than it may. It was cancelled, and has ended."""
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine from sync code and return its result. Inside a running loop, that loop waits too."""
+    if not _is_in_loop():
+        return thread_loop().run(coroutine)
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(context.run, asyncio.run, coroutine).result()
 
 
-async def in_time(coroutine: Coroutine[Any, Any, T], seconds: float | None) -> T:
-    """What the coroutine returns, within `seconds`; None waits for ever. Raises TimeIsUp, and what it raises itself."""
-    deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run, in this thread and without an event loop, a coroutine that awaits nothing but the calls of this module.
+
+    A loop and its thread pool would cost more than the one Redis call that the coroutine waits for.
+    """
+
+    async def call_here(function: Callable[[], Any]) -> Any:
+        return function()
+
+    token = call_override.set(call_here)
     try:
-        waited_for = coroutine.send(None)
+        coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
-    try:
-        async with asyncio.timeout_at(deadline) as limit:
-            return await _rest(coroutine, waited_for)
-    except Exception as exc:  # a TimeoutError, or what failed while it was cancelled
-        if not limit.expired():
-            raise
-        raise TimeIsUp(f"no end after {seconds:g} s") from exc
+    finally:
+        call_override.reset(token)
+    raise RuntimeError("a coroutine that waits for an event loop was run without one")
 
 
-@awaitable_generator
-def _rest(coroutine: Coroutine[Any, Any, T], waited_for: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that waits: as `yield from` does, which cannot begin in the middle."""
-    try:
-        while True:
-            try:
-                answer = yield waited_for
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as exc:  # noqa: BLE001  # it is the coroutine's to handle, cancellation included
-                thrown = exc
-            else:
-                waited_for = coroutine.send(answer)
-                continue
-            try:  # out here: what the coroutine has handled is no longer being handled
-                waited_for = coroutine.throw(thrown)
-            finally:
-                del thrown  # its traceback holds this frame
-    except StopIteration as end:
-        result: T = end.value
+def _finish_sync(result: Any) -> Any:
+    """Return the result, awaited on a loop of its own if it is awaitable."""
+    if not inspect.isawaitable(result):
         return result
 
+    async def wait() -> Any:
+        call_override.set(None)
+        return await result
 
-class installed(Generic[T]):  # noqa: N801  # used like a function
-    """`with installed(variable, value):` inside, also in tasks and threads started there, the variable is this value.
+    return run_sync(wait())
 
-    No `contextmanager`, which takes four times as long: each call of a tool is inside of six.
+
+def _call_isolated(function: Callable[[], T]) -> T:
+    """Call a foreign function in this thread. Raises Escaped when it tries to end more than itself.
+
+    A KeyboardInterrupt passes: it comes from the person at the terminal.
+    """
+    try:
+        return function()
+    except (SystemExit, GeneratorExit, asyncio.CancelledError) as exc:
+        raise Escaped(f"it raised {type(exc).__name__}") from exc
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class context_value(Generic[T]):  # noqa: N801  # used like a function
+    """Set a context variable for the length of a `with` block: `with context_value(variable, value):`.
+
+    Tasks and threads that are started inside see the value too. Written as a class because `contextlib.contextmanager`
+    takes four times as long, and each call of a tool enters six of these blocks.
     """
 
     __slots__ = ("_token", "_value", "_variable")
@@ -110,235 +379,56 @@ class installed(Generic[T]):  # noqa: N801  # used like a function
         self._variable.reset(self._token)
 
 
-#: Seconds that what still runs at the end has to clean up; after them the thread is left to the end of its process.
-CLOSE_SECONDS = 3.0
-
-
-class LoopThread:
-    """Lives as long as its process. RQ keeps the main thread, for its signals and time limits."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, name: str = "sayso-loop") -> None:
-        self._loop = loop or uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait. Whatever interrupts the wait cancels the coroutine too."""
-        future = self.submit(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    @property
-    def thread(self) -> int | None:
-        """The id of its thread."""
-        return self._thread.ident
-
-    def soon(self, callback: Callable[[], object]) -> None:
-        """Call this on the loop. RuntimeError: it is closed."""
-        self._loop.call_soon_threadsafe(callback)
-
-    def close(self) -> None:
-        """End the loop and its thread. What still runs on it is cancelled."""
-        if self._loop.is_closed():
-            return
-        with contextlib.suppress(TimeoutError):
-            self.submit(_cancel_all()).result(CLOSE_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_SECONDS)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop and do not wait; cancelling the future cancels the coroutine."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-
-async def _cancel_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    if others:
-        await asyncio.wait(others, timeout=CLOSE_SECONDS)
-
-
-log = logging.getLogger(__name__)
-
-
-#: Seconds after which a thread that nobody needs ends.
-IDLE_SECONDS = 30.0
-
-
-def _nothing() -> None:
-    """Nobody wants to know when it begins."""
-
-
-@dataclass(slots=True, eq=False)
-class ThreadCall:
-    """Something to run in a thread; it must not raise. `begins` is called there right before.
-
-    `thread` is the one that it began in, `left` says that nobody waits for it any more.
-    """
-
-    run: Callable[[], None]
-    begins: Callable[[], None] = _nothing
-    thread: int | None = None
-    over: bool = False
-    left: bool = False
-
-
-class Threads:
-    """At most `most` threads, made when they are needed. What finds none waits its turn. Lives as long as its process.
-
-    No ThreadPoolExecutor: Python waits for its threads at exit, so one hung tool would hold the process for ever. What
-    nobody waits for any more is logged at `level`.
-    """
-
-    def __init__(self, name: str, most: int, *, level: int = logging.WARNING) -> None:
-        self._name = name
-        self._level = level
-        self._most = most
-        self._changed = threading.Condition()
-        self._waiting: deque[ThreadCall] = deque()
-        self._threads = self._idle = self._hung = 0
-
-    @property
-    def hung(self) -> int:
-        """How many functions run that nobody waits for any more."""
-        return self._hung
-
-    def start(self, work: ThreadCall, *, beyond: bool = False) -> None:
-        """Run this as soon as a thread is free; `beyond` the bound at once. RuntimeError: no thread can be had."""
-        if beyond:
-            work.thread = 0
-            threading.Thread(target=self._run, args=(work,), name=f"sayso-{self._name}", daemon=True).start()
-            return
-        with self._changed:
-            self._waiting.append(work)
-            if self._idle >= len(self._waiting) or self._threads >= self._most:
-                self._changed.notify()
-                return
-            self._threads += 1
-        self._one_more(work)
-
-    def leave(self, work: ThreadCall) -> bool:
-        """Nobody waits for it any more. What has not begun never will, and the answer is True; what goes on is counted,
-        and logged with its stack.
-        """
-        with self._changed:
-            if work.thread is None:
-                if work in self._waiting:
-                    self._waiting.remove(work)
-                return True
-            if work.over or work.left:
-                return False
-            work.left = True
-            self._hung += 1
-        log.log(
-            self._level,
-            "%s.left_running",
-            self._name,
-            extra={"hung": self._hung, "threads": self._most, "stack": stack_of(work.thread)},
-        )
-        return False
-
-    def _one_more(self, work: ThreadCall) -> None:
-        try:
-            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
-        except RuntimeError:
-            with self._changed:
-                self._threads -= 1
-                if self._threads:  # it waits its turn
-                    return
-                self._waiting.remove(work)
-            raise
-
-    def _serve(self) -> None:
-        while (work := self._next()) is not None:
-            self._run(work)
-
-    def _next(self) -> ThreadCall | None:
-        with self._changed:
-            while not self._waiting:
-                self._idle += 1
-                needed = self._changed.wait(IDLE_SECONDS)
-                self._idle -= 1
-                if not needed and not self._waiting:
-                    self._threads -= 1
-                    return None
-            work = self._waiting.popleft()
-            work.thread = threading.get_ident()
-            return work
-
-    def _run(self, work: ThreadCall) -> None:
-        work.thread = threading.get_ident()
-        work.begins()
-        work.run()
-        work.begins = work.run = _nothing  # whose work it is may hold it: not to be left to the garbage collector
-        with self._changed:
-            work.over = True
-            if work.left:
-                self._hung -= 1
-        if work.left:
-            log.log(self._level, "%s.ended_late", self._name, extra={"hung": self._hung})
-
-
-def stack_of(thread: int | None) -> str:
-    """The lines of code that a thread is at; no values."""
-    frame = sys._current_frames().get(thread or 0)  # noqa: SLF001  # there is no other way to see another thread
-    return "".join(traceback.format_stack(frame)) if frame else "none yet"
-
-
-class OwnLoop:
-    """Lives as long as its thread. A process that was forked meanwhile makes its own."""
+class ThreadLoop:
+    """An event loop for `run_sync`. Lives as long as its thread; a forked process makes its own."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._is_busy = False
-        self._waited_for: asyncio.Task[Any] | None = None
+        self._main_task: asyncio.Task[Any] | None = None
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it was made in this process, and can still be used."""
+    def is_usable(self) -> bool:
+        """Return whether the loop was made in this process and is open."""
         return self._pid == os.getpid() and not self._loop.is_closed()
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody waits in `run`: another coroutine would be cancelled with his, or he with that."""
-        return not self._is_busy and self.is_ours
+        """Return whether no `run` is under way: the tasks of two runs on one loop would be cancelled together."""
+        return not self._is_busy and self.is_usable
 
     @property
     def runs_here(self) -> bool:
-        """Whether it is what asks: a copied context may ask from another loop, in another thread."""
-        return asyncio._get_running_loop() is self._loop  # noqa: SLF001  # which raises nothing where none runs
+        """Return whether the calling code runs on this loop. In a copied context it may run on another loop."""
+        return asyncio._get_running_loop() is self._loop  # noqa: SLF001  # returns None where no loop runs
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
+        """Run the coroutine in a copy of this context and return its result. Tasks that it leaves are cancelled."""
         task = self._loop.create_task(coroutine, context=contextvars.copy_context())
         task.add_done_callback(self._stop)
-        self._waited_for, self._is_busy = task, True
+        self._main_task, self._is_busy = task, True
         try:
             while not task.done():
                 self._loop.run_forever()
             return task.result()
-        except (KeyboardInterrupt, SystemExit):  # they leave a loop although the task that raised them has them too
+        except (KeyboardInterrupt, SystemExit):  # raised from the loop although the task holds the error too
             if task.done() and not task.cancelled():
-                task.exception()  # seen: it is on its way
+                task.exception()  # mark as retrieved: the error is already on its way
             raise
         finally:
-            self._waited_for = None  # its end may be told late: it must not stop the loop that waits for the rest
+            self._main_task = None  # its done callback may come late, and must not stop the loop below
             self._cancel_rest()
             self._is_busy = False
 
-    def lend(self, function: Callable[[], T]) -> T:
-        """Call a blocking function from what `run` waits for. The loop stands still meanwhile. To the function no loop
-        is running and no task, so that it may start its own: from Python 3.14 on a thread runs one task at a time.
+    def run_in_loop_thread(self, function: Callable[[], T]) -> T:
+        """Call a blocking function from a task of this loop. The loop stands still meanwhile.
+
+        The function sees no running loop and no task, so it may start its own: from Python 3.14 on a thread runs one
+        task at a time.
         """
         task: Any = asyncio.current_task()
-        asyncio._leave_task(self._loop, task)  # noqa: SLF001  # asyncio exports these, for whoever runs loops and tasks
+        asyncio._leave_task(self._loop, task)  # noqa: SLF001  # exported by asyncio for implementers of loops and tasks
         asyncio._set_running_loop(None)  # noqa: SLF001
         try:
             return contextvars.copy_context().run(function)
@@ -347,7 +437,7 @@ class OwnLoop:
             asyncio._enter_task(self._loop, task)  # noqa: SLF001
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
-        if task is self._waited_for:
+        if task is self._main_task:
             self._loop.stop()
 
     def _cancel_rest(self) -> None:
@@ -360,422 +450,314 @@ class OwnLoop:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # at the end of a process half of it may be gone
-            if self.is_ours and not self._loop.is_running():
+            if self.is_usable and not self._loop.is_running():
                 self._loop.close()
 
 
-class _Kept(threading.local):
-    """The first is for what a thread runs, the next for what that runs in turn, while it holds the lent thread."""
+class _ThreadLoops(threading.local):
+    """The loops of one thread: the first for its code, each next one for code that runs while the loop before waits."""
 
     def __init__(self) -> None:
-        self.loops: list[OwnLoop] = []
+        self.loops: list[ThreadLoop] = []
 
 
-_kept = _Kept()
+_thread_loops = _ThreadLoops()
 
 
-def own_loop() -> OwnLoop:
-    """This thread's: the first on which nothing runs."""
-    if _kept.loops and _kept.loops[0].is_free:
-        return _kept.loops[0]
-    _kept.loops = [loop for loop in _kept.loops if loop.is_ours]
-    free = next((loop for loop in _kept.loops if loop.is_free), None)
+def thread_loop() -> ThreadLoop:
+    """Return the first free loop of this thread. Creates one when there is none."""
+    loops = _thread_loops.loops
+    if loops and loops[0].is_free:
+        return loops[0]
+    _thread_loops.loops = [loop for loop in loops if loop.is_usable]
+    free = next((loop for loop in _thread_loops.loops if loop.is_free), None)
     if free is None:
-        free = OwnLoop()
-        _kept.loops.append(free)
+        free = ThreadLoop()
+        _thread_loops.loops.append(free)
     return free
 
 
-P = ParamSpec("P")
+#: The loop of the sync caller that lends its thread to `call_in_caller_thread`.
+_lending_loop: ContextVar[ThreadLoop | None] = ContextVar("sayso_lending_loop", default=None)
 
 
-class TimedOut(Exception):
-    """Raised when somebody else's code took longer than it may. What it did is not known."""
+def lend_caller_thread(lends: bool) -> contextlib.AbstractContextManager[ThreadLoop | None]:
+    """Let `run_sync` calls inside the block lend their thread to `call_in_caller_thread`, or forbid it with False."""
+    return context_value(_lending_loop, thread_loop() if lends and not _is_in_loop() else None)
 
 
-class NotStarted(Exception):
-    """Raised when nobody waited any more for somebody else's code before there was a thread for it: it did nothing."""
+class LoopThread:
+    """An event loop in a daemon thread of its own. Lives as long as its process.
 
-
-class Escaped(Exception):
-    """Raised when somebody else's code tried to end this process, or its own task."""
-
-
-#: The loop of a sync caller who lends its thread.
-_lender: ContextVar[OwnLoop | None] = ContextVar("sayso_lender", default=None)
-
-
-#: How `reach` and `offload` call a function. None: as they say themselves.
-Crossing = Callable[[Callable[[], Any]], Awaitable[Any]]
-
-
-crossing: ContextVar[Crossing | None] = ContextVar("sayso_crossing", default=None)
-
-
-async def reach(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a store: its code runs here and now, and the event loop goes on while it waits for Redis."""
-    call = functools.partial(function, *args, **kwargs)
-    cross = crossing.get() or ferry
-    result: T = await cross(call)
-    return result
-
-
-async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call one of our own short blocking functions, such as a write to disk, without holding up the event loop.
-
-    Not in the loop's pool: Python waits for its threads at exit, for most of a minute when Redis is silent.
-    """
-    call = functools.partial(function, *args, **kwargs)
-    cross = crossing.get()
-    if cross is None:
-        return await _Errand(call, _own_pool())()
-    result: T = await cross(call)
-    return result
-
-
-class AbandonedCalls:
-    """Somebody else's functions that go on although their caller was cancelled: those called in one context, or in one
-    that was started from it.
+    RQ keeps the main thread, for its signals and time limits.
     """
 
-    def __init__(self) -> None:
-        self._ended: list[Callable[[], bool]] = []
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, name: str = "sayso-loop") -> None:
+        self._loop = loop or uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
 
     @property
-    def are_running(self) -> bool:
-        """Whether any of them may still have an effect."""
-        return not all(ended() for ended in self._ended)
+    def thread_id(self) -> int | None:
+        """Return the id of the loop's thread."""
+        return self._thread.ident
 
-    def add(self, ended: Callable[[], bool]) -> None:
-        """One more, and how to see whether it has ended."""
-        self._ended.append(ended)
-
-
-_strays: ContextVar[AbandonedCalls | None] = ContextVar("sayso_strays", default=None)
-
-
-def watch_strays() -> AbandonedCalls:
-    """From now on, those of the current context."""
-    strays = AbandonedCalls()
-    _strays.set(strays)
-    return strays
-
-
-def _is_stray(ended: Callable[[], bool]) -> None:
-    strays = _strays.get()
-    if strays is not None:
-        strays.add(ended)
-
-
-#: Hears how somebody else's function ended that nobody waited for any more.
-LateOutcome = Callable[[Any, BaseException | None], Awaitable[None]]
-
-
-#: Seconds after which a function that nobody waits for any more is not listened to either.
-LATE_SECONDS = 600.0
-
-
-async def perform(function: Callable[[], Any], seconds: float, late: LateOutcome | None = None) -> Any:
-    """Run somebody else's function, sync or async, for so long at most. Raises CutOff, and whatever it raises itself.
-
-    The time a sync function waits for a thread does not count. When its time is up, or ours, it goes on if there is a
-    `late` that hears how it ended; without one it is cancelled, as far as it can be. One that had no thread yet never
-    runs, and `late` hears NeverBegan. For a caller that has no event loop (`run_here`) it runs in the caller's own
-    thread, where nothing can stop it.
-    """
-    if crossing.get() is not None:
-        return _performed_here(function)
-    limit = asyncio.timeout(seconds)
-    token = _limits.set((*_limits.get(), limit))
-    try:
-        errand = None if inspect.iscoroutinefunction(function) else _Errand(function)
-        work = asyncio.ensure_future(_performed(function, errand))
-    finally:
-        _limits.reset(token)
-    try:
-        async with limit:
-            return await asyncio.shield(work)
-    except TimeoutError as exc:
-        if not limit.expired():
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait. Whatever interrupts the wait cancels the coroutine too."""
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
             raise
-        _leave(work, errand, late)
-        raise TimedOut(f"no end after {seconds:g} s") from exc
-    except asyncio.CancelledError:
-        _leave(work, errand, late)
-        raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop without waiting. Cancelling the future cancels the coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call this on the loop. Raises RuntimeError when the loop is closed."""
+        self._loop.call_soon_threadsafe(callback)
+
+    def close(self) -> None:
+        """End the loop and its thread. What still runs on the loop is cancelled."""
+        if self._loop.is_closed():
+            return
+        with contextlib.suppress(TimeoutError):
+            self.submit(_cancel_all_tasks()).result(CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
 
 
-class within:  # noqa: N801  # used like asyncio.timeout
-    """As `asyncio.timeout`, except that the time in which `in_thread` waits for a thread does not count.
+async def _cancel_all_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CLOSE_SECONDS)
 
-    `expired` tells its own TimeoutError from one that the code inside raised.
+
+def _do_nothing() -> None:
+    """Do nothing when a call starts."""
+
+
+@dataclass(slots=True, eq=False)
+class ThreadCall:
+    """A call for a DaemonThreadPool. `run` must not raise; `on_start` is called right before it, in the same thread.
+
+    `thread_id` is None until the call has started. `is_abandoned` says that nobody waits for the call any more.
     """
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
+    run: Callable[[], None]
+    on_start: Callable[[], None] = _do_nothing
+    thread_id: int | None = None
+    has_ended: bool = False
+    is_abandoned: bool = False
 
-    async def __aenter__(self) -> Self:
-        if self._seconds is not None:
-            self._limit = asyncio.timeout(self._seconds)
-            await self._limit.__aenter__()
-            self._token = _limits.set((*_limits.get(), self._limit))
-        return self
 
-    async def __aexit__(self, *exc_info: Any) -> None:
-        if self._seconds is not None:
-            _limits.reset(self._token)
-            await self._limit.__aexit__(*exc_info)
+class DaemonThreadPool:
+    """Runs calls in at most `max_threads` daemon threads, in order. Lives as long as its process.
+
+    A ThreadPoolExecutor would not do: Python waits for its threads at exit, so one hung tool would hold the process for
+    ever. Abandoned calls are logged at `level`.
+    """
+
+    def __init__(self, name: str, max_threads: int, *, level: int = logging.WARNING) -> None:
+        self._name = name
+        self._level = level
+        self._max_threads = max_threads
+        self._changed = threading.Condition()
+        self._waiting: deque[ThreadCall] = deque()
+        self._threads = self._idle = self._hung = 0
 
     @property
-    def expired(self) -> bool:
-        """Whether its time was up."""
-        return self._seconds is not None and self._limit.expired()
+    def hung(self) -> int:
+        """Return the number of abandoned calls that still run."""
+        return self._hung
 
+    def start(self, call: ThreadCall, *, beyond_limit: bool = False) -> None:
+        """Run the call as soon as a thread is free, or at once in an extra thread with `beyond_limit`.
 
-async def contained(awaitable: Awaitable[T]) -> T:
-    """Wait for somebody else's coroutine. Raises Quit when it wants to end more than itself."""
-    try:
-        return await awaitable
-    except asyncio.CancelledError as exc:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():  # we are being stopped ourselves
-            raise
-        raise Escaped("it cancelled itself") from exc
-    except (Exception, GeneratorExit):  # the latter closes the coroutine that waits
-        raise
-    except BaseException as exc:  # also what libraries stop their own code with
-        raise Escaped(f"it raised {type(exc).__name__}") from exc
+        Raises RuntimeError when the system gives no thread.
+        """
+        if beyond_limit:
+            call.thread_id = 0
+            threading.Thread(target=self._run, args=(call,), name=f"sayso-{self._name}", daemon=True).start()
+            return
+        with self._changed:
+            self._waiting.append(call)
+            if self._idle >= len(self._waiting) or self._threads >= self._max_threads:
+                self._changed.notify()
+                return
+            self._threads += 1
+        self._add_thread(call)
 
+    def abandon(self, call: ThreadCall) -> bool:
+        """Stop waiting for the call. Return True if it had not started, in which case it never will.
 
-async def in_thread(function: Callable[[], T]) -> T:
-    """Run somebody else's blocking function, such as a tool, in one of the process's bounded number of daemon threads.
-
-    Calls wait for a thread in order; one that is cancelled before it has one never runs. Not in the loop's pool: a few
-    hung tools would leave no thread for Redis there, and Python waits for that pool at exit.
-    """
-    return await _Errand(function)()
-
-
-async def in_lent_thread(function: Callable[[], T]) -> T:
-    """As `in_thread`; under a sync caller who waits (`lending`) for this very loop, in the caller's own thread."""
-    loop = _lender.get()
-    if loop is None or not loop.runs_here:
-        return await in_thread(function)
-    return loop.lend(functools.partial(_stay, function))
-
-
-def _stay(function: Callable[[], T]) -> T:
-    """Call a function that may end nothing but itself; the KeyboardInterrupt is that of whoever waits here. What it
-    waits for in turn has loops of its own, which the lent one cannot serve.
-    """
-    _lender.set(None)
-    return _called(function)
-
-
-def lending(lends: bool) -> contextlib.AbstractContextManager[OwnLoop | None]:
-    """Inside, `run_sync` lends its caller's thread, or what runs at once with others keeps away from it."""
-    return installed(_lender, own_loop() if lends and not _is_in_loop() else None)
-
-
-def bound_threads(most: int) -> None:
-    """From now on `in_thread` runs so many functions of this process at a time. Call it before the first."""
-    _threads[os.getpid()] = Threads("tool", most)
-
-
-def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that only offloads and performs, in this thread and without an event loop: a loop and its pool
-    cost more than the Redis call they would wait for.
-    """
-    token = crossing.set(_at_once)
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    finally:
-        crossing.reset(token)
-    raise RuntimeError("a coroutine that waits for an event loop was run without one")
-
-
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine from sync code, also inside a running loop (which then waits too)."""
-    if not _is_in_loop():
-        return own_loop().run(coroutine)
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(context.run, asyncio.run, coroutine).result()
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+        A call that goes on is counted, and logged with its stack.
+        """
+        with self._changed:
+            if call.thread_id is None:
+                if call in self._waiting:
+                    self._waiting.remove(call)
+                return True
+            if call.has_ended or call.is_abandoned:
+                return False
+            call.is_abandoned = True
+            self._hung += 1
+        log.log(
+            self._level,
+            "%s.left_running",
+            self._name,
+            extra={"hung": self._hung, "threads": self._max_threads, "stack": stack_of(call.thread_id)},
+        )
         return False
-    return True
+
+    def _add_thread(self, call: ThreadCall) -> None:
+        try:
+            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
+        except RuntimeError:
+            with self._changed:
+                self._threads -= 1
+                if self._threads:  # the call waits for one of the other threads
+                    return
+                self._waiting.remove(call)
+            raise
+
+    def _serve(self) -> None:
+        while (call := self._next()) is not None:
+            self._run(call)
+
+    def _next(self) -> ThreadCall | None:
+        """Wait for the next call. None: this thread was idle for too long and ends."""
+        with self._changed:
+            while not self._waiting:
+                self._idle += 1
+                is_needed = self._changed.wait(IDLE_SECONDS)
+                self._idle -= 1
+                if not is_needed and not self._waiting:
+                    self._threads -= 1
+                    return None
+            call = self._waiting.popleft()
+            call.thread_id = threading.get_ident()
+            return call
+
+    def _run(self, call: ThreadCall) -> None:
+        call.thread_id = threading.get_ident()
+        call.on_start()
+        call.run()
+        call.on_start = call.run = _do_nothing  # they may refer back to the call: do not leave that to the collector
+        with self._changed:
+            call.has_ended = True
+            if call.is_abandoned:
+                self._hung -= 1
+        if call.is_abandoned:
+            log.log(self._level, "%s.ended_late", self._name, extra={"hung": self._hung})
 
 
-def _performed_here(function: Callable[[], Any]) -> Any:
-    return _called(lambda: _at_its_end(function()))
+def stack_of(thread_id: int | None) -> str:
+    """Return the stack of a thread as text: lines of code without values."""
+    frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001  # the only way to see another thread's stack
+    return "".join(traceback.format_stack(frame)) if frame else "none yet"
 
 
-def _at_its_end(result: Any) -> Any:
-    return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+#: The thread pools by process id: a forked process has none of its parent's threads.
+_tool_pools: dict[int, DaemonThreadPool] = {}
+_own_pools: dict[int, DaemonThreadPool] = {}
 
 
-def _called(function: Callable[[], T]) -> T:
-    """What somebody else's function returns, in a thread that waits for it. Raises Quit when it wants to end more than
-    itself; only the KeyboardInterrupt of whoever sits at the terminal passes.
-    """
-    try:
-        return function()
-    except (SystemExit, GeneratorExit, asyncio.CancelledError) as exc:
-        raise Escaped(f"it raised {type(exc).__name__}") from exc
+def set_tool_thread_limit(max_threads: int) -> None:
+    """Let `call_in_tool_thread` run so many functions at a time in this process. Call it before the first one."""
+    _tool_pools[os.getpid()] = DaemonThreadPool("tool", max_threads)
 
 
-async def _at_once(function: Callable[[], T]) -> T:
-    return function()
+def _tool_pool() -> DaemonThreadPool:
+    pid = os.getpid()
+    return _tool_pools.get(pid) or _tool_pools.setdefault(pid, DaemonThreadPool("tool", MAX_TOOL_THREADS))
 
 
-async def _awaited(value: Awaitable[T]) -> T:
-    token = crossing.set(None)
-    try:
-        return await value
-    finally:
-        crossing.reset(token)
+def _own_pool() -> DaemonThreadPool:
+    """Return the pool for our own functions. They are short, so an abandoned one is worth no more than a debug line."""
+    pid = os.getpid()
+    pool = _own_pools.get(pid)
+    return pool or _own_pools.setdefault(pid, DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG))
 
 
-#: The threads of this process for tools and for our own functions: a forked one has none of its parent's.
-_threads: dict[int, Threads] = {}
+#: Whether this code runs in a pool's thread. Its own calls get threads beyond the limit: if they waited for a free
+#: thread while holding one, they could wait for ever.
+_is_in_pool_thread: ContextVar[bool] = ContextVar("sayso_is_in_pool_thread", default=False)
 
 
-_own_threads: dict[int, Threads] = {}
+class _CallInThread(Generic[T]):
+    """One call of a function in a pool's thread, in a copy of the caller's context. Await it by calling it, once."""
 
-
-#: Tools at a time where nobody said otherwise, and functions of our own.
-MOST_THREADS, OWN_THREADS = 32, 16
-
-
-#: The time limits, one within the other, that waiting for a thread does not use up.
-_limits: ContextVar[tuple[asyncio.Timeout, ...]] = ContextVar("sayso_limits", default=())
-
-
-#: Whether this is code that holds a thread already. What it calls in turn has one beyond the bound: waiting in line
-#: behind itself could never end.
-_inside: ContextVar[bool] = ContextVar("sayso_inside", default=False)
-
-
-def _tool_pool() -> Threads:
-    return _threads.get(os.getpid()) or _threads.setdefault(os.getpid(), Threads("tool", MOST_THREADS))
-
-
-def _own_pool() -> Threads:
-    """Its functions are short: one that is left is at its end, as when its worker stops, and no news."""
-    ours = _own_threads.get(os.getpid())
-    return ours or _own_threads.setdefault(os.getpid(), Threads("own", OWN_THREADS, level=logging.DEBUG))
-
-
-class _Errand(Generic[T]):
-    """One function on its way to a thread and back, in a copy of its caller's context."""
-
-    def __init__(self, function: Callable[[], T], pool: Threads | None = None) -> None:
+    def __init__(self, function: Callable[[], T], pool: DaemonThreadPool | None = None) -> None:
         self._function = function
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
-        self._limits, self._left = _limits.get(), dict[asyncio.Timeout, float]()
-        self._work = ThreadCall(self._run, self._begins)
+        self._limits, self._seconds_left = _time_limits.get(), dict[asyncio.Timeout, float]()
+        self._call = ThreadCall(self._run, self._resume_limits_soon)
         self._pool = pool or _tool_pool()
 
     async def __call__(self) -> T:
-        self._stop_the_clock()
-        self._pool.start(self._work, beyond=_inside.get())
+        self._pause_limits()
+        self._pool.start(self._call, beyond_limit=_is_in_pool_thread.get())
         try:
             value, error = await self._outcome
         except asyncio.CancelledError:
-            if not self.leave():
-                _is_stray(lambda: self._work.over)
+            if not self.abandon():
+                _note_abandoned(lambda: self._call.has_ended)
             raise
         if error is not None:
             raise error
         return value  # type: ignore[return-value]  # no error, so this is the function's own value
 
-    def leave(self) -> bool:
-        """Nobody waits any more. Whether it had not begun, and so never will."""
-        return self._pool.leave(self._work)
+    def abandon(self) -> bool:
+        """Stop waiting for the call. Return True if it had not started, in which case it never will."""
+        return self._pool.abandon(self._call)
 
-    def _stop_the_clock(self) -> None:
+    def _pause_limits(self) -> None:
         for limit in self._limits:
             if (when := limit.when()) is not None and not limit.expired():
-                with contextlib.suppress(RuntimeError):  # it was left, and this task lives on
+                with contextlib.suppress(RuntimeError):  # its block has ended, and this task outlives it
                     limit.reschedule(None)
-                    self._left[limit] = when - self._loop.time()
+                    self._seconds_left[limit] = when - self._loop.time()
 
-    def _go_on(self) -> None:
-        for limit, left in self._left.items():
-            with contextlib.suppress(RuntimeError):  # it was left meanwhile
-                limit.reschedule(self._loop.time() + left)
+    def _resume_limits(self) -> None:
+        for limit, seconds in self._seconds_left.items():
+            with contextlib.suppress(RuntimeError):  # its block has ended meanwhile
+                limit.reschedule(self._loop.time() + seconds)
 
-    def _begins(self) -> None:
-        if self._left:
-            self._call_back(self._go_on)
+    def _resume_limits_soon(self) -> None:
+        if self._seconds_left:
+            self._call_on_loop(self._resume_limits)
 
     def _run(self) -> None:
-        self._context.run(_inside.set, True)
-        self._call_back(_settle, self._outcome, _outcome(self._context, self._function))
+        self._context.run(_is_in_pool_thread.set, True)
+        self._call_on_loop(_set_outcome, self._outcome, _outcome_of(self._context, self._function))
 
-    def _call_back(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop closed: nobody waits any more
+    def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback, *args)
 
 
-def _outcome(context: contextvars.Context, function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+def _outcome_of(context: contextvars.Context, function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     try:
         return context.run(function), None
     except Exception as exc:  # noqa: BLE001  # raised again by the task that waits
         return None, exc
     except BaseException as exc:  # noqa: BLE001  # it must not end the loop of the task that waits
-        quit_ = Escaped(f"it raised {type(exc).__name__}")
-        quit_.__cause__ = exc
-        return None, quit_
+        escaped = Escaped(f"it raised {type(exc).__name__}")
+        escaped.__cause__ = exc
+        return None, escaped
 
 
-def _settle(
+def _set_outcome(
     future: asyncio.Future[tuple[T | None, BaseException | None]], outcome: tuple[T | None, BaseException | None]
 ) -> None:
     if not future.done():
         future.set_result(outcome)
-
-
-async def _performed(function: Callable[[], Any], errand: _Errand[Any] | None) -> Any:
-    result = await errand() if errand else function()
-    return await contained(result) if inspect.isawaitable(result) else result
-
-
-#: Tasks that nobody waits for: a loop keeps none alive by itself.
-_left: set[asyncio.Task[None]] = set()
-
-
-def _leave(work: asyncio.Future[Any], errand: _Errand[Any] | None, late: LateOutcome | None) -> None:
-    _is_stray(work.done)
-    if late is None:
-        work.cancel()
-        return
-    never_began = errand is not None and errand.leave()
-    if never_began:
-        work.cancel()
-    task = asyncio.get_running_loop().create_task(_refuse(late) if never_began else _listen(work, late))
-    _left.add(task)
-    task.add_done_callback(_left.discard)
-
-
-async def _refuse(late: LateOutcome) -> None:
-    await late(None, NotStarted("there was no thread for it in time"))
-
-
-async def _listen(work: asyncio.Future[Any], late: LateOutcome) -> None:
-    await asyncio.wait({work}, timeout=LATE_SECONDS)
-    if work.done() and not work.cancelled():
-        error = work.exception()
-        await late(None if error else work.result(), error)
-    else:
-        work.cancel()

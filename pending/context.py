@@ -1,4 +1,4 @@
-"""ToolContext: who speaks, where, and what they confirmed, as a tool is handed it."""
+"""ToolContext: what a tool can learn about the person and the conversation that it works for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whoever speaks. `id` is the one that their platform gives them; `phone` is in the form +4915100000042.
+    """The person a turn comes from. `id` is the platform's; `phone` has the form +4915100000042.
 
-    What the platform does not give, and a role that nobody configured, is "".
+    A value that the platform does not give is "", as is the role when none is configured.
     """
 
     id: str
@@ -25,9 +25,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The yes that an action runs by: the id of the action, what its question said, whose yes it was, and when it came
-    in, in Unix seconds.
-    """
+    """The yes that an action runs by: id and preview of the action, who confirmed it, and when, in Unix seconds."""
 
     action_id: str
     preview: str
@@ -37,7 +35,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Who speaks and where. A parameter with this annotation is filled by Sayso, and no model sees it.
+    """The person, the conversation and the yes of a call. Sayso fills parameters with this type; models never see them.
 
     `channel` is the channel's name in the YAML, `conversation` its address there, `language` a BCP 47 tag. Outside a
     conversation `person` is None and the texts are "". `confirmed` is None unless the call runs by somebody's yes.
@@ -72,28 +70,28 @@ def is_context(hint: Any) -> bool:
 
 
 def with_context(function: Callable[..., Any], context: Callable[[], ToolContext]) -> Mapping[str, ToolContext]:
-    """Return the arguments by which a function gets its context; none where it does not ask for it."""
+    """Return the context arguments of a function; none if it has no such parameter."""
     names = context_parameters(function)
     return dict.fromkeys(names, context()) if names else {}
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolve the annotations that may name ToolContext. Others may name what only type checkers can see."""
+    """Resolve the annotations that may name ToolContext. Others may use names that only type checkers know."""
     target: Any = inspect.unwrap(function)
     while hasattr(target, "func"):
         target = inspect.unwrap(target.func)
     if not hasattr(target, "__annotations__") or isinstance(target, type):
-        target = getattr(type(target), "__call__", target)  # noqa: B004  # what carries its hints
-    known = {**getattr(target, "__globals__", {})}
-    known.setdefault("ToolContext", ToolContext)
-    found: dict[str, Any] = {}
+        target = getattr(type(target), "__call__", target)  # noqa: B004  # the annotations are on its __call__
+    names = {**getattr(target, "__globals__", {})}
+    names.setdefault("ToolContext", ToolContext)
+    hints: dict[str, Any] = {}
     for name, hint in getattr(target, "__annotations__", {}).items():
         if isinstance(hint, str):
             if "ToolContext" not in hint:
                 continue
             try:
-                hint = eval(hint, known)  # noqa: S307, PLW2901  # the author's own annotation, as typing evaluates it
-            except Exception:  # noqa: BLE001, S112  # whatever it is, it is no context
+                hint = eval(hint, names)  # noqa: S307, PLW2901  # the author's own annotation, as typing evaluates it
+            except Exception:  # noqa: BLE001, S112  # an annotation that cannot be evaluated is not ToolContext
                 continue
-        found[name] = hint
-    return found
+        hints[name] = hint
+    return hints

@@ -1,4 +1,4 @@
-"""MemoryRecords: pending actions in this process, step by step what the scripts do in Redis."""
+"""MemoryActionRepository: pending actions in this process, each step as the Lua scripts do it in Redis."""
 
 from __future__ import annotations
 
@@ -26,36 +26,37 @@ from sayso.pending.repository import (
 from sayso.pending.turns.change import DecisionContext, Lease, NewAction, Transition, TurnChange
 
 #: Entries of the audit log that are kept.
-MAX_ENTRIES = 5000
-#: Messages that may show one question: its pieces, copies and repetitions. The scripts know it too.
+MAX_AUDIT_ENTRIES = 5000
+#: Messages that may show one question: its pieces, copies and repetitions. Also in the scripts.
 MAX_PROMPTS = 50
 
+#: How an open step ends when its plan ends in this state. After any other end it is cancelled.
 _STEP_END: dict[ActionState, ActionState] = {"expired": "expired", "superseded": "superseded"}
 
 
-class Fence(Protocol):
-    """The lanes in this process, as far as their records depend on them."""
+class Conversations(Protocol):
+    """What the repository needs to know of the conversations in this process."""
 
     def holds(self, lease: Lease) -> bool:
-        """Whether this worker still has the lane."""
+        """Return whether the worker still has this lease."""
 
     def head(self, conversation: str) -> tuple[int, float]:
-        """Number and time of receipt of the turn to work on; number 0 when there is none."""
+        """Return number and time of receipt of the turn to work on; number 0 when there is none."""
 
     def say(self, conversation: str, entry: str) -> None:
         """Append a reply."""
 
 
-class MemoryLog:
-    """The audit log of this process, bounded: each entry names the head of the one before it."""
+class MemoryAuditLog:
+    """The audit log of this process, bounded. Each entry names the hash of the one before it."""
 
     def __init__(self) -> None:
-        self.entries: deque[str] = deque(maxlen=MAX_ENTRIES)
+        self.entries: deque[str] = deque(maxlen=MAX_AUDIT_ENTRIES)
         self._count = 0
         self._head = "0" * 40
 
     def append(self, at: float, pid: str, event: str, by: str, body: str) -> None:
-        """One transition."""
+        """Append one transition."""
         self._count += 1
         entry: dict[str, Any] = {"n": self._count, "at": round(at * 1000), "pid": pid, "event": event, "by": by}
         text = dumps({**entry, "body": body, "prev": self._head}, separators=(",", ":"))
@@ -63,70 +64,73 @@ class MemoryLog:
         self.entries.append(text)
 
 
-class MemoryRecords:
-    """Records in this process, bounded: the least recently armed are forgotten first.
+class MemoryActionRepository:
+    """Stores actions in this process, at most `max_entries`: the oldest are forgotten first, finished ones before open.
 
-    Between `MemoryConversations` and its records there is one `lock` and, once they are joined, a `fence`.
+    Shares its `lock` with the conversations of this process, which set `conversations` to themselves.
     """
 
     def __init__(self, *, max_entries: int = 5000, clock: Callable[[], float] = time.time) -> None:
         self._max_entries = max_entries
         self._clock = clock
         self.lock = threading.RLock()
-        self.fence: Fence | None = None
-        self.log = MemoryLog()
+        self.conversations: Conversations | None = None
+        self.log = MemoryAuditLog()
         self._actions: OrderedDict[str, tuple[StoredAction, NewAction]] = OrderedDict()
-        self._tries: dict[str, int] = {}
+        #: How often each action was started.
+        self._attempts: dict[str, int] = {}
+        #: Plans with a step whose outcome came in late, before their user was told anything.
         self._late: set[str] = set()
-        self._asked: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._live: dict[tuple[str, str], str] = {}
+        self._last_asked: OrderedDict[tuple[str, str], str] = OrderedDict()
+        #: The action that occupies each scope (conversation and user), and the scope of each action.
+        self._occupants: dict[tuple[str, str], str] = {}
         self._scopes: dict[str, tuple[str, str]] = {}
 
-    def look(self, conversation: str, user: str) -> StoredAction | None:
-        """The live action of a scope."""
+    def find_open(self, conversation: str, user: str) -> StoredAction | None:
+        """Return the action that occupies a scope."""
         with self.lock:
-            stored = self._get(self._live.get((conversation, user), ""))
+            stored = self._get(self._occupants.get((conversation, user), ""))
             return replace(stored, looked_at=self._clock()) if stored else None
 
     def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
-        """Actions by name."""
+        """Return actions by id."""
         with self.lock:
             return [self._get(pid) if self._scopes.get(pid, ("",))[0] == conversation else None for pid in pids]
 
     def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last."""
         with self.lock:
-            self._asked[chat, user] = note
-            self._asked.move_to_end((chat, user))
-            while len(self._asked) > self._max_entries:
-                self._asked.popitem(last=False)
+            self._last_asked[chat, user] = note
+            self._last_asked.move_to_end((chat, user))
+            while len(self._last_asked) > self._max_entries:
+                self._last_asked.popitem(last=False)
 
     def last_asked(self, chat: str, user: str) -> str:
-        """Return what was noted last, "" for nothing."""
+        """Return the last note, "" when there is none."""
         with self.lock:
-            return self._asked.get((chat, user), "")
+            return self._last_asked.get((chat, user), "")
 
-    def stash(self, conversation: str, arm: NewAction) -> float | None:
-        """Arm outside a lane, shown at once."""
-        word, stored = self.change(conversation, TurnChange(arms=(arm,)))
-        return stored.expires_at if word == "ok" and stored else None
+    def stash(self, conversation: str, new_action: NewAction) -> float | None:
+        """Store an action as shown, without a lease."""
+        answer, stored = self.change(conversation, TurnChange(new_actions=(new_action,)))
+        return stored.expires_at if answer == "ok" and stored else None
 
     def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
-        """Move or arm outside a lane."""
+        """Make a transition or store new actions, without a lease."""
         with self.lock:
-            refused = self.obstacle(conversation, change)
-            if refused:
-                return refused, None
-            self.apply(conversation, change)
-            for arm in change.arms:
-                self.show(arm.pending_action_id)
-            touched = change.arms[-1] if change.arms else change.move
-            return "ok", self._get(touched.pending_action_id) if touched else None
+            refusal = self._refusal(conversation, change)
+            if refusal:
+                return refusal, None
+            self._apply(conversation, change)
+            for new_action in change.new_actions:
+                self.mark_shown(new_action.pending_action_id)
+            changed = change.new_actions[-1] if change.new_actions else change.transition
+            return "ok", self._get(changed.pending_action_id) if changed else None
 
     def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Take a shown action, once."""
+        """Claim a shown action, once."""
         with self.lock:
-            if self._lost(claim):
+            if self._has_lost_lease(claim):
                 return "lost", ""
             now = self._get(claim.pending_action_id)
             if now is None:
@@ -141,178 +145,168 @@ class MemoryRecords:
                 return "other", now.state
             if (now.record, now.mac) != (stored.record, stored.mac):
                 return "tampered", now.state
-            return self._take_step(claim, now) or self._take(claim, now)
+            return self._claim_step(claim, now) or self._claim_shown(claim, now)
 
     def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
-        """Check and confirm, cancel or ignore, outside a lane."""
+        """Check, then confirm, cancel or ignore, without a lease."""
         scope = decision.scope
         with self.lock:
-            now = self.look(scope.conversation.id, scope.id)
+            now = self.find_open(scope.conversation.id, scope.id)
             if now is None or (now.state not in ("armed", "shown") and not now.is_stale):
                 return "gone", None
-            arm = self._actions[now.pid][1]
-            another = decision.expected_kind not in ("", arm.kind) or decision.expected_id not in ("", now.pid)
-            another = another or (decision.intent == "confirm" and decision.code != arm.code)
-            changed = decision.expected_digest not in ("", arm.digest)
+            action = self._actions[now.pid][1]
+            is_another = (
+                decision.expected_kind not in ("", action.kind)
+                or decision.expected_id not in ("", now.pid)
+                or (decision.intent == "confirm" and decision.code != action.code)
+            )
+            is_changed = decision.expected_digest not in ("", action.digest)
             if now.is_stale:
-                return ("mismatch" if another or changed else "stale"), now
+                return ("mismatch" if is_another or is_changed else "stale"), now
             if now.state == "shown" and now.is_over:
                 return "expired", self._set(now.pid, "expired", by=decision.by)
-            if another:
+            if is_another:
                 return "mismatch", now
             if now.state == "armed" and decision.intent == "confirm":
                 return "early", now
-            if changed:
+            if is_changed:
                 return "changed", self._set(now.pid, "cancelled", by=decision.by)
             return self._decide(decision, now)
 
     def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
-        """The last step before the effect."""
+        """Take the last step before the effect."""
         with self.lock:
             pid = claim.pending_action_id
             now = self._get(pid)
-            if self._lost(claim):
+            if self._has_lost_lease(claim):
                 return "lost"
             if now is None or (now.record, now.mac) != (stored.record, stored.mac):
                 return "tampered"
             if now.state == "started" and now.attempt == attempt:
                 return "go"
-            arm = self._actions[pid][1]
-            if now.state != "claimed" and not (now.state == "started" and (arm.idempotent or arm.steps)):
+            action = self._actions[pid][1]
+            if now.state != "claimed" and not (now.state == "started" and (action.idempotent or action.steps)):
                 return "no"
-            return self._start(pid, attempt, limited=not arm.steps)
+            return self._start(pid, attempt, limited=not action.steps)
 
-    def finish(self, claim: Claim, attempt: str, ending: ActionResult) -> None:
-        """Record the truth about an effect, also from a worker that lost its lane."""
+    def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
+        """Record how an effect ended, also for a worker that lost its lease."""
         with self.lock:
             pid = claim.pending_action_id
             now = self._get(pid)
-            if now is None or now.attempt != attempt or now.state == ending.state:
+            if now is None or now.attempt != attempt or now.state == result.state:
                 return
-            late = (now.state, ending.state) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
-            if now.state == "started" or late:
-                self._put(pid, replace(now, result=ending.result or now.result))
-                self._set(pid, ending.state, ending.told)
-            if not late or not self.fence:
+            is_late = (now.state, result.state) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
+            if now.state == "started" or is_late:
+                self._put(pid, replace(now, result=result.result or now.result))
+                self._set(pid, result.state, result.outcome_text)
+            if not is_late or not self.conversations:
                 return
-            if self.fence.head(claim.conversation)[0] == claim.seq:
+            if self.conversations.head(claim.conversation)[0] == claim.seq:
                 self._late.add(self._actions[pid][1].plan)  # its user was told nothing yet
-            elif ending.correction:
-                self.fence.say(claim.conversation, ending.correction)
+            elif result.correction:
+                self.conversations.say(claim.conversation, result.correction)
 
-    def obstacle(self, conversation: str, change: TurnChange) -> str:
-        """Why the change cannot be made: "state", "exists", or "" when it can."""
-        if change.move:
-            moved = self._get(change.move.pending_action_id)
-            if moved is None or not _may_move(moved, change.move) or moved.pid in self._late:
-                self._late.discard(change.move.pending_action_id)
-                return "state"
-        live = [arm for arm in change.arms if arm.live]
-        return "exists" if any(self._occupied(conversation, arm, change.move) for arm in live) else ""
+    def commit(self, conversation: str, context: DecisionContext, change: TurnChange) -> str:
+        """Make the change of a worker's turn. Return "", or why it cannot be made: "state" or "exists".
 
-    def apply(self, conversation: str, change: TurnChange) -> None:
-        """Make the change."""
-        if change.move:
-            self._apply_move(change.move)
-        for arm in change.arms:
-            pid = arm.pending_action_id
-            if pid not in self._actions:
-                self._actions[pid] = (StoredAction(pid, arm.record, arm.mac, "armed"), arm)
-                self._scopes[pid] = (conversation, arm.user)
-                self._set(pid, "armed")
-                if arm.live:
-                    self._live[conversation, arm.user] = pid
-        self._forget_oldest()
+        An action that is over leaves its scope.
+        """
+        user = context.user
+        for stored in (self.find_open(conversation, user), self._get(context.tapped)):
+            if stored and stored.by == context.event:  # claimed by this turn, and not settled by it
+                self._abandon(self._get(stored.pid))
+        refusal = self._refusal(conversation, change)
+        if refusal:
+            return refusal
+        self._apply(conversation, change)
+        occupant = self.find_open(conversation, user)
+        if occupant and occupant.state not in OPEN_STATES:
+            del self._occupants[conversation, user]
+        return ""
 
-    def note_shows(self, pid: str, message: str) -> None:
-        """Note that this message of the platform shows the question, or a piece or a copy of it."""
+    def hashes_for_turn(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the action that occupies a scope and the one that a button names, as Redis hashes."""
+        occupant, named = self.find_open(conversation, user), self._get(tapped)
+        return occupant.to_hash() if occupant else {}, named.to_hash() if named else {}
+
+    def user_of(self, pid: str) -> str:
+        """Return the user whose answer an action waits for, "" for an unknown action."""
+        return self._scopes.get(pid, ("", ""))[1]
+
+    def add_prompt(self, pid: str, message: str) -> None:
+        """Note that this message of the platform shows the question, a piece or a copy of it."""
         now = self._get(pid)
         if now and message:
             others = tuple(known for known in now.prompts if known != message)
             self._put(pid, replace(now, prompts=(*others, message)[-MAX_PROMPTS:]))
 
-    def show(
+    def mark_shown(
         self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
     ) -> tuple[float, NewAction | None]:
-        """The preview was delivered, as the message `prompt`: its window opens, and those of its steps.
+        """Open the window of an action, and of its steps, whose preview was delivered as the message `prompt`.
 
-        Returns when it closes, on what.
+        Returns when the window closes, and the action that was opened.
         """
         now = self._get(pid)
         if now and prompt:
             now = self._put(pid, replace(now, prompt=prompt))
         if now is None or now.state != "armed":
             return 0.0, None
-        arm = self._actions[pid][1]
-        expires_at = round(self._clock() + arm.ttl_ms / 1000, 3)
+        action = self._actions[pid][1]
+        expires_at = round(self._clock() + action.ttl_ms / 1000, 3)
         self._put(pid, replace(now, expires_at=expires_at, seen=seen, written_at=round(written_at, 6)))
         self._set(pid, "shown")
-        for step in arm.steps:
-            self.show(step, seen, written_at=written_at)
-        return expires_at, arm
+        for step in action.steps:
+            self.mark_shown(step, seen, written_at=written_at)
+        return expires_at, action
 
-    def run_out(self, pid: str) -> bool:
-        """Whether the window closed on what nobody answered: it ends here."""
+    def expire_if_due(self, pid: str) -> bool:
+        """End an action whose window closed without an answer. Return whether it did."""
         now = self._get(pid)
         if now is None or now.state != "shown" or self._clock() < now.expires_at:
             return False
         self._set(pid, "expired")
         return True
 
-    def bury(self, pid: str, *, shown: bool = False) -> None:
-        """End an action whose preview can never be delivered, or, where it was `shown`, was not."""
+    def end_undelivered(self, pid: str, *, shown: bool = False) -> None:
+        """End an action whose preview can never be delivered; with `shown` also one that was taken for delivered."""
         now = self._get(pid)
         if now and (now.state == "armed" or (shown and now.state == "shown")):
             self._set(pid, "expired")
 
-    def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
-        """The live action of a scope and the one a button names, as Redis hashes."""
-        live, target = self.look(conversation, user), self._get(tapped)
-        return live.to_hash() if live else {}, target.to_hash() if target else {}
+    def _claim_step(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState] | None:
+        """Claim a step of a plan, None for any other action.
 
-    def asked(self, pid: str) -> str:
-        """The user whom an action waits for, "" where nobody knows."""
-        return self._scopes.get(pid, ("", ""))[1]
-
-    def commit(self, conversation: str, letter: DecisionContext, change: TurnChange) -> str:
-        """A lane's commit: make the change, or say what is in its way. What is over leaves the scope."""
-        user = letter.user
-        for stored in (self.look(conversation, user), self._get(letter.tapped)):
-            if stored and stored.by == letter.event:  # claimed by this turn, and not settled by it
-                self._abandon(self._get(stored.pid))
-        refused = self.obstacle(conversation, change)
-        if refused:
-            return refused
-        self.apply(conversation, change)
-        live = self.look(conversation, user)
-        if live and live.state not in OPEN_STATES:
-            del self._live[conversation, user]
-        return ""
-
-    def _take_step(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState] | None:
-        """The yes was to the plan, whose window was judged: its steps run only while it does."""
-        arm = self._actions[now.pid][1]
-        if not arm.plan:
+        The yes was to the plan, whose window was checked: a step is claimed only while its plan runs by the same yes.
+        """
+        plan_id = self._actions[now.pid][1].plan
+        if not plan_id:
             return None
-        plan = self._get(arm.plan)
+        plan = self._get(plan_id)
         if plan is None or (plan.state, plan.by) != ("started", claim.by):
             return "other", now.state
         self._set(now.pid, "claimed", by=claim.by)
-        self._put(arm.plan, replace(plan, begun_at=self._clock()))
+        self._put(plan_id, replace(plan, begun_at=self._clock()))
         return "mine", "claimed"
 
-    def _take(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState]:
-        fence = self.fence if claim.lease else None
-        seq, at = fence.head(claim.conversation) if fence else (claim.seq, self._clock())
+    def _claim_shown(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState]:
+        """Claim a shown action if the turn came in while its window was open."""
+        conversations = self.conversations if claim.lease else None
+        seq, at = conversations.head(claim.conversation) if conversations else (claim.seq, self._clock())
         if seq != claim.seq:
             return "moved", now.state
         if at >= now.expires_at:
             self._set(now.pid, "expired", by=claim.by)
             return "expired", "expired"
-        if fence and claim.kind == "text" and (seq <= now.seen or round(at, 3) < self._shown_at(now)):
+        if conversations and claim.kind == "text" and (seq <= now.seen or round(at, 3) < self._shown_at(now)):
             return "early", now.state
         self._set(now.pid, "claimed", by=claim.by)
         return "mine", "claimed"
+
+    def _shown_at(self, now: StoredAction) -> float:
+        """Return when the window opened. A turn that waited elsewhere has a later number, but no later time."""
+        return round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
 
     def _decide(self, decision: ActionDecision, now: StoredAction) -> tuple[DecisionVerdict, StoredAction]:
         match decision.intent:
@@ -324,54 +318,77 @@ class MemoryRecords:
         self._start(now.pid, decision.by)
         return "mine", self._actions[now.pid][0]
 
+    def _tighten(self, now: StoredAction, seconds: float) -> StoredAction:
+        """Close the window in `seconds`, unless it closes sooner anyway."""
+        expires_at = round(self._clock() + seconds, 3)
+        if now.state != "shown" or expires_at >= now.expires_at:
+            return now
+        action = self._actions[now.pid][1]
+        cut_ms = round((now.expires_at - expires_at) * 1000)  # makes the window shorter, so that it opened when it did
+        self._actions[now.pid] = (now, replace(action, ttl_ms=action.ttl_ms - cut_ms))
+        return self._put(now.pid, replace(now, expires_at=expires_at))
+
     def _start(self, pid: str, attempt: str, *, limited: bool = True) -> StartVerdict:
-        self._tries[pid] = self._tries.get(pid, 0) + 1
-        if limited and self._tries[pid] > MAX_ATTEMPTS:
+        self._attempts[pid] = self._attempts.get(pid, 0) + 1
+        if limited and self._attempts[pid] > MAX_ATTEMPTS:
             return "worn"
         self._put(pid, replace(self._actions[pid][0], attempt=attempt))
         self._set(pid, "started")
         return "go"
 
-    def _tighten(self, now: StoredAction, seconds: float) -> StoredAction:
-        sooner = round(self._clock() + seconds, 3)
-        if now.state != "shown" or sooner >= now.expires_at:
-            return now
-        arm = self._actions[now.pid][1]
-        cut = round((now.expires_at - sooner) * 1000)  # a shorter window, not an earlier one
-        self._actions[now.pid] = (now, replace(arm, ttl_ms=arm.ttl_ms - cut))
-        return self._put(now.pid, replace(now, expires_at=sooner))
+    def _refusal(self, conversation: str, change: TurnChange) -> str:
+        """Return why the change cannot be made: "state" or "exists". "": it can."""
+        if change.transition:
+            now = self._get(change.transition.pending_action_id)
+            if now is None or not _is_possible(now, change.transition) or now.pid in self._late:
+                self._late.discard(change.transition.pending_action_id)
+                return "state"
+        live = [new_action for new_action in change.new_actions if new_action.live]
+        return "exists" if any(self._is_occupied(conversation, each, change.transition) for each in live) else ""
 
-    def _shown_at(self, now: StoredAction) -> float:
-        """When the window opened. A turn that waited elsewhere has a later number, not a later time."""
-        return round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
-
-    def _occupied(self, conversation: str, arm: NewAction, move: Transition | None) -> bool:
-        other = self._live.get((conversation, arm.user), "")
-        now = self.look(conversation, arm.user)
-        if now is None or other == arm.pending_action_id or (move and move.pending_action_id == other):
+    def _is_occupied(self, conversation: str, new_action: NewAction, transition: Transition | None) -> bool:
+        """Return whether another action occupies the scope. Ends one that has expired or was abandoned."""
+        occupant = self._occupants.get((conversation, new_action.user), "")
+        now = self.find_open(conversation, new_action.user)
+        is_leaving = transition is not None and transition.pending_action_id == occupant
+        if now is None or is_leaving or occupant == new_action.pending_action_id:
             return False
         if now.state == "shown" and now.is_over:
-            self._set(other, "expired")
+            self._set(occupant, "expired")
             return False
         if now.is_stale:
             self._abandon(now)
             return False
         return now.state in OPEN_STATES
 
-    def _apply_move(self, move: Transition) -> None:
-        now = self._actions[move.pending_action_id][0]
-        if now.state in (move.to, "expired"):
-            self._put(now.pid, replace(now, told=move.told or now.told))
+    def _apply(self, conversation: str, change: TurnChange) -> None:
+        if change.transition:
+            self._apply_transition(change.transition)
+        for new_action in change.new_actions:
+            pid = new_action.pending_action_id
+            if pid not in self._actions:
+                self._actions[pid] = (StoredAction(pid, new_action.record, new_action.mac, "armed"), new_action)
+                self._scopes[pid] = (conversation, new_action.user)
+                self._set(pid, "armed")
+                if new_action.live:
+                    self._occupants[conversation, new_action.user] = pid
+        self._forget_oldest()
+
+    def _apply_transition(self, transition: Transition) -> None:
+        now = self._actions[transition.pending_action_id][0]
+        text = transition.outcome_text
+        if now.state in (transition.to, "expired"):
+            self._put(now.pid, replace(now, outcome_text=text or now.outcome_text))
         else:
-            self._set(now.pid, move.to, move.told, move.by)  # type: ignore[arg-type]  # a Move names states
+            self._set(now.pid, transition.to, text, transition.by)  # type: ignore[arg-type]  # `to` is a state
 
     def _abandon(self, stored: StoredAction | None) -> None:
-        """What is in nobody's hands any more."""
+        """End an action whose process died at it."""
         if stored and stored.state in ("claimed", "started"):
             self._set(stored.pid, "superseded" if stored.state == "claimed" else "unknown")
 
-    def _lost(self, claim: Claim) -> bool:
-        return bool(claim.lease and self.fence and not self.fence.holds(claim.lease))
+    def _has_lost_lease(self, claim: Claim) -> bool:
+        return bool(claim.lease and self.conversations and not self.conversations.holds(claim.lease))
 
     def _get(self, pid: str) -> StoredAction | None:
         entry = self._actions.get(pid)
@@ -381,17 +398,20 @@ class MemoryRecords:
         self._actions[pid] = (stored, self._actions[pid][1])
         return stored
 
-    def _set(self, pid: str, state: ActionState, told: str = "", by: str = "") -> StoredAction:
-        """Change the state, on record; what a plan's steps have not begun ends with it."""
-        now, arm = self._actions[pid]
+    def _set(self, pid: str, state: ActionState, outcome_text: str = "", by: str = "") -> StoredAction:
+        """Change the state and log it. When a plan ends, its open steps end too."""
+        now, action = self._actions[pid]
         begun_at = self._clock() if state in ("claimed", "started") else now.begun_at
-        changed = replace(now, state=state, told=told or now.told, by=by or now.by, begun_at=begun_at)
+        changed = replace(
+            now, state=state, outcome_text=outcome_text or now.outcome_text, by=by or now.by, begun_at=begun_at
+        )
         stored = self._put(pid, changed)
-        self.log.append(self._clock(), pid, state, stored.by, arm.mac)
+        self.log.append(self._clock(), pid, state, stored.by, action.mac)
         if state not in OPEN_STATES:
-            for step in (self._get(step) for step in arm.steps):
+            for step in (self._get(step) for step in action.steps):
                 if step and step.state in OPEN_STATES:
-                    self._set(step.pid, _end_of_step(step.state, state), by=stored.by)
+                    step_end = "unknown" if step.state == "started" else _STEP_END.get(state, "cancelled")
+                    self._set(step.pid, step_end, by=stored.by)
         return stored
 
     def _forget_oldest(self) -> None:
@@ -399,17 +419,12 @@ class MemoryRecords:
             over = (pid for pid, (stored, _) in self._actions.items() if stored.state not in OPEN_STATES)
             pid = next(over, next(iter(self._actions)))
             del self._actions[pid]
-            self._tries.pop(pid, None)
+            self._attempts.pop(pid, None)
             scope = self._scopes.pop(pid)
-            if self._live.get(scope) == pid:
-                del self._live[scope]
+            if self._occupants.get(scope) == pid:
+                del self._occupants[scope]
 
 
-def _may_move(now: StoredAction, move: Transition) -> bool:
-    """Whether the move is possible. Nobody did what expired meanwhile: who says that it is let go says no untruth."""
-    return now.state in move.from_states or (now.state == "expired" and move.to in ("cancelled", "expired"))
-
-
-def _end_of_step(step: ActionState, plan: ActionState) -> ActionState:
-    """How an open step ends with its plan: what has begun is unknown, the rest was not done."""
-    return "unknown" if step == "started" else _STEP_END.get(plan, "cancelled")
+def _is_possible(now: StoredAction, transition: Transition) -> bool:
+    """Return whether the action can make this transition. An expired action may still be reported as cancelled."""
+    return now.state in transition.from_states or (now.state == "expired" and transition.to in ("cancelled", "expired"))

@@ -1,4 +1,4 @@
-"""Records: stored pending actions, and the port of the few atomic steps of their life."""
+"""Stored pending actions, and the port of the few atomic steps in their life."""
 
 from __future__ import annotations
 
@@ -9,46 +9,44 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from sayso.channels.types import Intent, Scope
-from sayso.pending.action import ActionState, PendingAction, spell
+from sayso.pending.action import ActionState, PendingAction, encode_canonical
 from sayso.pending.signing import ActionSigner
 from sayso.pending.turns.change import Lease, NewAction, TurnChange
 
-#: What a claim found. Only `mine` may go on; the others execute nothing.
+#: The answer to a claim. Only `mine` may go on; with any other, nothing is executed.
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
-
-#: What a decision without a lane came to. Only `mine` may go on; what is `stale` was begun by somebody who died.
+#: The answer to a decision made without a lease. Only `mine` may go on; `stale` is an action whose process died at it.
 DecisionVerdict = Literal["mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"]
-
-#: What a start came to. Only `go` may go on; a `worn` action was begun as often as it may be.
+#: The answer to a start. Only `go` may go on; a `worn` action was started MAX_ATTEMPTS times.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 #: States in which an action still occupies its scope.
 OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
-
-#: What stands for the preview of a record that was changed.
+#: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
-
-#: Seconds after which what was begun without a lane is in nobody's hands any more. The scripts know it too.
+#: Seconds after which an action that was claimed or started without a lease counts as abandoned. Also in the scripts.
 STALE_SECONDS = 120.0
-
-#: How often one that may be repeated is begun at most.
+#: How often an action that may be repeated is started at most.
 MAX_ATTEMPTS = 3
 
-_VOLATILE = ("state", "expires_at", "outcome", "pending_action_id")
-#: What is sealed, with what is left out of the record because it goes without saying.
-_SEALED = {each.name: each.default for each in fields(PendingAction) if each.name not in _VOLATILE}
+_UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
+#: The fields of an action that are signed, with their defaults, which the record leaves out.
+_SIGNED = {each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED}
 
 
 @dataclass(frozen=True)
 class StoredAction:
-    """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
+    """A pending action as stored: the signed record exactly as it was signed, and its state.
 
-    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown, `prompt`
-    the platform's id of the message that shows it ("" where it gave none), `prompts` the ids of all messages that show
-    it or repeat it, `written_at` when the platform says it was shown (0.0 where it did not say), `begun_at` when it was
-    claimed or started, `looked_at` the store's own time when it was looked up. `newest`: nothing was said since the
-    question, as far as a lane knows. `told` of one that is still open is what its end will be told as: its person was
-    asked again.
+    `pid`: the id it was found under.
+    `by`: the event or the random word of whoever decided on it; `attempt`: the id of its last start.
+    `outcome_text`: what the user is told about its end. An open action has one after its user was asked again.
+    `seen`: the number of the last turn that came in before it was shown.
+    `begun_at`: when it was claimed or started. `looked_at`: the store's own time at the lookup. Both in Unix seconds.
+    `prompt`: the platform's id of the message that shows it, "" where the platform gave none; `prompts`: the ids of all
+    messages that show or repeat it.
+    `written_at`: when the platform says it was shown, in Unix seconds; 0.0 where it did not say.
+    `newest`: whether the bot has said nothing since the question, as far as a conversation's worker knows.
     """
 
     pid: str
@@ -58,7 +56,7 @@ class StoredAction:
     expires_at: float = 0.0
     by: str = ""
     attempt: str = ""
-    told: str = ""
+    outcome_text: str = ""
     result: str = ""
     seen: int = 0
     begun_at: float = 0.0
@@ -70,17 +68,17 @@ class StoredAction:
 
     @property
     def is_over(self) -> bool:
-        """Whether the window had closed when this was looked up: no other machine's clock is asked."""
+        """Return whether the window had closed at the lookup, by the store's own clock."""
         return bool(self.expires_at) and self.looked_at >= self.expires_at
 
     @property
     def is_stale(self) -> bool:
-        """Whether somebody began it so long ago that he must have died at it. In a lane nobody needs to ask."""
+        """Return whether it was begun so long ago that the process must have died. Only needed without a lease."""
         return self.state in ("claimed", "started") and self.looked_at - self.begun_at > STALE_SECONDS
 
     @classmethod
     def from_hash(cls, given: Mapping[str, str]) -> StoredAction | None:
-        """The record in a Redis hash, None when there is none."""
+        """Read a Redis hash. None: it holds no record."""
         if "rec" not in given:
             return None
         return cls(
@@ -91,7 +89,7 @@ class StoredAction:
             expires_at=_seconds(given.get("expires")),
             by=given.get("by", ""),
             attempt=given.get("attempt", ""),
-            told=given.get("told", ""),
+            outcome_text=given.get("told", ""),
             result=given.get("result", ""),
             seen=round(_seconds(given.get("seen")) * 1000),
             begun_at=_seconds(given.get("begun")),
@@ -103,11 +101,11 @@ class StoredAction:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> StoredAction | None:
-        """The record in a script's `snapshot`, None when there is none."""
+        """Read the `snapshot` of a script. None: it holds no record."""
         if not row:
             return None
-        pid, looked, fields = row
-        record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, written = fields
+        pid, looked, values = row
+        record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, written = values
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
             round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
@@ -115,58 +113,76 @@ class StoredAction:
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:
-        """The record as a Redis hash would hold it."""
-        expires = str(round(self.expires_at * 1000))
-        record = {"pid": self.pid, "rec": self.record, "mac": self.mac, "state": self.state, "expires": expires}
-        words = {"by": self.by, "attempt": self.attempt, "told": self.told, "result": self.result}
-        times = {"seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
-        times["written"] = str(round(self.written_at * 1_000_000))
-        shown = {"prompt": self.prompt, "prompts": " ".join(self.prompts)}
-        return {**record, **words, **times, **shown, "kind": self.action.kind}
+        """Return the action as a Redis hash would hold it. Times are in milliseconds, `written` in microseconds."""
+        return {
+            "pid": self.pid,
+            "rec": self.record,
+            "mac": self.mac,
+            "state": self.state,
+            "expires": str(round(self.expires_at * 1000)),
+            "by": self.by,
+            "attempt": self.attempt,
+            "told": self.outcome_text,
+            "result": self.result,
+            "seen": str(self.seen),
+            "begun": str(round(self.begun_at * 1000)),
+            "written": str(round(self.written_at * 1_000_000)),
+            "prompt": self.prompt,
+            "prompts": " ".join(self.prompts),
+            "kind": self.action.kind,
+        }
 
     @property
     def action(self) -> PendingAction:
-        """The action: what was sealed, in its present state. A record that is no longer one has no kind to run."""
-        return self._opened[1]
+        """Return the action that was signed, in its present state. For an unreadable record its kind is ""."""
+        return self._parsed_record[1]
 
-    def is_genuine(self, seal: ActionSigner, scope: Scope) -> bool:
-        """Whether the record is exactly what we sealed, under this name and for this scope."""
-        if not seal.verify(self.record, self.mac):
+    def is_genuine(self, signer: ActionSigner, scope: Scope) -> bool:
+        """Return whether the record is exactly what was signed, under this id and for this scope."""
+        if not signer.verify(self.record, self.mac):
             return False
-        name, action = self._opened
-        whose = (action.user_id, action.channel_id or "direct", action.conversation_id or action.user_id)
+        signed_pid, action = self._parsed_record
+        owner = (action.user_id, action.channel_id or "direct", action.conversation_id or action.user_id)
         place = scope.conversation
-        return name == self.pid and whose == (scope.user_id, place.channel, place.address)
+        return signed_pid == self.pid and owner == (scope.user_id, place.channel, place.address)
 
     @cached_property
-    def _opened(self) -> tuple[str, PendingAction]:
-        """The name under which it was sealed, and what was sealed."""
+    def _parsed_record(self) -> tuple[str, PendingAction]:
+        """The id under which the record was signed, and the action in it."""
         try:
-            sealed = json.loads(self.record)
-            name = sealed.pop("pid")
+            signed = json.loads(self.record)
+            pid = signed.pop("pid")
             action = PendingAction(
-                **sealed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
-                outcome=self.told or None,
+                **signed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
+                outcome=self.outcome_text or None,
             )  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError):
             return "", PendingAction(
                 user_id="", kind="", preview=CHANGED, state=self.state,
                 expires_at=self.expires_at, pending_action_id=self.pid,
             )  # fmt: skip
-        return name, action
+        return pid, action
 
 
-def seal_action(
-    action: PendingAction, seal: ActionSigner, *, user: str, live: bool = True, steps: tuple[str, ...] = ()
+def _seconds(ms: Any) -> float:
+    """Return a field in milliseconds as seconds; 0 when it is unreadable."""
+    try:
+        return int(ms or 0) / 1000
+    except ValueError:
+        return 0.0
+
+
+def sign_action(
+    action: PendingAction, signer: ActionSigner, *, user: str, live: bool = True, steps: tuple[str, ...] = ()
 ) -> NewAction:
-    """The action as it is stored: everything that was shown and will run, under one MAC."""
-    said = {name: value for name, default in _SEALED.items() if (value := getattr(action, name)) != default}
-    record = spell({**said, "pid": action.pending_action_id})  # exact: its arguments have a digest
+    """Return the action as it will be stored: all that is shown and all that will run, under one MAC."""
+    signed = {name: value for name, default in _SIGNED.items() if (value := getattr(action, name)) != default}
+    record = encode_canonical({**signed, "pid": action.pending_action_id})  # its arguments are known to be exact JSON
     return NewAction(
         pending_action_id=action.pending_action_id,
         user=user,
         record=record,
-        mac=seal.sign(record),
+        mac=signer.sign(record),
         ttl_ms=max(1, round(action.ttl_seconds * 1000)),
         kind=action.kind,
         digest=action.args_digest,
@@ -180,10 +196,11 @@ def seal_action(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who decides on which record, and by which act: a turn's event, so that its redelivery is the same claim.
+    """A user's decision on one stored action.
 
-    In a lane, `lease` and `seq` prove that it is this worker's turn. `received_at` is when the act came in, in Unix
-    seconds; 0 where nobody noted it.
+    `by` is the event id of the turn that decides, so that a redelivery makes the same claim. A worker adds its `lease`
+    and the number `seq` of its turn as proof. `received_at` is when the decision came in, in Unix seconds; 0 when
+    nobody noted it.
     """
 
     scope: Scope
@@ -196,15 +213,16 @@ class Claim:
 
     @property
     def conversation(self) -> str:
-        """The lane the record lives in."""
+        """Return the id of the conversation that the action lives in."""
         return self.scope.conversation.id
 
 
 @dataclass(frozen=True, slots=True)
 class ActionDecision:
-    """A decision without a lane on what its scope waits for; what is expected ("" for anything) must be what is there.
+    """A decision, made without a lease, on the open action of a scope.
 
-    `by` is a random word of the caller's, so that the same decision sent again is the same; it names the attempt too.
+    The expected values must match the action; "" matches anything. `by` is a random word of the caller: sending the
+    decision again with the same word repeats nothing. It serves as the id of the attempt too.
     """
 
     scope: Scope
@@ -217,57 +235,49 @@ class ActionDecision:
     ignore_seconds: float = 0.0
 
     def claim(self, pid: str) -> Claim:
-        """The decision as the claim on what it found."""
+        """Return the decision as a claim on the action it found."""
         return Claim(self.scope, pid, self.by)
 
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """How an effect ended: what the user is told, what the tool returned, and the reply that says so if it is late."""
+    """How an effect ended: what the user is told, what the tool returned, and the reply to send if it is late."""
 
     state: Literal["done", "failed", "unknown"]
-    told: str
+    outcome_text: str
     result: str = ""
     correction: str = ""
 
 
 class ActionRepository(Protocol):
-    """The life of stored actions, one atomic step a call, each safe to repeat."""
+    """Stores pending actions. Each call is one atomic step and safe to repeat."""
 
-    def look(self, conversation: str, user: str) -> StoredAction | None:
-        """The live action of a scope."""
+    def find_open(self, conversation: str, user: str) -> StoredAction | None:
+        """Return the action that occupies a scope."""
 
     def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
-        """Actions by name: the steps of a plan."""
+        """Return actions by id, such as the steps of a plan."""
 
     def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last. `chat` is the conversation without a thread."""
 
     def last_asked(self, chat: str, user: str) -> str:
-        """Return what `note_asked` noted last, "" for nothing."""
+        """Return the last note of `note_asked`, "" when there is none."""
 
-    def stash(self, conversation: str, arm: NewAction) -> float | None:
-        """Arm outside a lane, shown at once: when its window closes, None when something else waits."""
+    def stash(self, conversation: str, new_action: NewAction) -> float | None:
+        """Store an action as shown, without a lease. Return when its window closes, None if the scope is occupied."""
 
     def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
-        """Move or arm outside a lane. The first word is "ok", "exists" or "state"."""
+        """Make a transition or store new actions, without a lease. The first value is "ok", "exists" or "state"."""
 
     def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Take a shown action, once. `stored` is what was verified: anything else there is `tampered`."""
+        """Claim a shown action, once. If the record differs from `stored`, which was verified, it is `tampered`."""
 
     def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
-        """Outside a lane: check, then confirm (claim and start at once), cancel or ignore. The caller verifies."""
+        """Check, then confirm (claim and start at once), cancel or ignore, without a lease. The caller verifies."""
 
     def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
-        """The last step before the effect: whether this attempt may go ahead."""
+        """Take the last step before the effect. Return whether this attempt may go ahead."""
 
-    def finish(self, claim: Claim, attempt: str, ending: ActionResult) -> None:
-        """Record the truth about an effect, however late."""
-
-
-def _seconds(ms: Any) -> float:
-    """Seconds of a field in milliseconds; 0 for what somebody made unreadable."""
-    try:
-        return int(ms or 0) / 1000
-    except ValueError:
-        return 0.0
+    def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
+        """Record how an effect ended, however late."""

@@ -1,4 +1,4 @@
-"""Settlement: claim, start, run, record."""
+"""Settlement: take a confirmed action through its states (claim, start, run, record) so that it runs at most once."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, replace
-from time import time as unix_now
 from typing import Any, Literal
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionState, Executor, PendingAction
-from sayso.pending.concurrency import LateOutcome, NotStarted, TimedOut, perform, reach
+from sayso.pending.concurrency import LateOutcomeHandler, NotStarted, TimedOut, call_store, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
-from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, performing, words_for_person
-from sayso.pending.proposals import PLAN_KIND, Effect, acting, current_context, is_step, is_undo, step_names
+from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, with_action_key, words_for_person
+from sayso.pending.proposals import PLAN_KIND, Effect, confirmed_run, current_context, is_step_of, is_undo, step_ids
 from sayso.pending.repository import (
     CHANGED,
     OPEN_STATES,
@@ -30,129 +29,86 @@ from sayso.pending.signing import ActionSigner
 from sayso.pending.turns.change import Transition, TurnChange, outbox_entry
 from sayso.pending.turns.queued import LeaseLost, StaleTurn
 
-#: The seed's statuses, and two that only a lane knows: `early` and `unknown`.
+log = logging.getLogger(__name__)
+
+#: Seconds that a confirmed action, or a whole plan, may take before its outcome is unknown. Less than a turn's limit.
+EXECUTOR_TIMEOUT = 100.0
+#: Seconds that a reconciler may take to find out how an interrupted action ended.
+RECONCILE_TIMEOUT = 10.0
+
+#: The seed's statuses, and two that only occur in a worker's turn: `early` and `unknown`.
 OutcomeStatus = Literal[
     "executed", "expired", "digest_mismatch", "no_executor", "failed", "cancelled", "kind_mismatch", "ignored",
     "early", "unknown",
 ]  # fmt: skip
 
-
-#: How an effect that was begun may end.
+#: How an effect that was started may end.
 EndState = Literal["done", "failed", "unknown"]
-
 
 _STATUS: dict[EndState, OutcomeStatus] = {"done": "executed", "failed": "failed", "unknown": "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmOutcome:
-    """What became of a pending action. `result` is what its executor returned, `told` what the user hears.
+    """What became of a pending action.
 
-    `effects` is all that took effect: of a plan that failed half-way, the steps before.
+    `result`: what its executor returned. `outcome_text`: what the user is told. `effects`: all that took effect; for a
+    plan that failed half-way, the steps before.
     """
 
     status: OutcomeStatus
     record: PendingAction
     result: str | None = None
-    told: str = ""
+    outcome_text: str = ""
     effects: tuple[Effect, ...] = ()
 
     @property
     def executed(self) -> bool:
-        """Whether the effect took place now."""
+        """Return whether the effect took place now."""
         return self.status == "executed"
 
 
-def ended(
-    action: PendingAction, state: EndState, told: str, result: str = "", effects: tuple[Effect, ...] = ()
-) -> ConfirmOutcome:
-    """The outcome of an effect that was begun."""
-    record = replace(action, state=state, outcome=told)
-    return ConfirmOutcome(_STATUS[state], record, result if state == "done" else None, told, effects)
-
-
-def expired(action: PendingAction) -> ConfirmOutcome:
-    """The decision came too late."""
-    told = texts_for(action.language).expired(action.preview)
-    return ConfirmOutcome("expired", replace(action, state="expired"), told=told)
-
-
-def early(action: PendingAction) -> ConfirmOutcome:
-    """The words came before the question."""
-    return ConfirmOutcome("early", action, told=texts_for(action.language).early(action.preview))
-
-
-def told_of(action: PendingAction, state: EndState, result: str = "") -> str:
-    """What the user hears of an effect that was begun. `result` is what its tool returned, or said of its failure."""
-    words = texts_for(action.language)
-    match state:
-        case "done":
-            return words.done(action.preview, result)
-        case "failed":
-            return "\n".join(filter(None, [words.failed(action.preview), result]))
-    return words.unknown(action.preview)
-
-
-def state_of_plan(states: list[ActionState]) -> EndState:
-    """How a plan ended whose steps are in these states."""
-    if all(state == "done" for state in states):
-        return "done"
-    return "unknown" if "unknown" in states or "started" in states else "failed"
-
-
-log = logging.getLogger(__name__)
-
-
-#: Seconds a confirmed action, or a whole plan, may take before its outcome is called unknown. Less than a turn's limit.
-EXECUTOR_TIMEOUT = 100.0
-
-
-#: Seconds the world may take to say how an interrupted action ended.
-RECONCILE_TIMEOUT = 10.0
-
-
 class Settlement:
-    """Claims, starts, runs and records one confirmed action."""
+    """Settles pending actions: runs each confirmed one once, and records how it ended. Lives as long as its store."""
 
     def __init__(
         self,
-        records: ActionRepository,
-        seal: ActionSigner,
+        repository: ActionRepository,
+        signer: ActionSigner,
         executors: Executors,
         *,
         timeout_seconds: float = EXECUTOR_TIMEOUT,
     ) -> None:
-        self._records = records
-        self._seal = seal
+        self._repository = repository
+        self._signer = signer
         self._executors = executors
         self._timeout_seconds = timeout_seconds
 
     async def confirm(
         self, claim: Claim, stored: StoredAction, *, plan: str = "", deadline: float | None = None
     ) -> ConfirmOutcome | None:
-        """Run the action if this claim wins it. None: there is nothing to win, execute nothing.
+        """Run the action if this claim wins it. None: it cannot be won, and nothing was run.
 
-        `plan` is the plan whose step it is; `deadline`, of `time.monotonic`, is when it must have ended.
-        Raises LaneLost and TurnOvertaken when the worker must stop or look again.
+        `plan` is the id of the plan whose step it is. `deadline`, by `time.monotonic`, is when it must have ended.
+        Raises LeaseLost and StaleTurn when the worker must stop or read again.
         """
-        if not stored.is_genuine(self._seal, claim.scope):
-            # What was started cannot be called off: nobody can tell any more what it was.
-            return await (self._lost_track if stored.state == "started" else self._disarm)(claim, stored)
-        if not _may_reach(claim, stored.action, plan):
+        if not stored.is_genuine(self._signer, claim.scope):
+            return await self._refuse_tampered(claim, stored)
+        if not _may_decide(claim, stored.action, plan):
             return None
-        verdict, state = await reach(self._records.claim, claim, stored)
+        status, state = await call_store(self._repository.claim, claim, stored)
         action = stored.action
-        match verdict:
+        match status:
             case "mine" if state == "started" and not (action.idempotent or action.kind == PLAN_KIND):
-                return await self._interrupted(claim, action)
+                return await self._end_interrupted(claim, action)
             case "mine":
-                return await self._execute(claim, stored, state, deadline)
+                return await self._start(claim, stored, state, deadline)
             case "expired":
-                return expired(action)
+                return expired_outcome(action)
             case "early":
-                return early(action)
+                return early_outcome(action)
             case "tampered":
-                return await self._disarm(claim, stored)
+                return await self._cancel_tampered(claim, stored)
             case "lost":
                 raise LeaseLost(claim.conversation)
             case "moved":
@@ -160,93 +116,98 @@ class Settlement:
         return None
 
     async def decide(self, decision: ActionDecision) -> ConfirmOutcome | None:
-        """Settle, without a lane, what the decision's scope waits for. None: nothing does, execute nothing."""
-        verdict, stored = await reach(self._records.decide, decision)
+        """Settle the open action of a scope, without a lease. None: there is none, and nothing was run."""
+        verdict, stored = await call_store(self._repository.decide, decision)
         if stored is None:
             return None
         claim, action = decision.claim(stored.pid), stored.action
-        genuine = stored.is_genuine(self._seal, claim.scope) and _may_reach(claim, action)
-        if not genuine or not _is_expected(decision, verdict, action):
-            begun_before = verdict == "stale" and stored.state == "started"
-            return await (self._lost_track if begun_before else self._disarm)(claim, stored)
+        is_genuine = stored.is_genuine(self._signer, claim.scope) and _may_decide(claim, action)
+        if not is_genuine or not _is_expected(decision, verdict, action):
+            if verdict == "stale":
+                return await self._refuse_tampered(claim, stored)
+            return await self._cancel_tampered(claim, stored)
         match verdict:
             case "mine":
-                return await self._begun(claim, action, self._executors.take(action), decision.by, None)
+                return await self._run_started(claim, action, self._executors.take(action), decision.by, None)
             case "stale":
                 return await self.recover(claim, stored)
-        return _not_run(verdict, action)
+        return _outcome_without_run(verdict, action)
 
     async def recover(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        """End, with an honest word, what somebody began without a lane and died at. Nothing is run."""
+        """End an action whose process died at it, and say honestly what is known. Runs nothing."""
         action = stored.action
-        if not stored.is_genuine(self._seal, claim.scope):
-            return await (self._lost_track if stored.state == "started" else self._disarm)(claim, stored)
+        if not stored.is_genuine(self._signer, claim.scope):
+            return await self._refuse_tampered(claim, stored)
         if stored.state == "started" and action.kind == PLAN_KIND:
-            return await self._interrupted_plan(claim, action)
+            return await self._end_interrupted_plan(claim, action)
         if stored.state == "started":
-            return await self._interrupted(claim, action)
-        told = texts_for(action.language).unsafe(action.preview)  # claimed: it has certainly not begun
-        move = Transition(stored.pid, ("claimed",), "superseded", told, claim.by)
-        await reach(self._records.change, claim.conversation, TurnChange(move=move))
-        return ConfirmOutcome("cancelled", replace(action, state="superseded"), told=told)
+            return await self._end_interrupted(claim, action)
+        text = texts_for(action.language).unsafe(action.preview)  # only claimed: it has certainly not started
+        transition = Transition(stored.pid, ("claimed",), "superseded", text, claim.by)
+        await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        return ConfirmOutcome("cancelled", replace(action, state="superseded"), outcome_text=text)
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
-        """What took effect of an action that is over, read from its records; nothing of a record that was changed."""
-        if not stored.is_genuine(self._seal, scope):
+        """Return what took effect of a finished action, by its records; nothing if a record was tampered with."""
+        if not stored.is_genuine(self._signer, scope):
             return ()
         if stored.action.kind != PLAN_KIND:
             return (Effect(stored.action, stored.result),) if stored.state == "done" else ()
-        steps = await self._steps(scope, stored.action) or []
+        steps = await self._genuine_steps(scope, stored.action) or []
         return tuple(Effect(step.action, step.result) for step in steps if step.state == "done")
 
     async def report(self, scope: Scope, stored: StoredAction) -> str:
-        """What became of each step of a plan that is over, as far as it is known; "" when a record was changed."""
-        if stored.action.kind != PLAN_KIND or not stored.is_genuine(self._seal, scope):
+        """Return what is known of each step of a finished plan; "" if a record was tampered with."""
+        if stored.action.kind != PLAN_KIND or not stored.is_genuine(self._signer, scope):
             return ""
-        steps = await self._steps(scope, stored.action)
-        return _report(stored.action, steps) if steps else ""
+        steps = await self._genuine_steps(scope, stored.action)
+        return _plan_report(stored.action, steps) if steps else ""
 
-    async def undone(self, scope: Scope, stored: StoredAction) -> str:
-        """What the effects had reported that an undo takes back, in their order; "" when a record was changed."""
-        if not stored.is_genuine(self._seal, scope):
+    async def undone_results(self, scope: Scope, stored: StoredAction) -> str:
+        """Return the results of the effects that an undo takes back, in their order; "" after tampering."""
+        if not stored.is_genuine(self._signer, scope):
             return ""
-        steps = await self._steps(scope, stored.action) if stored.action.kind == PLAN_KIND else [stored]
+        is_plan = stored.action.kind == PLAN_KIND
+        steps = await self._genuine_steps(scope, stored.action) if is_plan else [stored]
         return "\n".join(str(step.action.args.get("result", "")) for step in reversed(steps or ())).strip()
 
-    async def _execute(
+    async def _start(
         self, claim: Claim, stored: StoredAction, state: ActionState | str, deadline: float | None
     ) -> ConfirmOutcome:
+        """Claimed -> started, then run. `state` is the stored state after the claim."""
         action = stored.action
         executor = self._executors.take(action)
         if executor is None and action.kind != PLAN_KIND:
-            if state == "started":  # by an earlier worker, which could still run it
-                return await self._interrupted(claim, action)
-            told = texts_for(action.language).unsafe(action.preview)
-            move = Transition(claim.pending_action_id, ("claimed",), "failed", told, claim.by)
-            return await self._without_executor(claim, action, move)
-        attempt = random_id(8)
-        match await reach(self._records.start, claim, stored, attempt):
+            if state == "started":  # by an earlier worker, whose executor is gone
+                return await self._end_interrupted(claim, action)
+            return await self._fail_without_executor(claim, action)
+        attempt = random_id()
+        match await call_store(self._repository.start, claim, stored, attempt):
             case "go":
-                return await self._begun(claim, action, executor, attempt, deadline)
+                return await self._run_started(claim, action, executor, attempt, deadline)
             case "worn":
-                return await self._interrupted(claim, action)
-        raise StaleTurn(f"{claim.conversation}: the action moved before it was started")
+                return await self._end_interrupted(claim, action)
+        raise StaleTurn(f"{claim.conversation}: the action changed before it was started")
 
-    async def _without_executor(self, claim: Claim, action: PendingAction, move: Transition) -> ConfirmOutcome:
-        word, _ = await reach(self._records.change, claim.conversation, TurnChange(move=move))
-        if word != "ok":
-            raise StaleTurn(f"{claim.conversation}: another worker can run what this one cannot")
-        return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=move.told), told=move.told)
+    async def _fail_without_executor(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
+        """Claimed -> failed: nothing in this process can run the action."""
+        text = texts_for(action.language).unsafe(action.preview)
+        transition = Transition(claim.pending_action_id, ("claimed",), "failed", text, claim.by)
+        answer, _ = await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        if answer != "ok":
+            raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
+        return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
 
-    async def _begun(
+    async def _run_started(
         self, claim: Claim, action: PendingAction, executor: Executor | None, attempt: str, deadline: float | None
     ) -> ConfirmOutcome:
+        """Started -> done, failed or unknown: run the action or plan and record how it ended."""
         if action.kind == PLAN_KIND:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
-            told = texts_for(action.language).unsafe(action.preview)
-            await reach(self._records.finish, claim, attempt, ActionResult("failed", told))
-            return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=told), told=told)
+            text = texts_for(action.language).unsafe(action.preview)
+            await call_store(self._repository.finish, claim, attempt, ActionResult("failed", text))
+            return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
         seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
         state, result = await self._run(claim, action, executor, attempt, seconds)
         return await self._record(claim, attempt, state, action, result)
@@ -254,192 +215,204 @@ class Settlement:
     async def _run(
         self, claim: Claim, action: PendingAction, executor: Executor, attempt: str, seconds: float
     ) -> tuple[EndState, str]:
+        """Run the executor. Return how it ended, and what it returned or why it failed."""
+        ids = {"kind": action.kind, "pending": action.pending_action_id}
         try:
-            with performing(action), acting(_confirmation(claim, action), claim.scope, action.language):
-                log.info("pending.started", extra={"kind": action.kind, "pending": action.pending_action_id})
-                value = await perform(executor, seconds, self._tell_late(claim, action, attempt))
-            missed = isinstance(value, Ambiguous | NotFound)
-            named = {"kind": action.kind, "pending": action.pending_action_id}
-            log.info("pending.failed" if missed else "pending.done", extra=named)
-            return ("failed", storable(value.in_words)) if missed else ("done", _as_text(value))
+            with with_action_key(action), confirmed_run(_confirmation(claim, action), claim.scope, action.language):
+                log.info("pending.started", extra=ids)
+                value = await run_with_timeout(executor, seconds, self._late_outcome_recorder(claim, action, attempt))
+            if isinstance(value, Ambiguous | NotFound):
+                log.info("pending.failed", extra=ids)
+                return "failed", storable(value.in_words)
+            log.info("pending.done", extra=ids)
+            return "done", _result_text(value)
         except asyncio.CancelledError:
-            # The lane is lost, or this worker is being stopped. A thread may still be at it: nobody can know yet.
+            # The lease is lost, or this worker is stopping. A thread may still run the action: its end is unknown.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
             raise
-        except TimedOut:  # it did not fail, it was left alone: what it did is unknown
-            log.warning("pending.cut_off", extra={"kind": action.kind, "pending": action.pending_action_id})
+        except TimedOut:  # it goes on, and nobody waits for it: its end is unknown
+            log.warning("pending.cut_off", extra=ids)
             return "unknown", ""
-        except KeyboardInterrupt:  # of a caller's own thread
+        except KeyboardInterrupt:  # only when the action runs in the caller's own thread
             await self._record(claim, attempt, "unknown", action, "")
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
-            return "failed", _why_it_failed(action, exc)
+            return "failed", _failure_text(action, exc)
 
-    def _tell_late(self, claim: Claim, action: PendingAction, attempt: str) -> LateOutcome:
-        """Records the truth about an effect that nobody waits for any more, should it ever be known."""
+    def _late_outcome_recorder(self, claim: Claim, action: PendingAction, attempt: str) -> LateOutcomeHandler:
+        """Return a handler that records how an action ended after nobody waited for it any more."""
 
-        async def tell(result: Any, error: BaseException | None) -> None:
+        async def record(result: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra={"kind": action.kind, "pending": action.pending_action_id})
             if isinstance(error, TimedOut):
                 return  # it stays unknown
             if isinstance(error, NotStarted):
                 await self._record(claim, attempt, "failed", action, "")
             elif error is not None:
-                await self._record(claim, attempt, "failed", action, _why_it_failed(action, error))
+                await self._record(claim, attempt, "failed", action, _failure_text(action, error))
             elif isinstance(result, Ambiguous | NotFound):
                 await self._record(claim, attempt, "failed", action, storable(result.in_words))
             else:
-                await self._record(claim, attempt, "done", action, _as_text(result))
+                await self._record(claim, attempt, "done", action, _result_text(result))
 
-        return tell
+        return record
 
     async def _record(
         self, claim: Claim, attempt: str, state: EndState, action: PendingAction, result: str
     ) -> ConfirmOutcome:
-        told, correction = told_of(action, state, result), ""
+        """Record how an effect ended, with the correction to send if the user was told otherwise before."""
+        text, correction = effect_text(action, state, result), ""
         if state == "done" and claim.lease:
-            words = texts_for(action.language)
-            correction = outbox_entry(claim.scope.conversation, Reply(words.correction(action.preview, result)))
-        await reach(
-            self._records.finish,
-            claim,
-            attempt,
-            ActionResult(state, told, result if state == "done" else "", correction),
-        )
+            corrected = texts_for(action.language).correction(action.preview, result)
+            correction = outbox_entry(claim.scope.conversation, Reply(corrected))
+        ending = ActionResult(state, text, result if state == "done" else "", correction)
+        await call_store(self._repository.finish, claim, attempt, ending)
         effects = (Effect(action, result),) if state == "done" else ()
-        return ended(action, state, told, result, effects)
+        return effect_outcome(action, state, text, result, effects)
 
     async def _run_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
-        """Step after step, until one does not end well. What an earlier worker did is not done again."""
+        """Run the steps in order until one does not end well. Steps that an earlier worker did are not repeated."""
         deadline = time.monotonic() + self._timeout_seconds
-        steps = await self._steps(claim.scope, plan)
+        steps = await self._genuine_steps(claim.scope, plan)
         if steps is None:
-            return await self._broken_plan(claim, plan, attempt)
+            return await self._end_tampered_plan(claim, plan, attempt)
         effects: tuple[Effect, ...] = ()
         for step in steps:
             if time.monotonic() >= deadline:
                 break
-            outcome = await self._step(replace(claim, pending_action_id=step.pid), step, plan, deadline)
+            outcome = await self._run_step(replace(claim, pending_action_id=step.pid), step, plan, deadline)
             effects += outcome.effects if outcome else ()
             if outcome is None or not outcome.executed:
                 break
-        ended_steps = await self._became(claim.scope, steps)
-        told, state = _report(plan, ended_steps), state_of_plan([step.state for step in ended_steps])
-        await reach(self._records.finish, claim, attempt, ActionResult(state, told))
-        return ended(plan, state, told, told, effects)
+        ended_steps = await self._with_current_state(claim.scope, steps)
+        text, state = _plan_report(plan, ended_steps), plan_end_state([step.state for step in ended_steps])
+        await call_store(self._repository.finish, claim, attempt, ActionResult(state, text))
+        return effect_outcome(plan, state, text, text, effects)
 
-    async def _steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
-        """The steps of a plan, None when one of them is not what was shown."""
-        found = await reach(self._records.read, scope.conversation.id, step_names(plan))
+    async def _genuine_steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
+        """Return the steps of a plan, None when one of them is not what was shown."""
+        stored_steps = await call_store(self._repository.read, scope.conversation.id, step_ids(plan))
         steps = [
             step
-            for number, step in enumerate(found)
-            if step and step.is_genuine(self._seal, scope) and is_step(plan, number, step)
+            for number, step in enumerate(stored_steps)
+            if step and step.is_genuine(self._signer, scope) and is_step_of(plan, number, step)
         ]
-        return steps if len(steps) == len(found) else None
+        return steps if len(steps) == len(stored_steps) else None
 
-    async def _became(self, scope: Scope, steps: list[StoredAction]) -> list[StoredAction]:
-        """Steps that were genuine when their plan began, as they ended, whatever was done to their records since."""
-        found = await reach(self._records.read, scope.conversation.id, tuple(step.pid for step in steps))
-        return [
-            replace(step, state=now.state, told=now.told) if now else replace(step, state="unknown")
-            for step, now in zip(steps, found, strict=True)
-        ]
-
-    async def _step(
+    async def _run_step(
         self, claim: Claim, stored: StoredAction, plan: PendingAction, deadline: float
     ) -> ConfirmOutcome | None:
         if stored.state == "done":
-            return ended(stored.action, "done", stored.told, effects=(Effect(stored.action, stored.result),))
+            effects = (Effect(stored.action, stored.result),)
+            return effect_outcome(stored.action, "done", stored.outcome_text, effects=effects)
         if stored.state not in OPEN_STATES:
             return None
         return await self.confirm(claim, stored, plan=plan.pending_action_id, deadline=deadline)
 
-    async def _broken_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
-        """A step is not the one that was shown: nothing more is run."""
-        log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        found = await reach(self._records.read, claim.conversation, step_names(plan))
-        begun = any(step and step.state not in ("shown", "claimed") for step in found)
-        words = texts_for(plan.language)
-        state: EndState = "unknown" if begun else "failed"
-        told = words.unknown(plan.preview) if begun else words.unsafe(plan.preview)
-        await reach(self._records.finish, claim, attempt, ActionResult(state, told))
-        return ended(plan, state, told)
+    async def _with_current_state(self, scope: Scope, steps: list[StoredAction]) -> list[StoredAction]:
+        """Return the steps, which were genuine when the plan began, with the state that is stored now."""
+        current = await call_store(self._repository.read, scope.conversation.id, tuple(step.pid for step in steps))
+        return [
+            replace(step, state=now.state, outcome_text=now.outcome_text) if now else replace(step, state="unknown")
+            for step, now in zip(steps, current, strict=True)
+        ]
 
-    async def _interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
-        """Its process died at one of the steps: that one is asked after, the others are as their records say."""
-        steps = await self._steps(claim.scope, plan) or []
+    async def _end_tampered_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
+        """End a plan with a step that is not the one that was shown. Runs nothing more."""
+        log.error("pending.tampered", extra={"pending": claim.pending_action_id})
+        steps = await call_store(self._repository.read, claim.conversation, step_ids(plan))
+        has_begun = any(step and step.state not in ("shown", "claimed") for step in steps)
+        texts = texts_for(plan.language)
+        state: EndState = "unknown" if has_begun else "failed"
+        text = texts.unknown(plan.preview) if has_begun else texts.unsafe(plan.preview)
+        await call_store(self._repository.finish, claim, attempt, ActionResult(state, text))
+        return effect_outcome(plan, state, text)
+
+    async def _end_interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
+        """End a plan whose process died: reconcile the step it died at, and report how all steps ended."""
+        steps = await self._genuine_steps(claim.scope, plan) or []
         for step in steps:
             if step.state == "started":
-                await self._interrupted(replace(claim, pending_action_id=step.pid), step.action)
-        known = await self._steps(claim.scope, plan) or []
-        told = _report(plan, known) if known else texts_for(plan.language).unknown(plan.preview)
-        state = state_of_plan([step.state for step in known]) if known else "unknown"
-        return await self._close(claim, plan, state, told)
+                await self._end_interrupted(replace(claim, pending_action_id=step.pid), step.action)
+        ended_steps = await self._genuine_steps(claim.scope, plan) or []
+        if not ended_steps:
+            return await self._end_started(claim, plan, "unknown", texts_for(plan.language).unknown(plan.preview))
+        state = plan_end_state([step.state for step in ended_steps])
+        return await self._end_started(claim, plan, state, _plan_report(plan, ended_steps))
 
-    async def _interrupted(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
-        """An earlier worker started it and died: ask the world if it can be asked, else say so. Never repeat it."""
-        words = texts_for(action.language)
-        match await self._ask_world(claim, action):
+    async def _end_interrupted(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
+        """End an action that an earlier worker started before it died. It is never repeated.
+
+        Ask its reconciler how it ended. Without one, or if that cannot tell, its end is unknown.
+        """
+        texts = texts_for(action.language)
+        match await self._reconcile(claim, action):
             case None:
-                return await self._close(claim, action, "unknown", words.unknown(action.preview))
+                return await self._end_started(claim, action, "unknown", texts.unknown(action.preview))
             case False:
-                return await self._close(claim, action, "failed", words.not_done(action.preview))
+                return await self._end_started(claim, action, "failed", texts.not_done(action.preview))
             case answer:
                 result = storable(answer) if isinstance(answer, str) else ""
-                return await self._close(claim, action, "done", words.done(action.preview, result))
+                return await self._end_started(claim, action, "done", texts.done(action.preview, result))
 
-    async def _ask_world(self, claim: Claim, action: PendingAction) -> str | bool | None:
+    async def _reconcile(self, claim: Claim, action: PendingAction) -> str | bool | None:
+        """Return whether the action took effect, True or a text for the user if it did. None: nobody can tell."""
         reconcile = self._executors.reconciler(action.kind)
         if reconcile is None:
             return None
         try:
-            confirmed = _confirmation(claim, action)
-            with performing(action), acting(confirmed, claim.scope, action.language):
-                given = with_context(reconcile, current_context)
-                answer = await perform(lambda: reconcile(action, **given), RECONCILE_TIMEOUT)
-        except Exception:  # user code; when it cannot say, nobody can
+            confirmation = _confirmation(claim, action)
+            with with_action_key(action), confirmed_run(confirmation, claim.scope, action.language):
+                context = with_context(reconcile, current_context)
+                answer = await run_with_timeout(lambda: reconcile(action, **context), RECONCILE_TIMEOUT)
+        except Exception:  # a reconciler is user code; when it fails, nobody can tell
             log.exception("pending.not_reconciled", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None
         return answer if isinstance(answer, str | bool) else None
 
-    async def _lost_track(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        """It was started and its record was changed since: its words are not ours to repeat."""
-        log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        return await self._close(claim, stored.action, "unknown", texts_for().unknown(CHANGED))
-
-    async def _close(self, claim: Claim, action: PendingAction, state: EndState, told: str) -> ConfirmOutcome:
-        # Where "unknown" was said meanwhile it stays: only who knows better may correct it, and says so.
+    async def _end_started(self, claim: Claim, action: PendingAction, state: EndState, text: str) -> ConfirmOutcome:
+        """Started -> done, failed or unknown, for an action that this process did not run."""
+        # "unknown" may be stored already, and is repeated then. Only the process that ran it may correct it.
         before = ("started", "unknown") if state == "unknown" else ("started",)
-        move = Transition(claim.pending_action_id, before, state, told, claim.by)
-        word, _ = await reach(self._records.change, claim.conversation, TurnChange(move=move))
-        if word == "ok":
-            return ended(action, state, told, told)
-        (now,) = await reach(self._records.read, claim.conversation, (claim.pending_action_id,))
+        transition = Transition(claim.pending_action_id, before, state, text, claim.by)
+        answer, _ = await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        if answer == "ok":
+            return effect_outcome(action, state, text, text)
+        (now,) = await call_store(self._repository.read, claim.conversation, (claim.pending_action_id,))
         if claim.lease:
             raise StaleTurn(f"{claim.conversation}: the outcome came in just now")
         if now is None or now.state not in ("done", "failed", "unknown"):
-            return ended(action, state, told, told)
-        return ended(action, now.state, now.told, now.result)
+            return effect_outcome(action, state, text, text)
+        return effect_outcome(action, now.state, now.outcome_text, now.result)
 
-    async def _disarm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        """The record is not what the user saw: it must never run."""
-        told = texts_for().tampered()
+    async def _refuse_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
+        """End an action whose record is not what the user saw.
+
+        A started one can no longer be called off: its end is unknown, and its changed preview is not repeated.
+        """
+        if stored.state != "started":
+            return await self._cancel_tampered(claim, stored)
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        begun = ("started",) if stored.state == "started" else ()  # by the decision at hand, which stops here
-        before = ("armed", "shown", "claimed", *begun, "cancelled")
-        move = Transition(claim.pending_action_id, before, "cancelled", told, claim.by)
-        await reach(self._records.change, claim.conversation, TurnChange(move=move))
-        return ConfirmOutcome("digest_mismatch", replace(stored.action, state="cancelled"), told=told)
+        return await self._end_started(claim, stored.action, "unknown", texts_for().unknown(CHANGED))
+
+    async def _cancel_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
+        """Any open state -> cancelled: the record is not what the user saw, and must never run."""
+        text = texts_for().tampered()
+        log.error("pending.tampered", extra={"pending": claim.pending_action_id})
+        started = ("started",) if stored.state == "started" else ()  # by this very decision, which stops here
+        before = ("armed", "shown", "claimed", *started, "cancelled")
+        transition = Transition(claim.pending_action_id, before, "cancelled", text, claim.by)
+        await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        return ConfirmOutcome("digest_mismatch", replace(stored.action, state="cancelled"), outcome_text=text)
 
 
-def _may_reach(claim: Claim, action: PendingAction, plan: str = "") -> bool:
-    """Whether it may be decided on this way: a step only through its plan, an undo only by its button."""
+def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
+    """Return whether the claim may decide on the action: on a step only through its plan, on an undo only by button."""
     return action.plan == plan and not (claim.kind == "text" and is_undo(action) and not plan)
 
 
 def _is_expected(decision: ActionDecision, verdict: str, action: PendingAction) -> bool:
-    """Whether the sealed record agrees with what was compared beside it in Redis, where anybody may have written."""
+    """Return whether the signed record agrees with the unsigned fields that were compared in Redis."""
     if verdict not in ("mine", "stale"):
         return True
     return (
@@ -449,49 +422,86 @@ def _is_expected(decision: ActionDecision, verdict: str, action: PendingAction) 
     )
 
 
-def _not_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
-    """What a decision came to that runs nothing."""
-    words = texts_for(action.language)
+def _outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
+    """Return the outcome of a decision that runs nothing."""
+    texts = texts_for(action.language)
     match verdict:
         case "expired":
-            return expired(action)
+            return expired_outcome(action)
         case "early":
-            return early(action)
+            return early_outcome(action)
         case "changed":
-            return ConfirmOutcome("digest_mismatch", action, told=words.unsafe(action.preview))
+            return ConfirmOutcome("digest_mismatch", action, outcome_text=texts.unsafe(action.preview))
         case "cancelled":
-            return ConfirmOutcome("cancelled", action, told=words.cancelled(action.preview))
+            return ConfirmOutcome("cancelled", action, outcome_text=texts.cancelled(action.preview))
         case "ignored":
-            return ConfirmOutcome("ignored", action, told=words.ignored(action.preview))
-    return ConfirmOutcome("kind_mismatch", action, told=words.stale())
+            return ConfirmOutcome("ignored", action, outcome_text=texts.ignored(action.preview))
+    return ConfirmOutcome("kind_mismatch", action, outcome_text=texts.stale())
 
 
-def _report(plan: PendingAction, steps: list[StoredAction]) -> str:
-    """Of every step: done, failed, unknown, or not started."""
+def expired_outcome(action: PendingAction) -> ConfirmOutcome:
+    """Return the outcome of a decision that came too late."""
+    text = texts_for(action.language).expired(action.preview)
+    return ConfirmOutcome("expired", replace(action, state="expired"), outcome_text=text)
+
+
+def early_outcome(action: PendingAction) -> ConfirmOutcome:
+    """Return the outcome of an answer that was written before the question."""
+    return ConfirmOutcome("early", action, outcome_text=texts_for(action.language).early(action.preview))
+
+
+def effect_outcome(
+    action: PendingAction, state: EndState, text: str, result: str = "", effects: tuple[Effect, ...] = ()
+) -> ConfirmOutcome:
+    """Return the outcome of an effect that was started. `text` is what the user is told."""
+    record = replace(action, state=state, outcome=text)
+    return ConfirmOutcome(_STATUS[state], record, result if state == "done" else None, text, effects)
+
+
+def effect_text(action: PendingAction, state: EndState, result: str = "") -> str:
+    """Return what the user is told of an effect. `result` is what its tool returned, or why it failed."""
+    texts = texts_for(action.language)
+    match state:
+        case "done":
+            return texts.done(action.preview, result)
+        case "failed":
+            return "\n".join(filter(None, [texts.failed(action.preview), result]))
+    return texts.unknown(action.preview)
+
+
+def plan_end_state(states: list[ActionState]) -> EndState:
+    """Return how a plan ended whose steps are in these states."""
+    if all(state == "done" for state in states):
+        return "done"
+    return "unknown" if "unknown" in states or "started" in states else "failed"
+
+
+def _plan_report(plan: PendingAction, steps: list[StoredAction]) -> str:
+    """Return the text that says of each step: done, failed, unknown, or not started."""
     states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
-    lines = [(states.get(step.state, "cancelled"), step.action.preview, step.told) for step in steps]
+    lines = [(states.get(step.state, "cancelled"), step.action.preview, step.outcome_text) for step in steps]
     return texts_for(plan.language).plan_report(lines)
 
 
-def _why_it_failed(action: PendingAction, error: BaseException) -> str:
-    """Return what the person is told of an error. An unexpected one is told by its type and a reference for the log."""
-    named = {"kind": action.kind, "pending": action.pending_action_id}
-    words = redact(words_for_person(error))
-    if words:
-        log.warning("pending.failed", extra={**named, "why": words})
-        return storable(words)
+def _failure_text(action: PendingAction, error: BaseException) -> str:
+    """Return what the user is told of an error: for an unexpected one, its type and a reference into the log."""
+    ids = {"kind": action.kind, "pending": action.pending_action_id}
+    text = redact(words_for_person(error))
+    if text:
+        log.warning("pending.failed", extra={**ids, "why": text})
+        return storable(text)
     wrapped, reference = getattr(error, "error", None), random_id(4)
     raised = wrapped if isinstance(wrapped, BaseException) else error
-    log.error("pending.failed", extra={**named, "reference": reference}, exc_info=error)
+    log.error("pending.failed", extra={**ids, "reference": reference}, exc_info=error)
     return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")
 
 
 def _confirmation(claim: Claim, action: PendingAction) -> Confirmation:
-    at = claim.received_at or unix_now()
+    at = claim.received_at or time.time()
     return Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
 
 
-def _as_text(result: Any) -> str:
+def _result_text(result: Any) -> str:
     if result is None:
         return ""
     return storable(result.to_json() if isinstance(result, ToolResult) else str(result))

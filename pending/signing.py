@@ -1,4 +1,4 @@
-"""Seal: the MAC that makes what runs what was shown, and the buttons that only we can mint."""
+"""Signatures: the MAC over a stored action, and the tokens in buttons that only this bot can issue."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from sayso.channels.types import Intent, Scope
 
-#: Bytes of MAC in a button: 96 bits, so that the whole payload stays under Telegram's 64 bytes.
+#: Bytes of MAC in a button token: 96 bits, so that the whole token stays under Telegram's 64 bytes.
 BUTTON_MAC_BYTES = 12
 _LETTERS: dict[Intent, str] = {"confirm": "y", "cancel": "n", "ignore": "i"}
 _INTENTS = {letter: intent for intent, letter in _LETTERS.items()}
-#: What is pressed: an answer, or by its place one of at most ten choices.
-_BUTTON = re.compile(r"1([A-Za-z0-9_-]{22})([yni0-9])([A-Za-z0-9_-]{16})")
+#: Version, action id, letter of an intent or number of a choice, and MAC.
+_BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([yni0-9])([A-Za-z0-9_-]{16})")
 
 
 @dataclass(frozen=True, slots=True)
 class ButtonPress:
-    """What a genuine button says: which action, and what its user wants done with it; or which of its choices it is."""
+    """What a genuine button token says: an action, and what to do with it or which choice (0 to 9) was tapped."""
 
     pending_action_id: str
     intent: Intent | None = None
@@ -29,7 +29,7 @@ class ButtonPress:
 
 
 class ActionSigner:
-    """Signs with the first key and accepts any, so that keys rotate without disarming what waits."""
+    """Signs with the first key and accepts signatures of all keys, so that keys can be rotated while actions wait."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         if not keys or not all(keys):
@@ -37,50 +37,50 @@ class ActionSigner:
         self._keys = [hashlib.sha256(f"sayso.pending\0{key}".encode()).digest() for key in keys]
 
     def sign(self, text: str) -> str:
-        """The MAC over `text`, in hex."""
+        """Return the MAC over `text`, in hex."""
         return _mac(self._keys[0], text).hex()
 
     def verify(self, text: str, mac: str) -> bool:
-        """Whether `mac` is one of ours over exactly `text`."""
+        """Return whether `mac` was made over exactly `text` with one of the keys."""
         given = mac.encode()
         for key in self._keys:  # noqa: SIM110  # a generator costs as much as the MAC
             if hmac.compare_digest(_mac(key, text).hex().encode(), given):
                 return True
         return False
 
-    def mint(self, pending_action_id: str, intent: Intent, scope: Scope) -> str:
-        """A button's payload, at most 64 bytes: it works for one action, one intent and one person in one place."""
-        return self._minted(pending_action_id, _LETTERS[intent], scope)
+    def button_token(self, pending_action_id: str, intent: Intent, scope: Scope) -> str:
+        """Return a button's token, at most 64 bytes. It is valid for one action, one intent and one scope."""
+        return self._token(pending_action_id, _LETTERS[intent], scope)
 
-    def mint_choice(self, pending_action_id: str, choice: int, scope: Scope) -> str:
-        """As `mint`, for the choice at this place, 0 to 9. Raises ValueError for any other."""
+    def choice_token(self, pending_action_id: str, choice: int, scope: Scope) -> str:
+        """Return the token of the button for a choice, 0 to 9. Raises ValueError for any other number."""
         if choice not in range(10):
             raise ValueError(f"choice {choice!r} has no button: there are ten places, 0 to 9")
-        return self._minted(pending_action_id, str(choice), scope)
+        return self._token(pending_action_id, str(choice), scope)
 
-    def read(self, data: str, scope: Scope) -> ButtonPress | None:
-        """What a tapped payload says, or None when we did not mint it for this scope."""
-        parts = split_button(data)
+    def _token(self, pending_action_id: str, letter: str, scope: Scope) -> str:
+        return f"1{pending_action_id}{letter}{_button_mac(self._keys[0], pending_action_id, letter, scope)}"
+
+    def read_button(self, token: str, scope: Scope) -> ButtonPress | None:
+        """Return what a tapped button says, or None when its token was not issued for this scope."""
+        parts = split_button_token(token)
         if parts is None:
             return None
         pending_action_id, letter, mac = parts
-        genuine = any(
+        is_genuine = any(
             hmac.compare_digest(_button_mac(key, pending_action_id, letter, scope).encode(), mac.encode())
             for key in self._keys
         )
-        if not genuine:
+        if not is_genuine:
             return None
         if letter in _INTENTS:
             return ButtonPress(pending_action_id, _INTENTS[letter])
         return ButtonPress(pending_action_id, choice=int(letter))
 
-    def _minted(self, pending_action_id: str, letter: str, scope: Scope) -> str:
-        return f"1{pending_action_id}{letter}{_button_mac(self._keys[0], pending_action_id, letter, scope)}"
 
-
-def split_button(data: str) -> tuple[str, str, str] | None:
-    """Action id, letter or place, and MAC of something that looks like our payload. Proves nothing by itself."""
-    match = _BUTTON.fullmatch(data)
+def split_button_token(token: str) -> tuple[str, str, str] | None:
+    """Return action id, letter or number, and MAC of what looks like a button token. Verifies nothing."""
+    match = _BUTTON_TOKEN.fullmatch(token)
     return (match[1], match[2], match[3]) if match else None
 
 

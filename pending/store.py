@@ -1,4 +1,4 @@
-"""PendingActionStore: the seed's door to pending actions, over records in memory or in Redis."""
+"""PendingActionStore: the seed's API to pending actions, in memory or in Redis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 from redis import Redis
 
@@ -21,116 +21,47 @@ from sayso.pending.action import (
     PendingAction,
     PendingActionExistsError,
     check_proposal,
-    exact,
+    exact_args,
 )
-from sayso.pending.concurrency import run_here
-from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser, read_words
+from sayso.pending.concurrency import run_without_loop
+from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser, parse_answer
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
-from sayso.pending.memory import MemoryRecords
+from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.redis.client import PREFIX, connect
-from sayso.pending.redis.repository import LUA, RedisRecords
+from sayso.pending.redis.repository import LUA, RedisActionRepository
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.repository import ActionDecision, ActionRepository, StoredAction, seal_action
+from sayso.pending.repository import ActionDecision, ActionRepository, sign_action
 from sayso.pending.settlement import ConfirmOutcome, Settlement
 from sayso.pending.signing import ActionSigner
 
 log = logging.getLogger(__name__)
 
 
-class PendingActionStore(Protocol):
-    """What waits for a yes, by scope: user, channel and conversation (seed)."""
-
-    parser: ConfirmParser
-
-    def stash(
-        self,
-        user_id: str,
-        *,
-        kind: str,
-        preview: str,
-        executor: Executor | None = None,
-        args: Mapping[str, Any] | None = None,
-        ttl_seconds: float | None = None,
-        channel_id: str | None = None,
-        conversation_id: str | None = None,
-    ) -> PendingAction:
-        """Arm an action; without an outbox it counts as shown at once. Raises PendingActionExistsError."""
-
-    def get(
-        self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
-    ) -> PendingAction | None:
-        """The action that waits in a scope, None when there is none or its window has closed."""
-
-    def pop_if_confirmed(
-        self,
-        user_id: str,
-        message: str,
-        *,
-        channel_id: str | None = None,
-        conversation_id: str | None = None,
-        args_digest: str | None = None,
-        expected_id: str | None = None,
-    ) -> ConfirmOutcome | None:
-        """Run the action if the message is a yes and every guard passes. None: nothing was and nothing will be run."""
-
-    def pop_if_intent(
-        self,
-        user_id: str,
-        intent: str,
-        *,
-        expected_kind: str | None = None,
-        channel_id: str | None = None,
-        conversation_id: str | None = None,
-        expected_id: str | None = None,
-        ignore_ttl_seconds: float = DEFAULT_IGNORE_TTL_SECONDS,
-    ) -> ConfirmOutcome | None:
-        """Settle by a button. A button of another prompt (`kind_mismatch`) neither fires nor disarms."""
-
-    def tighten_ttl(
-        self,
-        user_id: str,
-        seconds: float,
-        *,
-        channel_id: str | None = None,
-        conversation_id: str | None = None,
-        expected_id: str | None = None,
-    ) -> PendingAction | None:
-        """Close the window in at most `seconds`; never later than it would have closed."""
-
-    def drop(
-        self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
-    ) -> PendingAction | None:
-        """Disarm what waits in a scope, and return it."""
-
-    def register_executor_factory(self, kind: str, factory: ExecutorFactory) -> None:
-        """From now on `factory` rebuilds the executor of this kind from its record."""
-
-
-class BasePendingStore:
-    """The store's rules, once, over any Records."""
+class PendingActionStore:
+    """The seed's store of pending actions, by scope: user, channel and conversation. Works on any ActionRepository."""
 
     def __init__(
         self,
-        records: ActionRepository,
-        seal: ActionSigner,
+        repository: ActionRepository,
+        signer: ActionSigner,
         parser: ConfirmParser | None,
         default_ttl_seconds: float,
         max_closures: int,
     ) -> None:
         self.parser = parser or RegexConfirmParser()
-        self.records = records
-        self.seal = seal
+        self.repository = repository
+        self.signer = signer
         self.executors = Executors(max_closures=max_closures)
-        self.settlement = Settlement(records, seal, self.executors)
+        self.settlement = Settlement(repository, signer, self.executors)
         self.default_ttl_seconds = default_ttl_seconds
         self.ignore_ttl_seconds = DEFAULT_IGNORE_TTL_SECONDS
 
     def register_executor_factory(self, kind: str, factory: ExecutorFactory) -> None:
-        """From now on `factory` rebuilds the executor of this kind from its record."""
+        """Let `factory` rebuild the executors of this kind from their records."""
         self.executors.register(kind, factory)
 
     def register_reconciler(self, kind: str, reconcile: Reconciler) -> None:
-        """From now on `reconcile(record)` is asked how an interrupted action of this kind ended."""
+        """Let `reconcile(record)` find out how an interrupted action of this kind ended."""
         self.executors.register_reconciler(kind, reconcile)
 
     def stash(
@@ -145,39 +76,41 @@ class BasePendingStore:
         channel_id: str | None = None,
         conversation_id: str | None = None,
     ) -> PendingAction:
-        """Arm an action and show it at once.
+        """Store an action as shown: its window opens at once.
 
-        Raises PendingActionExistsError, TypeError for inexact arguments, ValueError for too much of something.
+        Raises PendingActionExistsError when the scope is occupied, TypeError when `args` is not exact JSON, ValueError
+        when a limit of `check_proposal` or of the arguments' size is exceeded.
         """
         action = PendingAction(
             user_id=user_id,
             kind=kind,
             preview=preview,
-            **exact(args),
+            **exact_args(args),
             channel_id=channel_id,
             conversation_id=conversation_id,
             ttl_seconds=self.default_ttl_seconds if ttl_seconds is None else ttl_seconds,
             requested_at=time.time(),
             parser_version=self.parser.version,
         )
-        return self.arm(action, executor)
+        return self.create(action, executor)
 
-    def arm(self, action: PendingAction, executor: Executor | None = None) -> PendingAction:
-        """Store an action as shown. Raises PendingActionExistsError when its scope has one waiting, ValueError."""
+    def create(self, action: PendingAction, executor: Executor | None = None) -> PendingAction:
+        """Store an action as shown. Raises PendingActionExistsError and ValueError, as `stash` does."""
         check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
-        expires_at = self.records.stash(scope.conversation.id, seal_action(action, self.seal, user=scope.id))
+        expires_at = self.repository.stash(scope.conversation.id, sign_action(action, self.signer, user=scope.id))
         if expires_at is None:
             raise PendingActionExistsError(f"user {action.user_id!r} has an action waiting here: finish that one first")
         if executor is not None:
-            self.executors.keep(action.pending_action_id, executor)
+            self.executors.keep_closure(action.pending_action_id, executor)
         return replace(action, state="shown", expires_at=expires_at)
 
     def get(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
-        """The action that waits in a scope."""
-        stored = self._look(scope_of(user_id, channel_id, conversation_id))
+        """Return the action that waits in a scope, None when there is none or its window has closed."""
+        scope = scope_of(user_id, channel_id, conversation_id)
+        stored = self.repository.find_open(scope.conversation.id, scope.id)
         if stored is None or stored.state != "shown" or stored.is_over:
             return None
         return stored.action
@@ -192,16 +125,16 @@ class BasePendingStore:
         args_digest: str | None = None,
         expected_id: str | None = None,
     ) -> ConfirmOutcome | None:
-        """Run the action if the message is a yes and every guard passes."""
-        words = read_words(self.parser, message)
-        if words.says != "confirm":
+        """Run the action if the message is a yes and all checks pass. None: nothing was run, and nothing will be."""
+        answer = parse_answer(self.parser, message)
+        if answer.intent != "confirm":
             return None
         outcome = self._decide(
             scope_of(user_id, channel_id, conversation_id),
             "confirm",
             expected_id=expected_id or "",
             expected_digest=args_digest or "",
-            code=words.code,
+            code=answer.code,
         )
         return None if outcome and outcome.status == "kind_mismatch" else outcome
 
@@ -216,7 +149,10 @@ class BasePendingStore:
         expected_id: str | None = None,
         ignore_ttl_seconds: float = DEFAULT_IGNORE_TTL_SECONDS,
     ) -> ConfirmOutcome | None:
-        """Settle by a button."""
+        """Confirm, cancel or ignore the action by a button.
+
+        A button of another prompt (`kind_mismatch`) neither runs nor cancels anything.
+        """
         _check_seconds("ignore_ttl_seconds", ignore_ttl_seconds)
         return self._decide(
             scope_of(user_id, channel_id, conversation_id),
@@ -235,7 +171,7 @@ class BasePendingStore:
         conversation_id: str | None = None,
         expected_id: str | None = None,
     ) -> PendingAction | None:
-        """Close the window in at most `seconds`."""
+        """Close the window in `seconds`, unless it closes sooner anyway. Return the action, None when there is none."""
         _check_seconds("seconds", seconds)
         scope = scope_of(user_id, channel_id, conversation_id)
         outcome = self._decide(scope, "ignore", expected_id=expected_id or "", ignore_seconds=seconds)
@@ -244,20 +180,17 @@ class BasePendingStore:
     def drop(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
-        """Disarm what waits in a scope, and return it."""
+        """Cancel the action that waits in a scope, and return it."""
         outcome = self._decide(scope_of(user_id, channel_id, conversation_id), "cancel")
         return outcome.record if outcome and outcome.status == "cancelled" else None
 
-    def _look(self, scope: Scope) -> StoredAction | None:
-        return self.records.look(scope.conversation.id, scope.id)
-
     def _decide(self, scope: Scope, intent: Intent, **expected: Any) -> ConfirmOutcome | None:
         decision = ActionDecision(scope, intent, random_id(), **expected)
-        return run_here(self.settlement.decide(decision))
+        return run_without_loop(self.settlement.decide(decision))
 
 
-class InMemoryPendingStore(BasePendingStore):
-    """Pending actions in this process, at most `max_entries`. They do not survive a restart: the user asks again."""
+class InMemoryPendingStore(PendingActionStore):
+    """Pending actions in this process, at most `max_entries`. A restart loses them, and users must ask again."""
 
     def __init__(
         self,
@@ -267,16 +200,16 @@ class InMemoryPendingStore(BasePendingStore):
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        records = MemoryRecords(max_entries=max_entries, clock=clock)
-        super().__init__(records, ActionSigner([token_hex()]), parser, default_ttl_seconds, max_entries)
+        repository = MemoryActionRepository(max_entries=max_entries, clock=clock)
+        super().__init__(repository, ActionSigner([token_hex()]), parser, default_ttl_seconds, max_entries)
 
 
-class RedisPendingStore(BasePendingStore):
+class RedisPendingStore(PendingActionStore):
     """Pending actions in Redis (6.2 or later), for many processes and machines.
 
-    Only the record is stored, never a closure: register an executor factory for each kind. `secret_keys` seal the
-    records, by default those of the environment's SAYSO_SECRET_KEYS. With several primaries, `scripts` are this room's
-    (`LUA`), wherever they run. Raises ValueError for a `client` that does not decode its answers.
+    Only the record is stored, never a closure: register an executor factory for each kind. `secret_keys` sign the
+    records; they default to SAYSO_SECRET_KEYS of the environment. `scripts` replaces the runner of the scripts in
+    `LUA`, for several primaries. Raises ValueError for a `client` that does not decode its answers.
     """
 
     def __init__(
@@ -292,12 +225,12 @@ class RedisPendingStore(BasePendingStore):
         secret_keys: list[str] | None = None,
     ) -> None:
         scripts = scripts or LuaScripts(client or connect(url), LUA, prefix=prefix)
-        seal = ActionSigner(secret_keys or _keys_from_environment())
-        super().__init__(RedisRecords(scripts), seal, parser, default_ttl_seconds, max_executor_entries)
+        signer = ActionSigner(secret_keys or _keys_from_environment())
+        super().__init__(RedisActionRepository(scripts), signer, parser, default_ttl_seconds, max_executor_entries)
 
 
 def scope_of(user_id: str, channel_id: str | None, conversation_id: str | None) -> Scope:
-    """The scope the seed's three ids name. Without a conversation it is the user's own, as in a direct message."""
+    """Return the scope of the seed's three ids. Without a conversation it is the user's own, as in a direct message."""
     return Scope(user_id, Conversation(channel_id or "direct", conversation_id or user_id))
 
 
@@ -309,7 +242,7 @@ def _keys_from_environment() -> list[str]:
 
 
 def _check_seconds(name: str, value: float) -> None:
-    if not 0 <= value <= MAX_TTL_SECONDS:  # nor is NaN
+    if not 0 <= value <= MAX_TTL_SECONDS:  # also refuses NaN
         raise ValueError(f"{name} is {value!r}: it must be 0 or more seconds, at most {MAX_TTL_SECONDS:g}")
 
 

@@ -22,9 +22,9 @@ from sayso.pending.turns.change import (
     NewAction,
     Timer,
     TurnChange,
-    in_order,
-    in_place_of,
+    as_edit_of,
     outbox_entry,
+    sort_timers,
 )
 from sayso.pending.turns.queued import (
     ABOUT,
@@ -34,8 +34,7 @@ from sayso.pending.turns.queued import (
     QueuedReply,
     QueuedTurn,
     StaleTurn,
-    is_quick,
-    stops,
+    is_tap_or_status,
 )
 from sayso.workers.mailbox import (
     LEASE_MS,
@@ -99,37 +98,37 @@ _RANKS: Mapping[DeliveryState, int] = {
 
 
 class ActionRecords(Protocol):
-    """The pending actions that change together with conversations: `sayso.pending.memory.MemoryRecords`.
+    """The pending actions that change together with conversations: `sayso.pending.memory.MemoryActionRepository`.
 
-    `lock` is the lock that both share; `fence` is where the records find the conversations.
+    `lock` is the lock that both share; `conversations` is where the repository finds the conversations.
     """
 
     lock: Any
-    fence: Any
+    conversations: Any
 
-    def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
+    def hashes_for_turn(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return the open action of a scope and the action that a button names."""
 
-    def asked(self, pid: str) -> str:
+    def user_of(self, pid: str) -> str:
         """Return the user who may confirm an action, "" if unknown."""
 
     def commit(self, conversation: str, waiting: DecisionContext, change: TurnChange) -> str:
         """Apply the change, or return what prevents it."""
 
-    def note_shows(self, pid: str, message: str) -> None:
+    def add_prompt(self, pid: str, message: str) -> None:
         """Record that this message of the platform shows the question, or a piece or a copy of it."""
 
-    def show(
+    def mark_shown(
         self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
     ) -> tuple[float, NewAction | None]:
         """Open the window of an action whose preview was delivered as the message `prompt`. Return when it closes, and
         on what.
         """
 
-    def run_out(self, pid: str) -> bool:
+    def expire_if_due(self, pid: str) -> bool:
         """Expire an action whose window has closed without an answer; return whether it did."""
 
-    def bury(self, pid: str, *, shown: bool = False) -> None:
+    def end_undelivered(self, pid: str, *, shown: bool = False) -> None:
         """Expire an action whose preview cannot be delivered or, if `shown`, was reported as failed."""
 
 
@@ -433,7 +432,7 @@ class MemoryConversations:
         self._statuses = MemoryDeliveryStatuses()
         self._channels: dict[str, _Channel] = {}
         self._pendings: ActionRecords = pendings or _NoActionRecords()
-        self._pendings.fence = self
+        self._pendings.conversations = self
         self._lock = self._pendings.lock
         self._clock = clock
         self._texts_for = texts_for
@@ -461,7 +460,7 @@ class MemoryConversations:
             awaited = state.awaited(now)
             state.received += 1
             state.heard = max(state.heard, now - waited)
-            if stops(turn) and any(other.turn.scope.id == turn.scope.id for other in state.inbox):
+            if turn.is_stop and any(other.turn.scope.id == turn.scope.id for other in state.inbox):
                 state.stops[turn.scope.id] = state.received
             state.inbox.append(_WaitingTurn(state.received, now - waited, tapped, turn))
             _remember(state.seen, turn.event_id, (state.received, now), MAX_EVENTS)
@@ -592,7 +591,7 @@ class MemoryConversations:
                         state.close(dead)
                     if end == "limited":
                         self._channel(lease.conversation).silence(now + gap)
-                    self._pendings.bury("" if repeats else asked)
+                    self._pendings.end_undelivered("" if repeats else asked)
                 else:
                     copy = self._statuses.find(delivery_id)
                     self._statuses.end(
@@ -603,11 +602,11 @@ class MemoryConversations:
                     state.chat = max(now, state.chat) + gap
                     state.newest = pid if pid == asked else ""
                     if pid == asked:
-                        _set_notices(state, *self._pendings.show(pid, state.received, receipt, written_at))
+                        _set_notices(state, *self._pendings.mark_shown(pid, state.received, receipt, written_at))
                     if pid and not repeats:
                         _remember(state.asks, str(number), asked, MAX_DELIVERIES)
-                    self._pendings.note_shows(asked, copy.receipt if copy else "")
-                    self._pendings.note_shows(asked, receipt)
+                    self._pendings.add_prompt(asked, copy.receipt if copy else "")
+                    self._pendings.add_prompt(asked, receipt)
                     if (known := self._statuses.find(delivery_id)) and known.state == "failed":  # said before we were
                         self._expire_question_of(state, number)
             return self._next_work(lease, state, let_go=let_go)
@@ -665,14 +664,14 @@ class MemoryConversations:
             tries = state.attempts + 1 if state else 1
             delivery = DeliveryStatus(delivery_id, news, self._clock(), tries, message_id, reason)
             kept = self._statuses.report(delivery, sending=sending)
-            self._pendings.note_shows(state.asks.get(str(number), "") if state else "", message_id)
+            self._pendings.add_prompt(state.asks.get(str(number), "") if state else "", message_id)
             if state and kept == news == "failed":
                 self._expire_question_of(state, number)
             return kept
 
     def _expire_question_of(self, state: _ConversationState, number: int) -> None:
         """Expire the question of a reply that failed after all: nobody agrees to what was never shown."""
-        self._pendings.bury(state.asks.get(str(number), ""), shown=True)
+        self._pendings.end_undelivered(state.asks.get(str(number), ""), shown=True)
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """Return the last deliveries of a conversation, oldest first, and why its address takes no messages, or ""."""
@@ -766,14 +765,14 @@ class MemoryConversations:
         self, state: _ConversationState, turn: Turn, tapped: str, now: float, *, is_new: bool, paced: bool
     ) -> Outcome | None:
         """Return why the turn cannot be accepted now, None when it can."""
-        user, asked = turn.scope.id, self._pendings.asked(tapped)
-        is_own = asked in ("", user)
-        urgent = _may_stop(state, turn) or (is_own and (bool(asked) or self._waits_for(turn)))
+        user, tapped_user = turn.scope.id, self._pendings.user_of(tapped)
+        is_own = tapped_user in ("", user)
+        urgent = _may_stop(state, turn) or (is_own and (bool(tapped_user) or self._waits_for(turn)))
         if state.is_full(user, self._limits.waiting, urgent=urgent) or (is_new and not self._has_room()):
             return "full"
-        if not state.inbox and self._is_overloaded(state, now, shares=2 if urgent or stops(turn) else 0):
+        if not state.inbox and self._is_overloaded(state, now, shares=2 if urgent or turn.is_stop else 0):
             return "overloaded"
-        counted = f"{user}:quick" if is_quick(turn) and is_own else "" if urgent else user
+        counted = f"{user}:quick" if is_tap_or_status(turn) and is_own else "" if urgent else user
         if paced and counted and state.is_too_fast(counted, now, self._limits):
             return "too_fast"
         return None
@@ -787,7 +786,7 @@ class MemoryConversations:
         return others >= most + shares * (most / 10 + SPARE)
 
     def _waits_for(self, turn: Turn) -> bool:
-        live, _ = self._pendings.view(turn.conversation.id, turn.scope.id, "")
+        live, _ = self._pendings.hashes_for_turn(turn.conversation.id, turn.scope.id, "")
         return bool(live)
 
     def notify(self, turn: Turn, reply: Reply) -> bool:
@@ -831,17 +830,18 @@ class MemoryConversations:
                 continue
             del state.timer_entries[timer_entry.timer.id]
             if self._has_notice(conversation, timer_entry):
-                prompt = self._pendings.view(conversation, "", timer_entry.ends)[1].get("prompt")
-                closed = in_place_of(timer_entry.ending, prompt) if timer_entry.ending and prompt else ""
+                prompt = self._pendings.hashes_for_turn(conversation, "", timer_entry.ends)[1].get("prompt")
+                closed = as_edit_of(timer_entry.ending, prompt) if timer_entry.ending and prompt else ""
                 for entry in filter(None, (closed, timer_entry.entry)):
                     _append_reply(state, "", entry)
 
     def _has_notice(self, conversation: str, timer_entry: _TimerEntry) -> bool:
         """Return whether a due timer has anything to say: about a question only while it is unanswered."""
         if timer_entry.ends:
-            return self._pendings.run_out(timer_entry.ends)
+            return self._pendings.expire_if_due(timer_entry.ends)
         return (
-            not timer_entry.asks or self._pendings.view(conversation, "", timer_entry.asks)[1].get("state") == "shown"
+            not timer_entry.asks
+            or self._pendings.hashes_for_turn(conversation, "", timer_entry.asks)[1].get("state") == "shown"
         )
 
     def _next_work(self, lease: Lease, state: _ConversationState, *, let_go: bool) -> NextItem:
@@ -879,10 +879,10 @@ class MemoryConversations:
             return None
         waiting = state.inbox[0]
         user = waiting.turn.scope.id
-        live, tapped = self._pendings.view(conversation, user, waiting.tapped)
+        live, tapped = self._pendings.hashes_for_turn(conversation, user, waiting.tapped)
         live = {**live, "newest": "1"} if state.newest and live.get("pid") == state.newest else live
         history = state.histories.get(user, "")
-        timers = in_order(timer_entry.timer for timer_entry in state.timer_entries.values())
+        timers = sort_timers(timer_entry.timer for timer_entry in state.timer_entries.values())
         return QueuedTurn(
             seq=waiting.seq,
             received_at=waiting.received_at,
@@ -915,40 +915,40 @@ class _NoActionRecords:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.fence: Any = None
+        self.conversations: Any = None
 
-    def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
+    def hashes_for_turn(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
         return {}, {}
 
-    def asked(self, pid: str) -> str:
+    def user_of(self, pid: str) -> str:
         return ""
 
     def commit(self, conversation: str, waiting: DecisionContext, change: TurnChange) -> str:
-        if change.move or change.arms:
+        if change.transition or change.new_actions:
             raise ValueError("this mailbox knows no pending actions: give MemoryConversations the store's `records`")
         return ""
 
-    def note_shows(self, pid: str, message: str) -> None:
+    def add_prompt(self, pid: str, message: str) -> None:
         """Do nothing: there is no preview."""
 
-    def show(
+    def mark_shown(
         self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
     ) -> tuple[float, NewAction | None]:
         """Do nothing: there is no preview."""
         return 0.0, None
 
-    def run_out(self, pid: str) -> bool:
+    def expire_if_due(self, pid: str) -> bool:
         """Return False: there is no preview."""
         return False
 
-    def bury(self, pid: str, *, shown: bool = False) -> None:
+    def end_undelivered(self, pid: str, *, shown: bool = False) -> None:
         """Do nothing: there is no preview."""
 
 
 def _may_stop(state: _ConversationState, turn: Turn) -> bool:
     """Return whether the turn stops a waiting turn of its sender, and is the first that does."""
     user = turn.scope.id
-    return stops(turn) and user not in state.stops and any(each.turn.scope.id == user for each in state.inbox)
+    return turn.is_stop and user not in state.stops and any(each.turn.scope.id == user for each in state.inbox)
 
 
 def _append_reply(state: _ConversationState, pid: str, entry: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from sayso.channels.base import SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Conversation, Reply, Turn, random_id, shown_to
-from sayso.pending.concurrency import reach
+from sayso.pending.concurrency import call_store
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
 from sayso.pending.turns.change import Lease, TurnChange, outbox_entry
 from sayso.pending.turns.queued import (
@@ -21,9 +21,8 @@ from sayso.pending.turns.queued import (
     StaleTurn,
     StreamListener,
     TurnHandler,
-    is_quick,
-    read_work,
-    stops,
+    is_tap_or_status,
+    parse_next_item,
 )
 
 #: Milliseconds until the lease of a worker that stopped renewing ends: how long a killed worker's turn waits at most.
@@ -204,7 +203,7 @@ class RedisMailbox:
         answer = self._scripts.run("lease", conversation, token, LEASE_MS)
         if not answer:
             return None
-        return Lease(conversation, int(answer[0]), token), read_work(answer[1])
+        return Lease(conversation, int(answer[0]), token), parse_next_item(answer[1])
 
     def defer(self, conversation: str) -> float:
         """Leave a conversation to a worker that knows its channel. Return since how many seconds none has taken it."""
@@ -240,7 +239,7 @@ class RedisMailbox:
         flags = ("1" if hand_over else "0", "1" if begun else "0")
         wake_up = self._wake_up(lease.conversation) if hand_over else ()
         answer = self._scripts.run("release", lease.conversation, lease.epoch, lease.token, *flags, *wake_up)
-        return read_work(answer[1]) if answer[0] == "more" else None
+        return parse_next_item(answer[1]) if answer[0] == "more" else None
 
 
 def token_prefix(worker: str) -> str:
@@ -272,8 +271,8 @@ def refusal(texts: Texts, outcome: Outcome) -> Reply:
 
 def _flags(turn: Turn) -> str:
     """Return the flags of a turn for accept.lua, "-" for none."""
-    stop = stops(turn)
-    letters = {"a": not turn.addressed, "s": stop, "t": turn.tap is not None, "q": is_quick(turn)}
+    stop = turn.is_stop
+    letters = {"a": not turn.addressed, "s": stop, "t": turn.tap is not None, "q": is_tap_or_status(turn)}
     return "".join(letter for letter, given in letters.items() if given) or "-"
 
 
@@ -292,7 +291,7 @@ def next_item_of(answer: Sequence[Any], lease: Lease) -> NextItem:
         raise LeaseLost(lease.conversation)
     if answer[0] != "ok":
         raise StaleTurn(f"{lease.conversation}: {answer[0]}")
-    return read_work(answer[1])
+    return parse_next_item(answer[1])
 
 
 @runtime_checkable
@@ -321,7 +320,7 @@ class AliasForwarder:
         if there == queued.turn.conversation:
             return await self.agent.answer(queued, lease, listener)
         for turn in queued.parts or (queued.turn,):
-            await reach(self.inbox.accept, replace(turn, conversation=there))
+            await call_store(self.inbox.accept, replace(turn, conversation=there))
         return TurnChange()
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, text: str) -> TurnChange:

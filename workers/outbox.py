@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, cast
 from sayso.channels.types import Delivery, Reply
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
 from sayso.pending.turns.change import Lease, outbox_entry
-from sayso.pending.turns.queued import LeaseLost, NextItem, QueuedReply, pairs, read_work
+from sayso.pending.turns.queued import LeaseLost, NextItem, QueuedReply, hash_from_reply, parse_next_item
 
 #: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`: accepted by the
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to
@@ -126,7 +126,7 @@ class RedisDeliveries:
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """Return the last deliveries of a conversation, and why its address takes no messages."""
         entries, closed, held = self._scripts.run("delivery_status", conversation)
-        by_number = sorted(pairs(entries).items(), key=lambda each: int(each[0]))
+        by_number = sorted(hash_from_reply(entries).items(), key=lambda each: int(each[0]))
         statuses = [_parse_status(f"{conversation}#{number}", entry) for number, entry in by_number]
         if held:
             number, since, why = held
@@ -350,7 +350,7 @@ class RedisOutbox:
         answer = self._scripts.run("delivered", *place, *told)
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
-        return read_work(answer[1])
+        return parse_next_item(answer[1])
 
     def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from sayso.channels.base import Channel, FetchError, QuoteSource, RateLimit
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
-from sayso.pending.concurrency import AbandonedCalls, offload, reach, watch_strays
+from sayso.pending.concurrency import AbandonedCalls, call_in_thread, call_store, track_abandoned_calls
 from sayso.pending.redis.scripts import Halted
 from sayso.pending.turns.change import Lease, TurnChange
 from sayso.pending.turns.queued import (
@@ -32,7 +32,6 @@ from sayso.pending.turns.queued import (
     QueuedTurn,
     StaleTurn,
     TurnHandler,
-    stops,
 )
 from sayso.workers.alerts import MemorySharedCache
 from sayso.workers.lease import HeldLease
@@ -137,9 +136,9 @@ class ConversationProcessor:
         channel = conversation.partition(":")[0]
         if channel not in self.channels and channel not in self.agents and await self._defer(conversation):
             return
-        token, asked_at, abandoned = new_token(self.worker), self.clock(), watch_strays()
+        token, asked_at, abandoned = new_token(self.worker), self.clock(), track_abandoned_calls()
         try:
-            taken = await reach(self.mailbox.lease, conversation, token)
+            taken = await call_store(self.mailbox.lease, conversation, token)
         except Halted as exc:  # it is woken when Redis is resumed
             _log_left(conversation, exc)
             return
@@ -163,7 +162,7 @@ class ConversationProcessor:
     async def _defer(self, conversation: str) -> bool:
         """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
         try:
-            waited = await reach(self.mailbox.defer, conversation)
+            waited = await call_store(self.mailbox.defer, conversation)
         except Halted as exc:
             _log_left(conversation, exc)
             return True
@@ -213,7 +212,7 @@ class ConversationProcessor:
     async def _renew(self, held: HeldLease) -> None:
         asked_at, turn_seq = self.clock(), held.turn_seq
         try:
-            stop = await reach(self.mailbox.renew, held.lease)
+            stop = await call_store(self.mailbox.renew, held.lease)
         except Halted:
             raise
         except RedisError as exc:
@@ -235,24 +234,24 @@ class ConversationProcessor:
             return
         with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
-                await reach(self.mailbox.release, lease, hand_over=True, begun=True)
+                await call_store(self.mailbox.release, lease, hand_over=True, begun=True)
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
         until, turns, waited_for = self.clock() + MAX_SECONDS, 0, 0
         if work is None:
-            work = await reach(self.mailbox.release, held.lease)
+            work = await call_store(self.mailbox.release, held.lease)
         while work is not None:
             match work:
                 case QueuedReply():
                     work = await self.sender.send(held.lease, work, lambda: held.is_fresh(self.clock()))
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
-                    await reach(self.mailbox.release, held.lease, hand_over=True)
+                    await call_store(self.mailbox.release, held.lease, hand_over=True)
                     return
                 case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
                     waited_for = work.seq
                     await self.sleep(ALBUM_SECONDS - max(0.0, work.age))  # that clock may have been ahead
-                    work = await reach(self.mailbox.release, held.lease)  # the turn stays, and may have grown
+                    work = await call_store(self.mailbox.release, held.lease)  # the turn stays, and may have grown
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held, self._joined(work))
@@ -262,11 +261,11 @@ class ConversationProcessor:
         if agent is None or queued.is_stopped:
             return queued
         if queued.journal:  # turns that were answered together stay together
-            return queued.rejoined()
+            return queued.merge_journalled()
         if queued.turn.group:
-            return queued.gathered()
+            return queued.merge_album()
         is_first_attempt = queued.attempt == 1  # a turn that kills its worker must do so alone
-        return queued.joined(agent.is_answer) if self.joins and queued.following and is_first_attempt else queued
+        return queued.merge_texts(agent.is_answer) if self.joins and queued.following and is_first_attempt else queued
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
@@ -276,12 +275,12 @@ class ConversationProcessor:
         shown = draft.shown if draft else ""
         try:
             pieces = await _split(_replace_draft(shown, change), channel)
-            return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
+            return await call_store(self.mailbox.commit, lease, queued, pieces, let_go=True)
         except StaleTurn as exc:
             log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
             broken = _shown_to(queued, await self._give_up(lease, queued, self.texts_for(queued.turn).broken()))
             pieces = await _split(_replace_draft(shown, broken), channel)
-            return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
+            return await call_store(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
         """Return the draft message of a turn, if the channel can show drafts: of the answer, or only of the "still
@@ -378,10 +377,10 @@ class ConversationProcessor:
         try:
             async with asyncio.timeout(QUEUED_SECONDS), slots, self._arriving, asyncio.timeout(FETCH_SECONDS):
                 with contextlib.ExitStack() as stack:
-                    file = await offload(stack.enter_context, sink.receiving(owner, media.size))
+                    file = await call_in_thread(stack.enter_context, sink.receiving(owner, media.size))
                     await channel.fetch(media, file)
                     kinds = {"mime_type": media.mime_type, "filename": media.filename}
-                    return named(await offload(sink.keep, file, owner=owner, **kinds))
+                    return named(await call_in_thread(sink.keep, file, owner=owner, **kinds))
         except Exception as exc:  # noqa: BLE001  # the user is answered all the same
             # No traceback and no foreign message: they may hold a link or a file name.
             reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__
@@ -402,7 +401,7 @@ def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], Texts]) -> str 
     """Return the reply to a turn that needs no agent; None for a turn that the agent answers."""
     if queued.is_stopped:  # the turn that said stop replies
         return ""
-    if stops(queued.turn):
+    if queued.turn.is_stop:
         if queued.stop == queued.seq:
             return texts().stopped()
         return texts().nothing_of_yours() if queued.turn.in_group else texts().nothing_to_stop()
@@ -436,7 +435,7 @@ def _shown_to(queued: QueuedTurn, change: TurnChange) -> TurnChange:
 async def _split(change: TurnChange, channel: Channel | None) -> TurnChange:
     """Split the replies into platform messages. A long reply is split in a thread: it takes as long as a whole turn."""
     if sum(len(reply.text) for reply, _ in change.replies) > LONG_CHARS:
-        return await offload(_split_now, change, channel)
+        return await call_in_thread(_split_now, change, channel)
     return _split_now(change, channel)
 
 
@@ -457,10 +456,10 @@ def _split_now(change: TurnChange, channel: Channel | None) -> TurnChange:
             (replace(piece, only_for=reply.only_for, cause=reply.cause), name)
             for piece, name in [*((first, part) for first in firsts), (last, pid)]
         ]
-    arms = change.arms
+    new_actions = change.new_actions
     if channel is None or not _pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel):
-        arms = tuple(replace(arm, ending="") for arm in arms)  # the platform cannot edit a question later
-    return replace(change, replies=tuple(pieces), arms=arms)
+        new_actions = tuple(replace(arm, ending="") for arm in new_actions)  # the platform cannot edit a question later
+    return replace(change, replies=tuple(pieces), new_actions=new_actions)
 
 
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from sayso.channels.base import Channel, RateLimit, RateLimited, SendError
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Delivery, Reply, shown_to
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 from sayso.pending.turns.queued import QueuedTurn
 
 #: Seconds that a call under way may still take when the turn is over.
@@ -155,7 +155,7 @@ class DraftMessage:
         """Look up the message of an attempt that died, and begin to show the draft."""
         if self._queued.attempt > 1:
             with suppress(RedisError):
-                noted = await offload(self._notes.get, self._key)
+                noted = await call_in_thread(self._notes.get, self._key)
                 self.shown = noted or ""
         self._task.begin(self._show())
 
@@ -176,7 +176,7 @@ class DraftMessage:
     async def _is_paused(self) -> bool:
         """Return whether the platform asked another process to wait."""
         with suppress(RedisError):
-            return await offload(self._notes.get, self._pause_key) is not None
+            return await call_in_thread(self._notes.get, self._pause_key) is not None
         return False
 
     async def _show_now(self) -> float | None:
@@ -207,7 +207,7 @@ class DraftMessage:
         self._changed.set()
         if seconds > 0:
             with suppress(RedisError):
-                await offload(self._notes.put, self._pause_key, "1", seconds=ceil(seconds))
+                await call_in_thread(self._notes.put, self._pause_key, "1", seconds=ceil(seconds))
         return max(self._gap, seconds)
 
     async def _note(self, shown: str) -> None:
@@ -215,7 +215,7 @@ class DraftMessage:
         is_new, self.shown = shown not in ("", self.shown), shown
         if is_new:
             with suppress(RedisError):
-                await offload(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
+                await call_in_thread(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
 
 
 class ProgressIndicator:

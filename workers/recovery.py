@@ -18,7 +18,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from sayso.channels.types import random_id
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
 from sayso.workers.mailbox import token_prefix
@@ -236,7 +236,7 @@ async def _repeat(call: Callable[[], object]) -> None:
     """Call until cancelled, with a pause between calls. A Redis that is away is tried again."""
     while True:
         try:
-            await offload(call)
+            await call_in_thread(call)
         except RedisError as exc:
             log.warning("reaper.redis_away", extra={"reason": type(exc).__name__})
         except Exception:

@@ -248,7 +248,7 @@ class Spool:
         received_at = self._clock()
         if not self._file.holds(turn.conversation.id):
             try:
-                return self._circuit_breaker.ask(lambda: self._mailbox.accept(turn, tapped=tapped))
+                return self._circuit_breaker.call(lambda: self._mailbox.accept(turn, tapped=tapped))
             except CircuitOpen:
                 pass
             except RedisError as exc:  # it may have arrived all the same: then it will be a duplicate

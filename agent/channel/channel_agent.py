@@ -54,15 +54,15 @@ from sayso.agent.toolsets.selectors import role_of
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn, random_id
-from sayso.pending.concurrency import reach, run_sync
+from sayso.pending.concurrency import call_store, run_sync
 from sayso.pending.consent.parser import (
     ConfirmParser,
     read_answer,
 )
-from sayso.pending.proposals import ChannelRun, Proposal, channel_run, propose
+from sayso.pending.proposals import ChannelRun, Proposal, channel_run, plan_of
 from sayso.pending.repository import CHANGED, Claim, StoredAction
-from sayso.pending.signing import split_button
-from sayso.pending.store import BasePendingStore, InMemoryPendingStore, scope_of
+from sayso.pending.signing import split_button_token
+from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns.change import Lease, Transition, TurnChange
 from sayso.pending.turns.queued import CHOICE_KIND, JournalUnreadable, QueuedTurn, StreamListener
 
@@ -93,7 +93,7 @@ class ChannelAgent:
     def __init__(
         self,
         agent: Agent,
-        store: BasePendingStore | None = None,
+        store: PendingActionStore | None = None,
         parser: ConfirmParser | None = None,
         *,
         confirm_ttl: float | None = None,
@@ -174,11 +174,11 @@ class ChannelAgent:
     async def _load_context(self, turn: Turn) -> TurnContext:
         """Return a turn with everything that this process knows about it."""
         scope, conversation = turn.scope, turn.conversation.id
-        live = await reach(self.store.records.look, conversation, scope.id)
+        live = await call_store(self.store.repository.find_open, conversation, scope.id)
         last_question = self._last_questions.pop(conversation, "")
         live = replace(live, newest=live.pid == last_question) if live else None
-        parts = split_button(turn.tap.data) if turn.tap else None
-        (tapped,) = await reach(self.store.records.read, conversation, (parts[0],)) if parts else (None,)
+        parts = split_button_token(turn.tap.data) if turn.tap else None
+        (tapped,) = await call_store(self.store.repository.read, conversation, (parts[0],)) if parts else (None,)
         memory = self._memory_of(f"{conversation}:{scope.id}")
         received_at = live.looked_at if live else time.time()
         return TurnContext(turn, live, tapped, memory, received_at, self._texts_for(turn, memory))
@@ -190,7 +190,9 @@ class ChannelAgent:
             answer = await self._answer_with_files(context)
         except BaseException:
             # A pending action does not survive a message that could not be answered.
-            await self._apply(conversation, TurnChange(move=dropped_transition(live, context.turn) if live else None))
+            await self._apply(
+                conversation, TurnChange(transition=dropped_transition(live, context.turn) if live else None)
+            )
             raise
         if not await self._apply(conversation, answer.change):
             return TurnAnswer(TurnChange(replies=((Reply(context.texts.overtaken()), ""),)))
@@ -201,7 +203,7 @@ class ChannelAgent:
     async def _note_question(self, context: TurnContext) -> None:
         """Note a new question of a turn without a worker, so that a plain "ok" may answer it next."""
         conversation = context.turn.conversation.id
-        asked = await reach(self.store.records.look, conversation, context.turn.scope.id)
+        asked = await call_store(self.store.repository.find_open, conversation, context.turn.scope.id)
         if asked and asked.state == "shown" and asked.pid != (context.live.pid if context.live else ""):
             self._last_questions[conversation] = asked.pid
             while len(self._last_questions) > MAX_MEMORIES:
@@ -238,7 +240,7 @@ class ChannelAgent:
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
-        return read_answer(self.parser, text, "").says in ("confirm", "cancel")
+        return read_answer(self.parser, text, "").intent in ("confirm", "cancel")
 
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle the pending action, or did so before its worker died."""
@@ -247,7 +249,7 @@ class ChannelAgent:
         live = StoredAction.from_hash(queued.live)
         if live is None or live.state not in WAITING_STATES or not queued.turn.decides:
             return live is not None and live.by == queued.turn.event_id
-        return self._confirmation.read_answer(queued.turn, live, queued.seq).says != ""
+        return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""
 
     def words(self, turn: Turn) -> Texts:
         """Return the texts in the sender's language: that of the message, of the app, or else of the channel."""
@@ -260,28 +262,30 @@ class ChannelAgent:
         `words`. A pending action is cancelled. Raises LeaseLost.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        current = await reach(self.store.records.look, conversation, queued.user)
+        current = await call_store(self.store.repository.find_open, conversation, queued.user)
         live = _with_prompt(current, queued) if current else None
         pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
-        press = self.store.seal.read(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
+        press = self.store.signer.read_button(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
         is_choice = press is not None and press.choice is not None
-        for stored in await reach(self.store.records.read, conversation, () if is_choice else pids):
+        for stored in await call_store(self.store.repository.read, conversation, () if is_choice else pids):
             if stored and stored.by == event and stored.state in ("claimed", "started", *EXECUTED_STATES):
                 return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
                 return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
         paragraphs = [*await self._unclear_call_texts(queued, lease), words]
         if live and live.state in WAITING_STATES and (is_choice or not queued.turn.tap):
-            move = dropped_transition(live, queued.turn)
-            closed = await self._prompts.close(queued.turn, live, "cancelled", move.told)
-            return TurnChange(replies=(*closed, (Reply(_join([move.told, *paragraphs])), "")), move=move)
+            transition = dropped_transition(live, queued.turn)
+            closed = await self._prompts.close(queued.turn, live, "cancelled", transition.outcome_text)
+            return TurnChange(
+                replies=(*closed, (Reply(_join([transition.outcome_text, *paragraphs])), "")), transition=transition
+            )
         return TurnChange(replies=((Reply(_join(paragraphs)), ""),))
 
     async def _unclear_call_texts(self, queued: QueuedTurn, lease: Lease) -> list[str]:
         """Return a text for each call that an attempt at this turn started without knowing its outcome."""
         if self._journals is None:
             return []
-        entries = tuple(await reach(self._journals.entries, lease))
+        entries = tuple(await call_store(self._journals.entries, lease))
         try:
             calls = unclear_calls(replace(queued, journal=entries))
         except JournalUnreadable:  # then the calls are unknown too
@@ -290,19 +294,19 @@ class ChannelAgent:
 
     async def _outcome_of_failed_turn(self, queued: QueuedTurn, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
-        genuine = stored.is_genuine(self.store.seal, queued.turn.scope)
+        genuine = stored.is_genuine(self.store.signer, queued.turn.scope)
         words = texts_for(stored.action.language if genuine else "")
         preview = stored.action.preview if genuine else CHANGED  # its text must not be repeated
-        state, outcome, move = stored.state, "", None
+        state, outcome, transition = stored.state, "", None
         if state == "claimed":  # it has not started
             state, outcome = "superseded", words.unsafe(preview)
         elif state == "started":
             state, outcome = "unknown", words.unknown(preview)
-            move = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, queued.turn.event_id)
+            transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, queued.turn.event_id)
         else:
             outcome = await self._confirmation.outcome_text(queued.turn.scope, stored)
         closed = await self._prompts.close(queued.turn, stored, state, outcome)
-        return TurnChange(replies=(*closed, (Reply(outcome), "")), move=move)
+        return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
 
     async def _answer_with_files(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools can read the files that the user sent."""
@@ -337,7 +341,7 @@ class ChannelAgent:
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
         turn = context.turn
-        if turn.decides and read_answer(self.parser, turn.text, context.texts.language).says == "confirm":
+        if turn.decides and read_answer(self.parser, turn.text, context.texts.language).intent == "confirm":
             question = await find_question_elsewhere(self.store, turn, context.received_at)
             if question:
                 told = texts_for(question.action.language).asked_elsewhere(question.action.preview)
@@ -353,7 +357,7 @@ class ChannelAgent:
             return ""
         claim = Claim(context.turn.scope, live.pid, context.turn.event_id)
         with channel_run(self._channel_run(context)):
-            return (await self.store.settlement.recover(claim, live)).told
+            return (await self.store.settlement.recover(claim, live)).outcome_text
 
     def _channel_run(self, context: TurnContext) -> ChannelRun:
         """Return what tools, roles and proposals of this turn know about the user."""
@@ -387,8 +391,8 @@ class ChannelAgent:
             context.memory.add_many(result.messages)
             context.memory.summary, context.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():
-            self.store.executors.keep(pid, executor)
-        proposal = propose([replace(action, requested_at=context.received_at) for action in run.proposals])
+            self.store.executors.keep_closure(pid, executor)
+        proposal = plan_of([replace(action, requested_at=context.received_at) for action in run.proposals])
         answer = await self._reply(context, result, proposal, preface)
         if timers is None:
             return answer
@@ -409,7 +413,9 @@ class ChannelAgent:
         if proposal:  # the question stands alone: no choices beside it
             question, actions = self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
             await note_question(self.store, context.turn, question[1])
-            return TurnAnswer(TurnChange(replies=(*_text_replies(reports), *files, question), arms=actions), result)
+            return TurnAnswer(
+                TurnChange(replies=(*_text_replies(reports), *files, question), new_actions=actions), result
+            )
         text = _text_replies(_join([preface, reports, content]), result.failure_cause)
         answer = TurnAnswer(TurnChange(replies=(*text, *files)), result)
         return self._choices.add_to(context, answer, result.choices if result.stop_reason in _OWN_REPLY_REASONS else ())
@@ -421,15 +427,15 @@ class ChannelAgent:
 
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
         """Apply the change. Return False if another message of the scope was faster, so this answer is void."""
-        if not (change.move or change.arms):
+        if not (change.transition or change.new_actions):
             return True
-        word, _ = await reach(self.store.records.change, conversation, change)
+        word, _ = await call_store(self.store.repository.change, conversation, change)
         return word == "ok"
 
     async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
         action = live.action
-        move = Transition(action.pending_action_id, WAITING_STATES, "cancelled")
-        await reach(self.store.records.change, conversation, TurnChange(move=move))
+        transition = Transition(action.pending_action_id, WAITING_STATES, "cancelled")
+        await call_store(self.store.repository.change, conversation, TurnChange(transition=transition))
         return texts_for(action.language).unsafe(action.preview)
 
     def _memory_of(self, scope: str) -> ConversationMemory:

@@ -9,9 +9,9 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.channels.types import Button, Reply
 from sayso.pending.action import PendingAction, compute_args_digest
-from sayso.pending.concurrency import reach
-from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, seal_action
-from sayso.pending.store import BasePendingStore
+from sayso.pending.concurrency import call_store
+from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
+from sayso.pending.store import PendingActionStore
 from sayso.pending.turns.change import NewAction
 from sayso.pending.turns.queued import CHOICE_KIND, LeaseLost, StaleTurn
 
@@ -22,7 +22,7 @@ CHOICE_SECONDS = 86_400.0
 class Choices:
     """The offers of one channel. Lives as long as its store."""
 
-    def __init__(self, store: BasePendingStore) -> None:
+    def __init__(self, store: PendingActionStore) -> None:
         self._store = store
 
     def add_to(self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
@@ -42,7 +42,7 @@ class Choices:
         change = replace(
             answer.change,
             replies=(*above, (self._reply(context, offer), offer.pending_action_id)),
-            arms=(*answer.change.arms, self._arm(context, offer)),
+            new_actions=(*answer.change.new_actions, self._arm(context, offer)),
         )
         return replace(answer, change=change)
 
@@ -53,16 +53,16 @@ class Choices:
         """
         if stored.state not in OPEN_STATES:
             return stored
-        records, event = self._store.records, context.turn.event_id
+        repository, event = self._store.repository, context.turn.event_id
         claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
-        verdict, _ = await reach(records.claim, claim, stored)
+        verdict, _ = await call_store(repository.claim, claim, stored)
         match verdict:
             case "mine":
                 label = stored.action.args["labels"][choice]
-                if await reach(records.start, claim, stored, event) != "go":
+                if await call_store(repository.start, claim, stored, event) != "go":
                     raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
-                await reach(records.finish, claim, event, ActionResult("done", label))
-                return replace(stored, state="done", by=event, told=label)
+                await call_store(repository.finish, claim, event, ActionResult("done", label))
+                return replace(stored, state="done", by=event, outcome_text=label)
             case "lost":
                 raise LeaseLost(claim.conversation)
             case "moved":
@@ -85,13 +85,13 @@ class Choices:
         )
 
     def _reply(self, context: TurnContext, offer: PendingAction) -> Reply:
-        seal, pid = self._store.seal, offer.pending_action_id
+        signer, pid = self._store.signer, offer.pending_action_id
         labels = enumerate(offer.args["labels"])
         return Reply(
             offer.args["text"],
-            tuple(Button(label, seal.mint_choice(pid, place, context.turn.scope)) for place, label in labels),
+            tuple(Button(label, signer.choice_token(pid, place, context.turn.scope)) for place, label in labels),
         )
 
     def _arm(self, context: TurnContext, offer: PendingAction) -> NewAction:
         """Return the action to store. It waits beside the scope's pending action, and only its buttons reach it."""
-        return seal_action(offer, self._store.seal, user=context.turn.scope.id, live=False)
+        return sign_action(offer, self._store.signer, user=context.turn.scope.id, live=False)

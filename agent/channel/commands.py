@@ -94,9 +94,9 @@ class Commands:
         if context.waiting is None:
             return _text_answer(done)
         state, outcome = _reset_outcome(context, context.waiting)
-        move = Transition(context.waiting.pid, ("armed", "shown"), state, outcome, context.turn.event_id)
+        transition = Transition(context.waiting.pid, ("armed", "shown"), state, outcome, context.turn.event_id)
         closed = await self._prompts.close(context.turn, context.waiting, state, outcome)
-        return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), move=move))
+        return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), transition=transition))
 
 
 def _reset_outcome(context: TurnContext, waiting: StoredAction) -> tuple[ActionState, str]:

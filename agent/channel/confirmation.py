@@ -16,7 +16,7 @@ from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, Turn
 from sayso.pending.action import ActionState, PendingAction
-from sayso.pending.concurrency import reach
+from sayso.pending.concurrency import call_store
 from sayso.pending.consent.parser import (
     ConfirmParser,
     ParsedAnswer,
@@ -29,7 +29,7 @@ from sayso.pending.consent.parser import (
 from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.pending.repository import OPEN_STATES, ActionDecision, Claim, StoredAction
 from sayso.pending.signing import ButtonPress
-from sayso.pending.store import BasePendingStore
+from sayso.pending.store import PendingActionStore
 from sayso.pending.turns.change import Transition, TurnChange
 from sayso.pending.turns.queued import ABOUT, CHOICE_KIND
 
@@ -48,7 +48,7 @@ class ConfirmationHandler:
     def __init__(
         self,
         agent: Agent,
-        store: BasePendingStore,
+        store: PendingActionStore,
         parser: ConfirmParser,
         *,
         prompts: ConfirmPrompts,
@@ -79,7 +79,7 @@ class ConfirmationHandler:
     async def handle_tap(self, context: TurnContext) -> TurnAnswer:
         """Handle a tap. A button decides only about its own action, and only for its own user."""
         turn, target = context.turn, context.tapped or context.live
-        press = self._store.seal.read(turn.tap.data, turn.scope) if turn.tap else None
+        press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
         if press is None or target is None or target.pid != press.pending_action_id:
             answer = fixed_answer(context, self._foreign_button_text(context))
             return _only_for(answer, turn.user_id) if turn.in_group else answer
@@ -104,17 +104,17 @@ class ConfirmationHandler:
             turn.scope, "ignore", turn.event_id, expected_id=target.pid,
             ignore_seconds=self._store.ignore_ttl_seconds,
         )  # fmt: skip
-        decided, _ = await reach(self._store.records.decide, decision)
+        decided, _ = await call_store(self._store.repository.decide, decision)
         if decided == "expired":
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         return fixed_answer(context, words.ignored(preview))
 
     async def decide(self, context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> TurnAnswer:
         """Confirm, cancel, repeat or drop the pending action, as the parsed answer says."""
-        if answer.says == "cancel" and live.state in WAITING_STATES:
+        if answer.intent == "cancel" and live.state in WAITING_STATES:
             return await self._cancel(context, live)
         if (
-            answer.says == "confirm"
+            answer.intent == "confirm"
             and live.state in WAITING_STATES
             and not live.action.is_expired(context.received_at)
         ):
@@ -125,9 +125,9 @@ class ConfirmationHandler:
                 )
             if written_before(context.turn, live):
                 return _quoting_question(fixed_answer(context, texts.early(live.action.preview)), live)
-        if answer.says == "confirm" and answer.code == live.action.code:
+        if answer.intent == "confirm" and answer.code == live.action.code:
             return await self._confirm(context, live)
-        if answer.says == "confirm" and live.action.code and not live.action.is_expired(context.received_at):
+        if answer.intent == "confirm" and live.action.code and not live.action.is_expired(context.received_at):
             outcome = texts_for(live.action.language).code_needed(live.action.preview, live.action.code)
             return _quoting_question(fixed_answer(context, outcome), live)
         if self._is_unclear(context, live, answer):
@@ -140,9 +140,9 @@ class ConfirmationHandler:
         A turn without a worker has the number 0; then `newest` decides.
         """
         words = read_answer(self._parser, turn.text, live.action.language)
-        if words.says or not self._confirm_ok or live.action.code:
+        if words.intent or not self._confirm_ok or live.action.code:
             return words
-        is_next = live.state == "shown" and live.newest and not live.told and seq in (0, live.seen + 1)
+        is_next = live.state == "shown" and live.newest and not live.outcome_text and seq in (0, live.seen + 1)
         says_ok = (is_next or live.by == turn.event_id) and is_ok(self._parser, turn.text, live.action.language)
         return ParsedAnswer("confirm") if says_ok else words
 
@@ -150,7 +150,7 @@ class ConfirmationHandler:
         """Return whether this is an answer to a question that has just expired, or a yes to one of unknown outcome."""
         if live.state not in ("expired", "unknown") or not context.turn.decides:
             return False
-        says = read_answer(self._parser, context.turn.text, live.action.language).says
+        says = read_answer(self._parser, context.turn.text, live.action.language).intent
         return says == "confirm" or (says == "cancel" and live.state == "expired")
 
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
@@ -159,9 +159,11 @@ class ConfirmationHandler:
         over = action.is_expired(context.received_at)
         words = texts_for(action.language)
         outcome = words.expired(action.preview) if over else words.dropped(action.preview)
-        move = replace(dropped_transition(live, context.turn), to="expired" if over else "cancelled", told=outcome)
+        transition = replace(
+            dropped_transition(live, context.turn), to="expired" if over else "cancelled", outcome_text=outcome
+        )
         answer = await self._run(context, "" if over else outcome)
-        answer = replace(answer, change=replace(answer.change, move=move))
+        answer = replace(answer, change=replace(answer.change, transition=transition))
         return await self.with_closed_prompt(context, answer, live, "expired" if over else "cancelled", outcome)
 
     async def with_closed_prompt(
@@ -176,10 +178,10 @@ class ConfirmationHandler:
         begun = stored.state in EXECUTED_STATES
         return (begun and await self._store.settlement.report(scope, stored)) or _stored_outcome(stored)
 
-    def _is_unclear(self, context: TurnContext, live: StoredAction, words: ParsedAnswer) -> bool:
+    def _is_unclear(self, context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> bool:
         """Return whether this may be an unclear answer to a question that was not repeated yet."""
-        is_open = live.state == "shown" and not live.told and not live.action.is_expired(context.received_at)
-        if words.says or not is_open or quotes_another(context.turn, live):
+        is_open = live.state == "shown" and not live.outcome_text and not live.action.is_expired(context.received_at)
+        if answer.intent or not is_open or quotes_another(context.turn, live):
             return False
         return is_unclear(self._parser, context.turn.text, live.action.language)
 
@@ -191,20 +193,22 @@ class ConfirmationHandler:
         ((reply, _),) = answer.change.replies
         left = max(0.0, action.expires_at - context.received_at)
         asked = replace(reply, buttons=self._prompts.buttons(action, context), answer_seconds=left)
-        move = Transition(live.pid, ("shown",), "shown", words.expired(action.preview), context.turn.event_id)
-        return _quoting_question(replace(answer, change=TurnChange(replies=((asked, ""),), move=move)), live)
+        transition = Transition(live.pid, ("shown",), "shown", words.expired(action.preview), context.turn.event_id)
+        return _quoting_question(
+            replace(answer, change=TurnChange(replies=((asked, ""),), transition=transition)), live
+        )
 
     async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
         """Handle a chosen answer as the user's message. It confirms nothing, and can be chosen once."""
         place, turn = press.choice, context.turn
-        if place is None or offer.action.kind != CHOICE_KIND or not offer.is_genuine(self._store.seal, turn.scope):
+        if place is None or offer.action.kind != CHOICE_KIND or not offer.is_genuine(self._store.signer, turn.scope):
             return fixed_answer(context, context.texts.stale())
         offer = await self._choices.take(context, offer, place)
         if offer.state != "done":
             return await self.with_closed_prompt(
                 context, fixed_answer(context, context.texts.stale()), offer, "expired", ""
             )
-        label = offer.told
+        label = offer.outcome_text
         if offer.by != turn.event_id:
             answer = fixed_answer(context, texts_for(offer.action.language).already_chosen(label))
             return await self.with_closed_prompt(context, answer, offer, "done", label)
@@ -232,7 +236,7 @@ class ConfirmationHandler:
             seq=context.seq,
             received_at=context.received_at,
         )
-        if stored.is_genuine(self._store.seal, context.turn.scope):
+        if stored.is_genuine(self._store.signer, context.turn.scope):
             await load_schemas(self._agent.tools, stored.action)
         run = self._channel_run(context)
         with (
@@ -244,26 +248,30 @@ class ConfirmationHandler:
             outcome = await self._store.settlement.confirm(claim, stored)
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
-        answer = fixed_answer(context, outcome.told, await self._files.store_after_effect(artifacts, context.turn))
+        answer = fixed_answer(
+            context, outcome.outcome_text, await self._files.store_after_effect(artifacts, context.turn)
+        )
         if outcome.status == "early":
             return answer
         answer = self._prompts.offer_undo(context, _with_state_check(context, answer, outcome.record), outcome.effects)
         answer = self._choices.add_to(context, answer, choices)
-        return await self.with_closed_prompt(context, answer, stored, outcome.record.state, outcome.told)
+        return await self.with_closed_prompt(context, answer, stored, outcome.record.state, outcome.outcome_text)
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the user may no longer use the action's tools, such as after a change of role."""
         if self._agent.selector is None or stored.action.is_expired(context.received_at):
             return False
         with channel_run(self._channel_run(context)):
-            genuine = stored.is_genuine(self._store.seal, context.turn.scope)
+            genuine = stored.is_genuine(self._store.signer, context.turn.scope)
             return genuine and await is_hidden(self._agent.selector, self._agent.tools, stored.action)
 
     async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:
         outcome = outcome or texts_for(stored.action.language).cancelled(stored.action.preview)
-        move = Transition(stored.action.pending_action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+        transition = Transition(
+            stored.action.pending_action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id
+        )
         answer = fixed_answer(context, outcome)
-        answer = replace(answer, change=replace(answer.change, move=move))
+        answer = replace(answer, change=replace(answer.change, transition=transition))
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 
 
@@ -284,14 +292,14 @@ def _with_state_check(context: TurnContext, answer: TurnAnswer, record: PendingA
     if context.lease is None or record.state not in EXECUTED_STATES:
         return answer
     outcome = record.outcome or ""
-    move = Transition(record.pending_action_id, (record.state,), record.state, outcome, context.turn.event_id)
-    return replace(answer, change=replace(answer.change, move=move))
+    transition = Transition(record.pending_action_id, (record.state,), record.state, outcome, context.turn.event_id)
+    return replace(answer, change=replace(answer.change, transition=transition))
 
 
 def _stored_outcome(stored: StoredAction) -> str:
     """Return the stored outcome of an action that has ended, or a text for its state."""
-    if stored.told:
-        return stored.told
+    if stored.outcome_text:
+        return stored.outcome_text
     preview, words = stored.action.preview, texts_for(stored.action.language)
     match stored.state:
         case "expired":

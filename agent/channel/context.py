@@ -14,10 +14,10 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Conversation, Media, Reply, Turn
-from sayso.pending.concurrency import reach
+from sayso.pending.concurrency import call_store
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, StoredAction
-from sayso.pending.store import BasePendingStore
+from sayso.pending.store import PendingActionStore
 from sayso.pending.turns.change import Lease, Timer, TurnChange
 from sayso.pending.turns.queued import StreamListener
 
@@ -114,31 +114,33 @@ async def load_history(context: TurnContext) -> ConversationMemory:
     return memory
 
 
-async def note_question(store: BasePendingStore, turn: Turn, pid: str) -> None:
+async def note_question(store: PendingActionStore, turn: Turn, pid: str) -> None:
     """Note a question that is asked in a thread, so that the other threads of the chat know of it."""
     here = turn.conversation
     if here.thread:
         note = json.dumps({"thread": here.thread, "pid": pid})
-        await reach(store.records.note_asked, replace(here, thread="").id, turn.scope.id, note)
+        await call_store(store.repository.note_asked, replace(here, thread="").id, turn.scope.id, note)
 
 
-async def find_question_elsewhere(store: BasePendingStore, turn: Turn, now: float) -> StoredAction | None:
+async def find_question_elsewhere(store: PendingActionStore, turn: Turn, now: float) -> StoredAction | None:
     """Return the question that is open for this person in another thread of the chat, or None."""
     here, chat = turn.conversation, replace(turn.conversation, thread="")
-    stored = await reach(store.records.look, chat.id, turn.scope.id) if here.thread else None
+    stored = await call_store(store.repository.find_open, chat.id, turn.scope.id) if here.thread else None
     if _is_open(store, stored, turn, chat, now):
         return stored
-    note = await reach(store.records.last_asked, chat.id, turn.scope.id)
+    note = await call_store(store.repository.last_asked, chat.id, turn.scope.id)
     asked = json.loads(note) if note else {}
     there = replace(chat, thread=asked.get("thread", here.thread))
     if there == here:
         return None
-    (stored,) = await reach(store.records.read, there.id, (asked["pid"],))
+    (stored,) = await call_store(store.repository.read, there.id, (asked["pid"],))
     return stored if _is_open(store, stored, turn, there, now) else None
 
 
-def _is_open(store: BasePendingStore, stored: StoredAction | None, turn: Turn, there: Conversation, now: float) -> bool:
+def _is_open(
+    store: PendingActionStore, stored: StoredAction | None, turn: Turn, there: Conversation, now: float
+) -> bool:
     """Return whether the action still waits for this person and was not modified."""
     if stored is None or stored.state != "shown" or stored.action.is_expired(now):
         return False
-    return stored.is_genuine(store.seal, replace(turn.scope, conversation=there))
+    return stored.is_genuine(store.signer, replace(turn.scope, conversation=there))

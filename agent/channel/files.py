@@ -11,7 +11,7 @@ from sayso.agent.channel.context import TurnContext
 from sayso.agent.messages import Role
 from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.channels.types import Media, Turn, named, owner_of
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -67,5 +67,7 @@ class TurnFiles:
             return artifact
         name = artifact.filename or "file"
         owner = owner_of(turn.conversation.channel, turn.user_id)
-        kept = await offload(self._store.put, artifact.data, mime_type=artifact.mime_type, filename=name, owner=owner)
+        kept = await call_in_thread(
+            self._store.put, artifact.data, mime_type=artifact.mime_type, filename=name, owner=owner
+        )
         return replace(artifact, data=None, kept=kept)

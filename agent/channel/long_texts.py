@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from sayso.agent.messages import KeptText, Message
 from sayso.channels.storage.files import remove_older, sync_folder, write_atomically
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +61,14 @@ class LongTexts:
         if self._store is None or not texts:  # most turns need no thread and no disk
             return [None] * len(texts)
         try:
-            return await offload(self._put, self._store, texts)
+            return await call_in_thread(self._put, self._store, texts)
         except OSError as exc:
             log.warning("texts.not_stored", extra={"reason": type(exc).__name__})
             return [None] * len(texts)
 
     async def load(self, reference: KeptText) -> str | None:
         """Return a stored text; None if it was deleted or cannot be read."""
-        return await offload(self._load, reference)
+        return await call_in_thread(self._load, reference)
 
     async def move_to_files(self, messages: Sequence[dict[str, Any]]) -> None:
         """Replace each long text of the messages (`Message.to_dict`) by its beginning and a reference to a file."""
@@ -89,7 +89,7 @@ class LongTexts:
         """Return messages of earlier turns with their long texts: the newest first, up to MAX_HISTORY_CHARS."""
         if not any(message.kept for message in messages):
             return messages
-        return await offload(self._read_all, messages)
+        return await call_in_thread(self._read_all, messages)
 
     def _put(self, store: TextStore, texts: Sequence[str]) -> list[KeptText | None]:
         return [KeptText(store.put(self._owner, text), len(text)) for text in texts]

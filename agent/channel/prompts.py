@@ -10,10 +10,10 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.channels.i18n.texts import brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Scope, Turn
 from sayso.pending.action import ActionState, PendingAction
-from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_names, undo_of
+from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import StoredAction
-from sayso.pending.signing import split_button
-from sayso.pending.store import BasePendingStore
+from sayso.pending.signing import split_button_token
+from sayso.pending.store import PendingActionStore
 from sayso.pending.turns.change import NewAction, outbox_entry
 from sayso.pending.turns.queued import CHOICE_KIND
 
@@ -55,7 +55,7 @@ class ConfirmPrompts:
     """The questions of one channel. Lives as long as its store."""
 
     def __init__(
-        self, store: BasePendingStore, escalation: Escalation | None = None, *, expiry_notice: bool = False
+        self, store: PendingActionStore, escalation: Escalation | None = None, *, expiry_notice: bool = False
     ) -> None:
         self._store = store
         self._escalation = escalation
@@ -73,15 +73,15 @@ class ConfirmPrompts:
         question = words.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
         text = "\n\n".join(filter(None, [above, question]))
         reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds)
-        *steps, action = proposal.arms(self._store.seal, context.turn.scope.id)
+        *steps, action = proposal.new_actions(self._store.signer, context.turn.scope.id)
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
         """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
         words = texts_for(head.language)
-        seal, scope, pid = self._store.seal, context.turn.scope, head.pending_action_id
-        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "danger", short_effect(head))
-        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope))
+        signer, scope, pid = self._store.signer, context.turn.scope, head.pending_action_id
+        confirm = Button(words.confirm_label, signer.button_token(pid, "confirm", scope), "danger", short_effect(head))
+        cancel = Button(words.cancel_label, signer.button_token(pid, "cancel", scope))
         return (cancel,) if head.code else (confirm, cancel)
 
     def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
@@ -122,11 +122,11 @@ class ConfirmPrompts:
 
     async def _kept_text(self, scope: Scope, stored: StoredAction) -> str:
         """Return the text that stays in the message; "" for a record that was modified, which must not be repeated."""
-        if not stored.is_genuine(self._store.seal, scope):
+        if not stored.is_genuine(self._store.signer, scope):
             return ""
         if stored.action.kind == CHOICE_KIND:
             return str(stored.action.args["text"])
-        undone = await self._store.settlement.undone(scope, stored) if is_undo(stored.action) else ""
+        undone = await self._store.settlement.undone_results(scope, stored) if is_undo(stored.action) else ""
         return undone if 0 < len(undone) <= MAX_KEPT_CHARS else brief(stored.action.preview)
 
     def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
@@ -138,23 +138,25 @@ class ConfirmPrompts:
             return answer
         limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
         seconds = min((limit for limit, _ in limits if limit), default=0.0)
-        undo = undo_of([effect for limit, effect in limits if limit], seconds)
+        undo = undo_proposal([effect for limit, effect in limits if limit], seconds)
         if undo is None:
             return answer
         scope, words, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
         (outcome, _), *files = answer.change.replies
-        button = Button(words.undo_label, self._store.seal.mint(pid, "confirm", scope))
+        button = Button(words.undo_label, self._store.signer.button_token(pid, "confirm", scope))
         is_long = len(outcome.text) > MAX_KEPT_CHARS
         above = ((outcome, ""),) if is_long else ()
         paragraphs = [*([] if is_long else [outcome.text]), words.undo_offer(seconds)]
         offer = Reply("\n\n".join(paragraphs), (button,), answer_seconds=seconds)
-        arms = undo.arms(self._store.seal, scope.id, live=False)
-        return replace(answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), arms=arms))
+        new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
+        return replace(
+            answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), new_actions=new_actions)
+        )
 
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:
     """Return the platform's id of the question's message: the tapped one, or else the delivered one; "" if unknown."""
-    parts = split_button(turn.tap.data) if turn.tap else None
+    parts = split_button_token(turn.tap.data) if turn.tap else None
     if parts and parts[0] == stored.pid and turn.message_id:
         return turn.message_id
     return stored.prompt
@@ -181,6 +183,6 @@ def short_effect(head: PendingAction) -> str:
     preview, more = head.preview.strip(), ""
     if head.kind == PLAN_KIND:
         first = _FIRST_STEP.search(preview)
-        preview, more = (first[1] if first else ""), f" (+{len(step_names(head)) - 1})"
+        preview, more = (first[1] if first else ""), f" (+{len(step_ids(head)) - 1})"
     effect = _DETAILS.sub("", preview)
     return f"{effect}{more}" if effect and "\n" not in effect and len(effect) <= MAX_EFFECT_CHARS else ""

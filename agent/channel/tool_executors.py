@@ -24,10 +24,10 @@ from sayso.agent.tools.results import result_text, serialize
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
-from sayso.pending.concurrency import TimedOut, in_thread
+from sayso.pending.concurrency import TimedOut, call_in_tool_thread
 from sayso.pending.executors import UNDO_PREFIX, Ambiguous, EffectFailed, ExecutorFactory, NotFound, PendingConfirmation
 from sayso.pending.proposals import PLAN_KIND
-from sayso.pending.store import BasePendingStore
+from sayso.pending.store import PendingActionStore
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class ToolExecutors:
     """
 
     def __init__(
-        self, tools: Callable[[], Iterable[Tool]], store: BasePendingStore, config: Callable[[], AgentConfig]
+        self, tools: Callable[[], Iterable[Tool]], store: PendingActionStore, config: Callable[[], AgentConfig]
     ) -> None:
         self._tools = tools
         self._store = store
@@ -51,9 +51,9 @@ class ToolExecutors:
         for tool in self._known.values():
             self._register(tool)
         executors = self._store.executors
-        executors.keep_fresh(self._refresh)
-        executors.guard(self._may_run)
-        executors.watch(lambda action, executor: partial(_run_observed, action, self._config(), executor))
+        executors.set_refresh(self._refresh)
+        executors.set_guard(self._may_run)
+        executors.set_wrapper(lambda action, executor: partial(_run_observed, action, self._config(), executor))
 
     def _may_run(self, action: PendingAction) -> bool:
         """Return whether an action may run: not against the current policy, nor with another version of its tool.
@@ -71,7 +71,7 @@ class ToolExecutors:
         known = self._known.get(kind)
         if tool is known:
             return
-        self._store.executors.forget(kind)
+        self._store.executors.remove_tool(kind)
         if tool is None:
             del self._known[kind]
         else:
@@ -150,7 +150,7 @@ async def _execute(executor: Executor) -> Any:
     """Run an executor as tools run: a sync one in a thread, an async one on the event loop."""
     if inspect.iscoroutinefunction(executor):
         return await executor()
-    value = await in_thread(executor)
+    value = await call_in_tool_thread(executor)
     return await value if inspect.isawaitable(value) else value
 
 
@@ -213,7 +213,7 @@ async def load_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
     for tool in _tools_of(action, tools):
         if not tool.knows_its_schema:
             with suppress(ToolError):
-                await in_thread(tool.schema)
+                await call_in_tool_thread(tool.schema)
 
 
 def _tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:

@@ -15,8 +15,8 @@ from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, JournaledAnswer, ModelAnswer
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.types import Media
-from sayso.pending.concurrency import reach
-from sayso.pending.proposals import Proposed
+from sayso.pending.concurrency import call_store
+from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns.change import Lease
 from sayso.pending.turns.queued import JournalUnreadable, LeaseLost, QueuedTurn, StaleTurn, journal_head
@@ -120,7 +120,7 @@ class TurnJournal:
         async with self._lock:
             entries = tuple(self._unsaved)
             if entries:
-                await reach(self._store.journal, self._lease, self._queued.seq, self._saved_count, entries)
+                await call_store(self._store.journal, self._lease, self._queued.seq, self._saved_count, entries)
                 self._saved_count += len(entries)
                 del self._unsaved[: len(entries)]
 
@@ -282,7 +282,7 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         ends=ends,
         final_text=str(entry.get("closing", "")),
         artifacts=tuple(_parse_artifact(each) for each in entry.get("files", ())),
-        proposals=tuple(Proposed.from_dict(each) for each in entry.get("proposals", ())),
+        proposals=tuple(ProposedAction.from_dict(each) for each in entry.get("proposals", ())),
         timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
         choices=tuple(map(str, entry.get("choices", ()))),
         usage=UsageStats(**entry.get("usage", {})),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.tools.context import scope_digest
-from sayso.pending.concurrency import reach
+from sayso.pending.concurrency import call_store
 from sayso.pending.redis.client import Connections, RedisCircuitBreaker
 
 if TYPE_CHECKING:
@@ -231,14 +231,14 @@ class RedisBudget:
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See `Budget`."""
-        conversation, day = await reach(self._used, self._keys(scope))
+        conversation, day = await call_store(self._used, self._keys(scope))
         return self._limits.refusal(conversation, day)
 
     async def book(self, scope: str, usage: UsageStats) -> None:
         """See `Budget`."""
         tokens, micros = counted_usage(usage)
         if tokens or micros:
-            await reach(self._add, self._keys(scope), tokens, micros)
+            await call_store(self._add, self._keys(scope), tokens, micros)
 
     def _keys(self, scope: str) -> tuple[str, str]:
         day = f"{self._prefix}:{utc_day(self._clock())}"
@@ -253,4 +253,4 @@ class RedisBudget:
 
     def _ask(self, *command: str | int) -> Any:
         """Send a command, unless the circuit is open because Redis did not answer."""
-        return self._circuit_breaker.ask(lambda: self._connections.ask(*command))
+        return self._circuit_breaker.call(lambda: self._connections.ask(*command))

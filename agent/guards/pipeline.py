@@ -11,7 +11,7 @@ from typing import Literal
 
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.result import stop_text
-from sayso.pending.concurrency import contained, in_thread, run_sync
+from sayso.pending.concurrency import await_isolated, call_in_tool_thread, run_sync
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Guardrail:
 
     async def acheck(self, content: str) -> GuardrailResult:
         """Do the same as `check`, without blocking the event loop."""
-        return await in_thread(lambda: self.check(content)) if self.blocking else self.check(content)
+        return await call_in_tool_thread(lambda: self.check(content)) if self.blocking else self.check(content)
 
     def passed(self, content: str) -> GuardrailResult:
         """Return the result for a text that is fine."""
@@ -130,7 +130,7 @@ async def _run(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult
 async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, GuardrailAction]:
     """Return the guardrail's result and its action. One that raises an error, or returns something else, blocks."""
     try:
-        result: object = await contained(guardrail.acheck(content))
+        result: object = await await_isolated(guardrail.acheck(content))
         if not isinstance(result, GuardrailResult) or not isinstance(result.content, str):
             # A guardrail written as a predicate would otherwise let every text through.
             raise TypeError(f"a guardrail returned {type(result).__name__}: return a GuardrailResult with a text")

@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 from sayso.agent.tools.definition import MEMORY, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import INVISIBLE
-from sayso.pending.concurrency import contained, in_thread
+from sayso.pending.concurrency import await_isolated, call_in_tool_thread
 
 Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
@@ -196,9 +196,9 @@ async def require_approval(
 
 async def _ask_person(confirm: ConfirmAction, name: str, args: dict[str, Any], reason: str) -> Any:
     if inspect.iscoroutinefunction(confirm):
-        return await contained(confirm(name, args, reason))
-    answer = await in_thread(lambda: confirm(name, args, reason))
-    return await contained(answer) if inspect.isawaitable(answer) else answer
+        return await await_isolated(confirm(name, args, reason))
+    answer = await call_in_tool_thread(lambda: confirm(name, args, reason))
+    return await await_isolated(answer) if inspect.isawaitable(answer) else answer
 
 
 def _by_name(

@@ -22,7 +22,7 @@ from sayso.agent.tools.definition import MEMORY, ToolMetadata
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool, tool
 from sayso.channels.storage.files import write_atomically
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class KnowledgeMemory:
         ) -> str:
             """Save a fact."""
             try:
-                return await offload(self._for_current_run().remember, content, category, persistent)
+                return await call_in_thread(self._for_current_run().remember, content, category, persistent)
             except OSError as exc:  # its text contains the path of our folder
                 log.warning("memory.failed", extra={"kind": "knowledge", "reason": type(exc).__name__})
                 raise ToolError("nothing was kept: the notes cannot be written just now") from exc

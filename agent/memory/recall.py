@@ -19,7 +19,7 @@ from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.trace import StepType
 from sayso.agent.providers.base import Provider
 from sayso.agent.tools.screening import fenced
-from sayso.pending.concurrency import at_once, offload
+from sayso.pending.concurrency import call_in_thread, gather_all
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class RunMemory:
         """Return what the model is told about the past, fenced as data, or "" if nothing is remembered."""
         sections = [self._summary_section(), _text_or_nothing("entities", self._entities_section)]
         if self.knowledge_graph is not None or self.knowledge_memory is not None:
-            sections += await offload(self._stored_sections, query)
+            sections += await call_in_thread(self._stored_sections, query)
         text = "\n\n".join(filter(None, sections))
         return f"{PREFACE}\n{fenced(text)}" if text else ""
 
@@ -116,7 +116,7 @@ class RunMemory:
     async def learn(self, messages: Sequence[Message]) -> None:
         """Extract entities and relationships from a run's messages, but not from tool results, and keep them."""
         if (self.entity_memory is not None or self.knowledge_graph is not None) and spoken_messages(messages):
-            await at_once((self._learn_entities(messages), self._learn_triples(messages)))
+            await gather_all((self._learn_entities(messages), self._learn_triples(messages)))
 
     async def _learn_entities(self, messages: Sequence[Message]) -> None:
         memory = self.entity_memory
@@ -144,7 +144,7 @@ class RunMemory:
         began = time.perf_counter()
         model = self._model(graph.provider, graph.model)
         triples, usage = await graph.aextract_triples(messages, model, timeout=self.timeout)
-        await offload(_text_or_nothing, "triples", lambda: graph.update(triples))
+        await call_in_thread(_text_or_nothing, "triples", lambda: graph.update(triples))
         self._note("kg_extraction", began, usage, f"{len(triples)} relationships")
         await self.chronicle.tell("kg_extraction", triples)
 

@@ -18,7 +18,7 @@ from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgent
 from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep
 from sayso.channels.redaction import redact
 from sayso.channels.types import random_id
-from sayso.pending.concurrency import contained
+from sayso.pending.concurrency import await_isolated
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class RunEvents:
                 await result
 
         try:
-            await contained(call_method())
+            await await_isolated(call_method())
         except Exception as exc:  # an observer never stops its run
             self._log_failure(observer, event, exc)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
 from sayso.agent.tools.arguments import quoted
-from sayso.pending.concurrency import TimeIsUp, contained, in_thread, in_time
+from sayso.pending.concurrency import DeadlineExceeded, await_isolated, await_within, call_in_tool_thread
 
 #: The `code` of an error for a request or an answer that a vendor's content filter stopped.
 FILTERED = "content_filter"
@@ -225,11 +225,13 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an invalid answer.
     """
     try:
-        answer = await in_time(contained(_complete(provider, request.as_kwargs())), _timeout(provider, request))
+        answer = await await_within(
+            await_isolated(_complete(provider, request.as_kwargs())), _timeout(provider, request)
+        )
     except ProviderError:
         raise
     except Exception as exc:
-        raise _no_answer(request) if isinstance(exc, TimeIsUp) else _as_provider_error(exc) from exc
+        raise _no_answer(request) if isinstance(exc, DeadlineExceeded) else _as_provider_error(exc) from exc
     return _valid_answer(provider, answer)
 
 
@@ -289,7 +291,7 @@ async def _next_item(stream: AsyncIterator[StreamItem], request: ProviderRequest
     """Return the next item, or _END after the last. Raise ProviderError after so many seconds of silence."""
     try:  # around each item: a limit around the `yield` would count the time of the consumer
         async with asyncio.timeout(seconds) as limit:
-            return await contained(anext(stream, _END))
+            return await await_isolated(anext(stream, _END))
     except TimeoutError as exc:
         if not limit.expired():
             raise
@@ -301,11 +303,11 @@ async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
     if hasattr(methods, "acomplete"):
         return cast("Completion", await methods.acomplete(**kwargs))
     if hasattr(methods, "complete"):
-        return cast("Completion", await in_thread(lambda: methods.complete(**kwargs)))
+        return cast("Completion", await call_in_tool_thread(lambda: methods.complete(**kwargs)))
     if hasattr(methods, "astream"):
         return join_items([item async for item in methods.astream(**kwargs)])
     if hasattr(methods, "stream"):
-        return join_items(await in_thread(lambda: list(methods.stream(**kwargs))))
+        return join_items(await call_in_tool_thread(lambda: list(methods.stream(**kwargs))))
     raise ProviderConfigurationError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
 
 
@@ -341,7 +343,7 @@ async def _read_in_thread(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGe
             work.exception()  # retrieved, so that asyncio logs no warning when the consumer has stopped
         queue.put_nowait(_END)
 
-    work = asyncio.ensure_future(in_thread(read))
+    work = asyncio.ensure_future(call_in_tool_thread(read))
     work.add_done_callback(on_done)
     try:
         while (item := await queue.get()) is not _END:

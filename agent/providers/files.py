@@ -21,7 +21,7 @@ from sayso.agent.messages import Message, Picture, Role
 from sayso.agent.tools.screening import fenced, inert
 from sayso.channels.storage.media import settle_type
 from sayso.channels.types import Media
-from sayso.pending.concurrency import in_thread, offload
+from sayso.pending.concurrency import call_in_thread, call_in_tool_thread
 
 log = logging.getLogger(__name__)
 #: Returns the bytes of a file.
@@ -147,7 +147,7 @@ class FileReading:
         if _is_text(kind):
             return _text_excerpt(media, data)
         if kind not in self.accepts:
-            converted = await in_thread(partial(as_mp3, data)) if self._is_convertible(kind) else None
+            converted = await call_in_tool_thread(partial(as_mp3, data)) if self._is_convertible(kind) else None
             if not converted:
                 return _not_shown(media, _cannot(kind))
             data, kind = converted, _CONVERTED_TYPE
@@ -164,7 +164,7 @@ class FileReading:
         if load is None:
             return None
         try:
-            return await offload(lambda: load(media))
+            return await call_in_thread(lambda: load(media))
         except Exception as exc:  # the turn goes on without the file
             log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _type(media))
             return None

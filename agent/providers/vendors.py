@@ -16,7 +16,7 @@ from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedi
 from sayso.agent.providers.model_settings import checked_settings, library_settings
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.schema.vendors import ApiFormat
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -165,7 +165,7 @@ class VendorProvider(ABC):
     async def _model_request(self, kwargs: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
         """Yield one request, with the bytes of its files held in memory meanwhile."""
         if not self._preloaded:
-            await offload(self.preload)
+            await call_in_thread(self.preload)
         from sayso.agent.providers.pydantic_ai.request import ModelRequest
 
         request = ProviderRequest(**kwargs)

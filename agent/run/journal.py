@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from sayso.agent.messages import NO_USAGE, Message, Picture, Role, ToolCall, UsageStats
 from sayso.agent.tools.context import Artifact, TimerChange
-from sayso.pending.proposals import Proposed
+from sayso.pending.proposals import ProposedAction
 
 #: Result of a call that a worker had started when it died, or that the called service never answered.
 UNCLEAR = (
@@ -33,7 +33,7 @@ class CallOutcome:
     #: Whether the outcome is unknown: the worker died during the call, or the called service never answered.
     unclear: bool = False
     artifacts: tuple[Artifact, ...] = ()
-    proposals: tuple[Proposed, ...] = ()
+    proposals: tuple[ProposedAction, ...] = ()
     timers: tuple[TimerChange, ...] = ()
     #: The answers that the tool offers as buttons.
     choices: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ from sayso.agent.run.structured import build_schema_instruction, schema_from_res
 from sayso.agent.run.tool_call import CallObserver, CoherenceCheck
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import collect_artifacts
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ class Session:
         Without a stored one, return `memory` or a new one. A conversation that came from the store, and was deleted
         there or has expired, is not used any more.
         """
-        shared, is_read = await offload(self._read, memory)
+        shared, is_read = await call_in_thread(self._read, memory)
         if is_read:
             count = len(shared.get_history())
             events.note("session_load", summary=f"{count} messages")
@@ -251,7 +251,7 @@ class Session:
         The answer exists and its tools have run; an exception might make the caller ask for the same again.
         """
         try:
-            await offload(self._write, memory)
+            await call_in_thread(self._write, memory)
         except Exception as exc:  # a store may raise anything
             log.error("session.not_saved", extra={"reason": type(exc).__name__})  # the text may contain user ids
             events.note("error", error=f"session not saved: {type(exc).__name__}")

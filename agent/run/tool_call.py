@@ -26,9 +26,9 @@ from sayso.agent.tools.results import ChunkCallback, serialize
 from sayso.agent.tools.screening import collect_suspicions
 from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.channels.i18n.invisible import readable
-from sayso.pending.concurrency import in_thread, within
+from sayso.pending.concurrency import call_in_tool_thread, execution_timeout
 from sayso.pending.executors import PendingConfirmation
-from sayso.pending.proposals import asked_preview, in_channel_run
+from sayso.pending.proposals import in_channel_run, last_proposed_preview
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +94,10 @@ async def _apply_policy(request: ToolRequest, config: AgentConfig, chunk_callbac
 async def _propose(request: ToolRequest, config: AgentConfig) -> Any:
     """Return the proposal of a call. Its preview has the time limit of the tool; if it is late, nothing is asked."""
     tool, limits = request.tool, (config.tool_timeout_seconds, request.tool.metadata.timeout)
-    limit = within(min((seconds for seconds in limits if seconds is not None), default=None))
+    limit = execution_timeout(min((seconds for seconds in limits if seconds is not None), default=None))
     try:
         async with limit:
-            draft = await in_thread(lambda: tool.draft(request.call.parameters))
+            draft = await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
     except TimeoutError as exc:
         raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
     return draft.propose(request.decision.reason)
@@ -164,7 +164,7 @@ async def invoke(
     if seconds is None:
         return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
     try:
-        async with within(seconds):
+        async with execution_timeout(seconds):
             return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
     except TimeoutError as exc:
         raise ToolCallRefused(
@@ -195,7 +195,7 @@ async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
     raw = serialize(value)
     outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=True), raw)
     if isinstance(value, PendingConfirmation):
-        preview = asked_preview() or value.preview  # the stored preview counts, whatever the tool adds to it
+        preview = last_proposed_preview() or value.preview  # the stored preview counts, whatever the tool adds to it
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", final_text=question)
     return outcome

@@ -19,9 +19,9 @@ from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool, result_for_model
-from sayso.pending.concurrency import in_thread, lending
-from sayso.pending.executors import keyed
-from sayso.pending.proposals import begin_round, collect_proposals, restore, set_position
+from sayso.pending.concurrency import call_in_tool_thread, lend_caller_thread
+from sayso.pending.executors import with_idempotency_key
+from sayso.pending.proposals import begin_round, collect_proposals, restore_proposals, set_position
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ async def run_calls(
     """
     begin_round()
     for outcome in outcomes.values():
-        restore(outcome.proposals)
+        restore_proposals(outcome.proposals)
         restore_timers(outcome.timers)
     requests = [await _check_call(call, tools, config) for call in calls]
     runner = _CallsRunner(
@@ -77,7 +77,7 @@ async def _check_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentCo
         return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:
         if not tool.knows_its_schema:
-            await in_thread(tool.schema)  # calls the injector, which may block
+            await call_in_tool_thread(tool.schema)  # calls the injector, which may block
         checked = tool.check(call.parameters)
         args = checked.json if config.tool_policy is not None else {}  # only a policy reads them here
         return ToolRequest(call, tool, checked, effective_decision(tool, args, config.tool_policy))
@@ -180,7 +180,7 @@ class _CallsRunner:
                 await asyncio.wait(running, timeout=STOP_SECONDS)
 
     async def _run_and_save(self, at: int, request: ToolRequest) -> None:
-        with lending(False):  # parallel calls need threads of their own
+        with lend_caller_thread(False):  # parallel calls need threads of their own
             self.outcomes[at] = await self._run_call(at, request)
         await self.journal.save()
 
@@ -193,7 +193,7 @@ class _CallsRunner:
             collect_proposals() as proposals,
             collect_timer_changes() as timers,
             collect_choices() as choices,
-            keyed(self.journal.idempotency_key(at)),
+            with_idempotency_key(self.journal.idempotency_key(at)),
         ):
             run = await self.observer.run(request, self.config)
         outcome = run.outcome
@@ -267,7 +267,7 @@ class ToolSchemas:
 
     async def _schema(self, tool: Tool) -> dict[str, Any] | None:
         try:
-            schema = tool.schema() if tool.knows_its_schema else await in_thread(tool.schema)
+            schema = tool.schema() if tool.knows_its_schema else await call_in_tool_thread(tool.schema)
         except ToolError as exc:
             if tool.name not in self._failing:
                 log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})

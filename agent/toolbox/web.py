@@ -16,7 +16,7 @@ from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool, tool
 from sayso.channels.base import FetchError
 from sayso.channels.http import DownloadedFile, Resolve, SafeDownload, addresses_of, decoded
-from sayso.pending.concurrency import in_thread
+from sayso.pending.concurrency import call_in_tool_thread
 
 if TYPE_CHECKING:
     import httpx
@@ -118,7 +118,7 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
         page = await download.get_public(_https_url(url))
     except FetchError as exc:
         raise ValueError(f"the page was not fetched: {exc}") from exc
-    return await in_thread(lambda: _part(_page_text(page), part))  # parsing a large page takes a second
+    return await call_in_tool_thread(lambda: _part(_page_text(page), part))  # parsing a large page takes a second
 
 
 def _https_url(url: str) -> str:

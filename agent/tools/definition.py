@@ -20,7 +20,7 @@ from sayso.agent.tools.schema.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS
-from sayso.pending.concurrency import in_thread
+from sayso.pending.concurrency import call_in_tool_thread
 from sayso.pending.context import context_parameters, with_context
 from sayso.pending.executors import Reconciler
 from sayso.pending.proposals import current_context, stash_pending
@@ -330,7 +330,7 @@ async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
     kwargs |= with_context(undo, current_context)
     if inspect.iscoroutinefunction(undo):
         return await undo(**kwargs)
-    result = await in_thread(lambda: undo(**kwargs))
+    result = await call_in_tool_thread(lambda: undo(**kwargs))
     return await result if inspect.isawaitable(result) else result
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sayso.pending.concurrency import contained
-from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, plain
+from sayso.pending.concurrency import await_isolated
+from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, json_as_text
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
 TAIL_SHARE = 0.25
@@ -63,7 +63,7 @@ def is_async_value(value: Any) -> bool:
 async def await_value(value: Any, chunk_callback: ChunkCallback | None) -> Any:
     """Return what an awaitable results in, or the joined chunks of an async generator, also when nested."""
     while is_async_value(value):
-        value = await contained(_join(value, chunk_callback) if inspect.isasyncgen(value) else value)
+        value = await await_isolated(_join(value, chunk_callback) if inspect.isasyncgen(value) else value)
     return join_chunks(value, chunk_callback)
 
 
@@ -94,7 +94,11 @@ def result_text(content: str) -> str:
         return content
     if isinstance(value, dict):
         return _object_text(value)
-    return "\n".join(f"- {plain(item)}" for item in value) if isinstance(value, list) and value else plain(value)
+    return (
+        "\n".join(f"- {json_as_text(item)}" for item in value)
+        if isinstance(value, list) and value
+        else json_as_text(value)
+    )
 
 
 def _object_text(result: dict[str, Any]) -> str:
@@ -107,4 +111,4 @@ def _object_text(result: dict[str, Any]) -> str:
     for key in ("preview", "message"):
         if kind and isinstance(result.get(key), str):
             return str(result[key])
-    return "\n".join(f"{key}: {plain(value)}" for key, value in result.items() if key != "kind") or "nothing"
+    return "\n".join(f"{key}: {json_as_text(value)}" for key, value in result.items() if key != "kind") or "nothing"

@@ -36,7 +36,13 @@ from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
 from sayso.agent.tools.schema_arguments import SchemaArguments
 from sayso.agent.tools.screening import marked, suspicions
 from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
-from sayso.pending.concurrency import in_lent_thread, in_thread, offload, run_sync, within
+from sayso.pending.concurrency import (
+    call_in_caller_thread,
+    call_in_thread,
+    call_in_tool_thread,
+    execution_timeout,
+    run_sync,
+)
 from sayso.pending.context import context_parameters
 from sayso.pending.executors import Reconciler, ToolResult
 from sayso.pending.proposals import current_context, running_tool
@@ -239,12 +245,12 @@ class Tool(ToolDefinition):
         seconds = self.metadata.timeout
         if seconds is None:
             with self._declared():
-                return await self._value(parameters, checked, chunk_callback, in_lent_thread)
-        limit = within(seconds)
+                return await self._value(parameters, checked, chunk_callback, call_in_caller_thread)
+        limit = execution_timeout(seconds)
         try:
             async with limit:
                 with self._declared():
-                    return await self._value(parameters, checked, chunk_callback, in_thread)
+                    return await self._value(parameters, checked, chunk_callback, call_in_tool_thread)
         except TimeoutError as exc:
             if not limit.expired:
                 raise  # the tool's own
@@ -386,12 +392,12 @@ class Tool(ToolDefinition):
         if self.config_injector is None:
             return await call_undo(undo, {**self._arguments(params, self.injected_kwargs), "result": result})
         opened = self._hidden_arguments.opened()
-        injected = await in_thread(opened.__enter__)
+        injected = await call_in_tool_thread(opened.__enter__)
         try:
             return await call_undo(undo, {**self._arguments(params, injected), "result": result})
         finally:
             error = sys.exc_info()
-            await in_thread(lambda: opened.__exit__(*error))
+            await call_in_tool_thread(lambda: opened.__exit__(*error))
 
     def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Ask the user of the current channel run to confirm the call; `reason` is why they are asked.
@@ -562,5 +568,5 @@ async def result_for_model(
 async def _suspicions(*texts: str) -> list[str]:
     kinds: set[str] = set()
     for text in dict.fromkeys(texts):
-        kinds.update(suspicions(text) if len(text) <= MAX_INLINE_CHARS else await offload(suspicions, text))
+        kinds.update(suspicions(text) if len(text) <= MAX_INLINE_CHARS else await call_in_thread(suspicions, text))
     return sorted(kinds)

@@ -30,7 +30,7 @@ from sayso.agent.toolsets.base import (
 )
 from sayso.agent.toolsets.mcp_connection import McpServer, ReconnectingConnection
 from sayso.agent.toolsets.mcp_results import error_text, value_of
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 
 if TYPE_CHECKING:
     from mcp.types import Tool as Definition
@@ -85,7 +85,7 @@ class McpToolProvider:
         names = legal_names(list(definitions))
         self._own_names = {name: own for own, name in names.items()}
         # In a thread: a server's schemas may take long to process.
-        return await offload(
+        return await call_in_thread(
             lambda: [tool for own, name in names.items() for tool in self._tools(definitions[own], name)]
         )
 

@@ -37,7 +37,7 @@ from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, 
 from sayso.agent.toolsets.openapi_operations import Operation, is_json_type, operations
 from sayso.agent.toolsets.openapi_request import Auth, HttpResponse, OriginClient, request_for
 from sayso.channels.http import Resolve, addresses_of, decoded, origin_of
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 #: Time limit of one request, also of the one for the document, in seconds.
@@ -105,7 +105,7 @@ class OpenApiToolProvider:
     async def list_tools(self) -> list[Tool]:
         """Return the operations as tools. The document is read once. Raises SourceError."""
         api = await self._opened()
-        return await offload(
+        return await call_in_thread(
             lambda: [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
         )
 
@@ -200,7 +200,7 @@ class OpenApiToolProvider:
         if self._api is None:
             text = await self._document()
             # In a thread: a document may take long to process.
-            self._api = await offload(lambda: self._read(parse(text, self._source_name)))
+            self._api = await call_in_thread(lambda: self._read(parse(text, self._source_name)))
         return self._api
 
     @property
@@ -210,7 +210,7 @@ class OpenApiToolProvider:
 
     async def _document(self) -> str:
         if not self.is_remote:
-            return await offload(_read_file, Path(self._source))
+            return await call_in_thread(_read_file, Path(self._source))
         parts = urlsplit(self._source)
         path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
         client = self._client(f"{parts.scheme}://{parts.netloc}", MAX_DOCUMENT_BYTES)

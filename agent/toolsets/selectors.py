@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 from sayso.agent.messages import Message, Role
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.language import recognize
-from sayso.pending.proposals import current_names
+from sayso.pending.proposals import current_user_ids
 
 log = logging.getLogger(__name__)
 #: Time limit of a selector, in seconds. One that asks others has `select_seconds = None`: theirs count.
@@ -233,7 +233,7 @@ class UserRoles:
 
     def __call__(self) -> str:
         """Return the current user's role."""
-        return next((self.users[name] for name in current_names() if name in self.users), self.default)
+        return next((self.users[name] for name in current_user_ids() if name in self.users), self.default)
 
 
 #: Whether a tool is shown or hidden whatever the user writes, or depends on the text.

@@ -20,7 +20,7 @@ from sayso.config.cli.output import clear_errors, counted, fail, load, one_line,
 if TYPE_CHECKING:
     from sayso.pending.audit.chain import ChainReport
     from sayso.pending.audit.collector import UncollectedEntries
-    from sayso.pending.audit.entry import AuditEntry, Body
+    from sayso.pending.audit.entry import AuditBody, AuditEntry
     from sayso.pending.audit.ledger import AuditLedger
 
 #: The most faults that are printed: a ledger that was restored from an old copy may have thousands.
@@ -105,7 +105,7 @@ def show(options: Options, action: str, user: str, last: int) -> None:
 
 
 def _chosen_entries(
-    ledger: AuditLedger, bodies: Mapping[str, Body], action: str, user: str
+    ledger: AuditLedger, bodies: Mapping[str, AuditBody], action: str, user: str
 ) -> Iterator[AuditEntry]:  # fmt: skip
     """Yield the entries of an action and of a user; "" stands for all."""
     from sayso.pending.audit.entry import AuditEntry
@@ -119,18 +119,18 @@ def _chosen_entries(
             yield entry
 
 
-def _as_json(entry: AuditEntry, body: Body | None) -> dict[str, Any]:
-    texts = {"user": body.user, "preview": body.preview, "told": body.told} if body else {}
+def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
+    texts = {"user": body.user, "preview": body.preview, "told": body.outcome_text} if body else {}
     return {**asdict(entry), **texts}
 
 
-def _row(entry: AuditEntry, body: Body | None) -> str:
+def _row(entry: AuditEntry, body: AuditBody | None) -> str:
     from sayso.pending.audit.chain import FINAL
 
     at = datetime.fromtimestamp(entry.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     user = (body.user if body else "") or "-"
     preview = body.preview if body else "(not kept)"
-    sent_text = (body.told if body and entry.event in FINAL else "") or ""
+    sent_text = (body.outcome_text if body and entry.event in FINAL else "") or ""
     texts = f"{one_line(preview, WIDTH):{WIDTH}}  {one_line(sent_text, WIDTH)}"
     return f"{at}  {entry.pid:22}  {entry.event:10}  {one_line(user, WIDTH):20}  {texts}".rstrip()
 

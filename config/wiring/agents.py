@@ -63,7 +63,7 @@ from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, i
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.store import BasePendingStore
+from sayso.pending.store import PendingActionStore
 
 T = TypeVar("T")
 
@@ -440,7 +440,7 @@ def _build_agent(
     deps: AgentDeps,
     name: str,
     opened: OpenTools,
-    store: BasePendingStore,
+    store: PendingActionStore,
     media: ArtifactStore | None,
     journals: Journals | None = None,
     texts: TextStore | None = None,

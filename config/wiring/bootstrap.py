@@ -43,7 +43,7 @@ from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
-from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, hurry
+from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.workers.access.gate import AccessControl
 from sayso.workers.access.people import RedisPeople
@@ -115,7 +115,7 @@ def bootstrap(
     trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
     redis = RedisParts.connect(settings, redis_url or find_redis(settings, data), patient=is_worker)
     if not is_worker:
-        hurry(redis.client)  # platforms must get their answer in time
+        set_web_timeouts(redis.client)  # platforms must get their answer in time
     _check_disks(settings, data, is_worker=is_worker)
     prefix, state = settings.key_prefix, settings.state_folder(data)
     scripts, wake_up = redis.scripts(LUA), redis.wake_up

@@ -17,7 +17,7 @@ from sayso.channels.web.ingress import Ingress
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis
-from sayso.pending.signing import split_button
+from sayso.pending.signing import split_button_token
 from sayso.workers.access.gate import AccessControl
 from sayso.workers.access.quota import memory_quota
 from sayso.workers.access.rules import Ignored, UnknownSender
@@ -38,7 +38,7 @@ def ingress_of(services: Services) -> Ingress:
 
 
 def _action_of(button_data: str) -> str:
-    parts = split_button(button_data)
+    parts = split_button_token(button_data)
     return parts[0] if parts else ""
 
 

@@ -1,1 +1,1 @@
-"""Audit: the log of every transition, drained from Redis, checked, exported and erased from."""
+"""Audit: the hash-chained log of all transitions. Collected from Redis, verified, exported, and erased on request."""

@@ -1,4 +1,4 @@
-"""AuditEntry and its erasable body."""
+"""AuditEntry: one transition of an action in the audit log, and the body of the action, which can be erased."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from sayso.pending.action import ActionState
 from sayso.pending.proposals import PLAN_KIND
 from sayso.pending.signing import ActionSigner
 
-#: What an entry records: the state an action moved to.
+#: What an entry records: the state that an action changed to.
 Event = ActionState
-
-
-#: The head before the first entry.
+#: What the first entry names as the hash of the entry before.
 NO_HEAD = "0" * 40
-
-
-#: The one spelling that the scripts write. Any other could mean one thing to them and another to us.
-_SPELLING = re.compile(
+#: The exact form in which the scripts write entries. Any other could be read differently by different parsers.
+_ENTRY = re.compile(
     r'\{"n":(?P<n>[1-9][0-9]{0,14}),"at":(?P<at>[0-9]{1,15}),"pid":"(?P<pid>[A-Za-z0-9_-]+)",'
     r'"event":"(?P<event>[a-z]+)","by":(?P<by>"(?:[^"\\\x00-\x1f]|\\.)*"),'
     r'"body":"(?P<body>[^"\\\x00-\x1f]*)","prev":"(?P<prev>[0-9a-f]{40})"\}'
@@ -32,7 +28,10 @@ _SPELLING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What one text says: the move, who decided it, the MAC of the record, and the head of the entry before."""
+    """A parsed entry: the transition, who decided it, the MAC of the record, and the hash of the entry before.
+
+    `at` is in Unix milliseconds.
+    """
 
     n: int
     at: int
@@ -44,22 +43,22 @@ class AuditEntry:
 
     @classmethod
     def parse(cls, text: str) -> AuditEntry | None:
-        """The entry in a text, None when it is none that our scripts wrote."""
-        found = _SPELLING.fullmatch(text)
-        if not found:
+        """Parse the text of an entry. None: our scripts have not written it."""
+        match = _ENTRY.fullmatch(text)
+        if not match:
             return None
         try:
-            by = str(json.loads(found["by"]))
+            by = str(json.loads(match["by"]))
         except ValueError:
             return None
-        return cls(int(found["n"]), int(found["at"]), found["pid"], found["event"], by, found["body"], found["prev"])
+        return cls(int(match["n"]), int(match["at"]), match["pid"], match["event"], by, match["body"], match["prev"])
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEntry:
-    """A text of the log as it was found, and the number it was found under.
+    """The text of an entry as it was found, and the number it was found under.
 
-    `sig` is None while it waits in Redis, where nobody signed it yet; `head` is what its keeper noted, if it does.
+    `sig` is None for an entry in Redis, which is not signed yet. `head` is the hash that the source noted, if any.
     """
 
     shard: int
@@ -70,20 +69,23 @@ class RecordedEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Tip:
-    """The last entry of a shard as Redis remembers it; number 0 when it knows none."""
+class ChainHead:
+    """Number and hash of the last entry of a shard; number 0 when there is none."""
 
     n: int
     head: str
 
 
-def head_of(text: str) -> str:
-    """What the next entry names: Redis's scripts have this hash and no other."""
+def entry_hash(text: str) -> str:
+    """Return the hash by which the next entry names this one. Redis scripts have no hash but SHA-1."""
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class EntrySigner:
-    """Signs with the first key and accepts any. Its keys are of its own: nothing signed here passes for a record."""
+    """Signs with the first key and accepts signatures of all keys.
+
+    The keys differ from those of ActionSigner, so that nothing signed here passes for the record of an action.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
         if not keys or not all(keys):
@@ -91,11 +93,11 @@ class EntrySigner:
         self._keys = [hashlib.sha256(f"sayso.audit\0{key}".encode()).digest() for key in keys]
 
     def sign(self, *parts: str | int | bool | None) -> str:
-        """The MAC over these parts, in hex."""
+        """Return the MAC over these parts, in hex."""
         return _mac(self._keys[0], parts)
 
     def verify(self, sig: str, *parts: str | int | bool | None) -> bool:
-        """Whether `sig` is one of ours over exactly these parts."""
+        """Return whether `sig` was made over exactly these parts with one of the keys."""
         return any(hmac.compare_digest(_mac(key, parts).encode(), sig.encode()) for key in self._keys)
 
 
@@ -103,8 +105,8 @@ def _mac(key: bytes, parts: Sequence[str | int | bool | None]) -> str:
     return hmac.digest(key, json.dumps(parts).encode(), "sha256").hex()
 
 
-#: What may be wrong with an entry. `forked`: two different ones under one number. `rolled back`: Redis knows less than
-#: the log. The last two are about the body, which is kept apart.
+#: What may be wrong with an entry. `forked`: two different entries have one number. `rolled back`: Redis has fewer
+#: entries than the log. The last two are about the body, which is stored apart.
 FaultReason = Literal[
     "edited", "removed", "reordered", "repeated", "bad signature", "impossible", "forked", "rolled back",
     "body edited", "body removed",
@@ -126,18 +128,18 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """An action's sealed record and the words its user was told in the end.
+class AuditBody:
+    """The signed record of an action, and what its user was told in the end.
 
-    `repeatable` says whether it may be started more than once; None when that is not known. It stays when the body is
-    erased, as the MAC does. Times are Unix milliseconds. Without a record and not erased: it was gone before it was
-    drained.
+    `repeatable`: whether the action may be started more than once, None when that is not known. It stays when the body
+    is erased, as the MAC does. Times are in Unix milliseconds. A body that has no record and was not erased lost its
+    record before it was collected.
     """
 
     pid: str
     record: str | None
     mac: str
-    told: str | None
+    outcome_text: str | None
     user: str | None
     at: int
     repeatable: bool | None = None
@@ -145,65 +147,50 @@ class Body:
     sig: str = ""
 
     @classmethod
-    def of(cls, pid: str, record: str | None, mac: str, told: str, *, at: int) -> Body:
-        """The body of a record as Redis has it. A plan has no effect of its own: it may be taken up again."""
-        sealed = _fields(record)
-        may = bool(sealed.get("idempotent")) or sealed.get("kind") == PLAN_KIND
-        repeatable = may if "pid" in sealed else None
-        return cls(pid, record, mac, told, _user(sealed), at, repeatable)
+    def of(cls, pid: str, record: str | None, mac: str, outcome_text: str, *, at: int) -> AuditBody:
+        """Return the body of a record in Redis. A plan has no effect of its own, so it may be started again."""
+        signed = _fields(record)
+        may_repeat = bool(signed.get("idempotent")) or signed.get("kind") == PLAN_KIND
+        user = str(signed.get("user_id", "")).encode(errors="replace").decode() or None  # no lone surrogates
+        return cls(pid, record, mac, outcome_text, user, at, may_repeat if "pid" in signed else None)
 
     @property
     def preview(self) -> str:
-        """The words the user agreed to, as far as they are still here."""
+        """Return the preview that the user agreed to, or why it is not here."""
         if self.erased_at:
             return "(erased)"
         return str(_fields(self.record).get("preview", "")) or "(not kept)"
 
-    def signed(self, signer: EntrySigner) -> Body:
-        """The body under our signature."""
+    def signed(self, signer: EntrySigner) -> AuditBody:
+        """Return the body with its signature."""
         return replace(self, sig=signer.sign(*self._parts))
 
-    def erased(self, at: int) -> Body:
-        """The body without anything personal."""
-        return replace(self, record=None, told=None, user=None, erased_at=at)
+    def erased(self, at: int) -> AuditBody:
+        """Return the body without personal data."""
+        return replace(self, record=None, outcome_text=None, user=None, erased_at=at)
 
-    def fault(self, seal: ActionSigner, signer: EntrySigner, mac: str) -> str:
-        """What is wrong with it as the body of an entry that names this MAC, "" when nothing is."""
+    def fault(self, action_signer: ActionSigner, signer: EntrySigner, mac: str) -> str:
+        """Return what is wrong with it as the body of an entry that names this MAC, "" when nothing is."""
         if not signer.verify(self.sig, *self._parts):
             return "bad signature"
         if self.mac and self.mac != mac:
             return "another record's"
         if self.record is None:
             return ""
-        if not seal.verify(self.record, self.mac):
-            return "not what was sealed"
+        if not action_signer.verify(self.record, self.mac):
+            return "not what was signed"
         return "" if _fields(self.record).get("pid") == self.pid else "another action's"
 
     @property
     def _parts(self) -> tuple[str | int | bool | None, ...]:
         return (
-            "body", self.pid, self.record, self.mac, self.told, self.user, self.at, self.repeatable, self.erased_at,
+            "body", self.pid, self.record, self.mac, self.outcome_text, self.user, self.at, self.repeatable,
+            self.erased_at,
         )  # fmt: skip
 
 
-def check_bodies(
-    kept: Iterable[RecordedEntry], bodies: Mapping[str, Body], seal: ActionSigner, signer: EntrySigner
-) -> Iterator[Fault]:
-    """The faults of one ledger's bodies, each named by the first entry that is about it."""
-    first: dict[str, tuple[int, AuditEntry]] = {}
-    for one in kept:
-        entry = AuditEntry.parse(one.text)
-        if entry:
-            first.setdefault(entry.pid, (one.shard, entry))
-    for pid, (shard, entry) in first.items():
-        body = bodies.get(pid)
-        wrong = body.fault(seal, signer, entry.body) if body else ""
-        if body is None or wrong:
-            yield Fault(shard, entry.n, "body edited" if body else "body removed", wrong)
-
-
 def _fields(record: str | None) -> dict[str, Any]:
-    """What a record says; nothing when somebody made it unreadable."""
+    """Return the fields of a record; none when it is unreadable."""
     try:
         fields = json.loads(record or "{}")
     except (ValueError, RecursionError):
@@ -211,6 +198,20 @@ def _fields(record: str | None) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _user(sealed: Mapping[str, Any]) -> str | None:
-    """Whose it is, in characters that any store takes."""
-    return str(sealed.get("user_id", "")).encode(errors="replace").decode() or None
+def check_bodies(
+    entries: Iterable[RecordedEntry],
+    bodies: Mapping[str, AuditBody],
+    action_signer: ActionSigner,
+    signer: EntrySigner,
+) -> Iterator[Fault]:
+    """Yield the faults of one ledger's bodies, each at the first entry of its action."""
+    first: dict[str, tuple[int, AuditEntry]] = {}
+    for recorded in entries:
+        entry = AuditEntry.parse(recorded.text)
+        if entry:
+            first.setdefault(entry.pid, (recorded.shard, entry))
+    for pid, (shard, entry) in first.items():
+        body = bodies.get(pid)
+        problem = body.fault(action_signer, signer, entry.body) if body else ""
+        if body is None or problem:
+            yield Fault(shard, entry.n, "body edited" if body else "body removed", problem)

@@ -1,1 +1,1 @@
-"""Is this message a yes?."""
+"""Consent: decide whether a message is a yes or a no to the open question."""

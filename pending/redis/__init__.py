@@ -1,1 +1,1 @@
-"""Lua scripts and their runner."""
+"""Pending actions in Redis: the client, the Lua scripts and their runner."""

@@ -31,15 +31,15 @@ V = TypeVar("V")
 
 
 class CircuitOpen(RedisTimeoutError):
-    """Raised at once where a server did not answer: somebody else finds out whether it does again."""
+    """Raised at once while a server does not answer. Another caller tests whether it answers again."""
 
 
 class RedisCircuitBreaker:
-    """What callers ask a server through; lives as long as the way there.
+    """A circuit breaker for the calls to one server. Lives as long as the connections to it.
 
-    A failure that took `slow_seconds` or longer closes it; a quick one holds nobody up, and so a server that came back
-    is noticed at once. Where it is closed one caller at a time asks, `pause_seconds` after the last. Any answer opens
-    it, also a refusal.
+    A failure that took at least `slow_seconds` opens the circuit. A quicker one does not: it holds nobody up, and the
+    next call notices at once when the server is back. While the circuit is open, one caller at a time tries,
+    `pause_seconds` after the last. Any answer closes it, including an error reply.
     """
 
     def __init__(
@@ -47,48 +47,48 @@ class RedisCircuitBreaker:
     ) -> None:
         self._slow_seconds, self._pause_seconds = slow_seconds, pause_seconds
         self._clock = clock
-        #: None: it is open. While somebody finds out, nobody knows how long it stays closed.
-        self._closed_until: float | None = None
+        #: None: closed. Infinite while one caller tries.
+        self._open_until: float | None = None
         self._lock = threading.Lock()
 
-    def ask(self, question: Callable[[], V]) -> V:
-        """What the question comes to. Raises NotAsked, and what the question raises."""
+    def call(self, function: Callable[[], V]) -> V:
+        """Call the function and return its result. Raises CircuitOpen, and whatever the function raises."""
         began = self._enter()
-        closed_until: float | None = began  # whatever ends it without an answer: the next one finds out
+        open_until: float | None = began  # after an error of another kind the next caller tries
         try:
-            answer = question()
+            answer = function()
         except ResponseError:
-            closed_until = None
+            open_until = None
             raise
         except RedisError:
             now = self._clock()
-            closed_until = now + self._pause_seconds if now - began >= self._slow_seconds else None
+            open_until = now + self._pause_seconds if now - began >= self._slow_seconds else None
             raise
         else:
-            closed_until = None
+            open_until = None
             return answer
         finally:
-            self._closed_until = closed_until
+            self._open_until = open_until
 
     def _enter(self) -> float:
-        """Let somebody ask; where it is closed, one of all. Returns when he began."""
+        """Admit a caller, while the circuit is open only one. Return the time."""
         with self._lock:
             now = self._clock()
-            if self._closed_until is not None:
-                if now < self._closed_until:
+            if self._open_until is not None:
+                if now < self._open_until:
                     raise CircuitOpen("it did not answer a moment ago")
-                self._closed_until = inf
+                self._open_until = inf
             return now
 
 
 class Connections:
-    """Open connections of one pool, at most half of it, as many as there are calls at once. They live as long as it.
+    """Sends commands over open connections of one pool, at most half of it. Lives as long as the pool.
 
-    A client takes a connection from its pool for each command, looks whether its socket is still good, and keeps
-    count for its metrics: about as much work as a script. Here a connection that has gone stale shows when it is
-    used. What is sent must bear being sent twice, as our scripts do.
+    redis-py's client takes a connection from its pool for each command, checks its socket and counts it for metrics,
+    which is about as much work as a script. Here a stale connection shows when it is used. Each command may be sent
+    twice, so it must be safe to repeat, as our scripts are.
 
-    Calls from an event loop (`reach`) go over the `pipeline`, if there is one for that loop; else each waits in a
+    Calls from an event loop (`call_store`) go over the `pipeline`, if there is one for that loop; else each waits in a
     thread.
     """
 
@@ -96,8 +96,8 @@ class Connections:
         self.pipeline: AutoPipeline | None = None
         #: Called before each command: raises when none may be asked.
         self.before: Callable[[], None] = _nothing
-        #: What threads ask through; none where they wait as long as it takes.
-        self.breather: RedisCircuitBreaker | None = None
+        #: The circuit breaker for calls of threads; None: they wait as long as it takes.
+        self.circuit_breaker: RedisCircuitBreaker | None = None
         self._pool = pool
         self._most = pool.max_connections // 2
         self._idle: deque[Connection] = deque()
@@ -105,13 +105,13 @@ class Connections:
 
     @classmethod
     def of(cls, client: Redis) -> Connections:
-        """The connections of a client, the same ones for everybody who asks: its pool is one, too."""
+        """Return the connections of a client. All callers share them, as they share the client's pool."""
         pool = client.connection_pool
         shared: Connections = vars(pool).setdefault("_sayso_connections", cls(pool))
         return shared
 
     def ask(self, *command: str | int | float) -> Any:
-        """The server's answer to a command, with the client's own patience. Raises redis.RedisError."""
+        """Send a command and return the answer, with the client's own timeouts and retries. Raises redis.RedisError."""
         self.before()
         packed = _packed(command)
         if not aboard():
@@ -121,16 +121,17 @@ class Connections:
         return wait_for(asyncio.to_thread(self._ask, packed))
 
     def _ask(self, packed: bytes) -> Any:
-        return self.breather.ask(lambda: self._answer(packed)) if self.breather else self._answer(packed)
+        breaker = self.circuit_breaker
+        return breaker.call(lambda: self._answer(packed)) if breaker else self._answer(packed)
 
     def _answer(self, packed: bytes) -> Any:
         connection = self._take()
         try:
             answer = connection.retry.call_with_retry(lambda: _asked(connection, packed), lambda _: _close(connection))
-        except ResponseError:  # an answer, read to its end
+        except ResponseError:  # an error reply, read completely
             self._keep(connection)
             raise
-        except BaseException as exc:  # nobody may read the rest of this answer as his own
+        except BaseException as exc:  # another caller must not read the rest of this answer
             self._drop(connection)
             if isinstance(exc, RedisTimeoutError):
                 self._drop_idle()
@@ -139,7 +140,7 @@ class Connections:
         return answer
 
     def _take(self) -> Connection:
-        if self._pid != os.getpid():  # forked: these are the parent's
+        if self._pid != os.getpid():  # in a forked process these belong to the parent
             self._idle, self._pid = deque(), os.getpid()
         try:
             return self._idle.pop()
@@ -151,7 +152,7 @@ class Connections:
         self._pool.release(connection)
 
     def _drop_idle(self) -> None:
-        """Where one got no answer the others may be as dead: each would cost somebody all his patience."""
+        """Drop the other idle connections: after a timeout they may be dead too, and each would cost another."""
         with contextlib.suppress(IndexError):
             while True:
                 self._drop(self._idle.pop())
@@ -164,12 +165,12 @@ class Connections:
 
 
 def _nothing() -> None:
-    """Nothing speaks against it."""
+    """Allow every command."""
 
 
 def _packed(command: tuple[str | int | float, ...]) -> bytes:
     try:
-        packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub names a tuple of one
+        packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub expects a tuple of one
     except TypeError as exc:
         raise DataError(f"{command[0]}: {exc}") from exc
     return packed
@@ -179,7 +180,7 @@ def _asked(connection: Connection, packed: bytes) -> Any:
     if connection.is_connected:
         try:
             return _exchange(connection, packed)
-        except RedisConnectionError:  # stale: no try of the client's is spent on that
+        except RedisConnectionError:  # stale: this does not use up a retry
             _close(connection)
     connection.connect_check_health(check_health=False, retry_socket_connect=False)
     return _exchange(connection, packed)
@@ -194,16 +195,17 @@ def _close(connection: Connection) -> None:
     connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py's own
 
 
-#: Seconds for which what Redis said is carried on by the monotonic clock, and after which one is asked again that did
-#: not answer.
-TRUSTED_SECONDS, AGAIN_SECONDS = 60.0, 1.0
+#: Seconds for which the monotonic clock carries on the time that Redis gave.
+TRUSTED_SECONDS = 60.0
+#: Seconds after which a Redis that did not answer is asked again.
+AGAIN_SECONDS = 1.0
 
 
 class SharedClock:
-    """Lives as long as its process; called from any thread, it returns seconds since 1970.
+    """The time of the Redis server in Unix seconds, for any thread. Lives as long as its process.
 
-    While Redis does not answer it is carried on; until Redis has answered once, it is the machine's own clock. An event
-    loop never waits for it: what it is asked there, a thread asks Redis, for the next time.
+    While Redis does not answer, the monotonic clock carries the time on; until the first answer it is the machine's own
+    clock. An event loop never waits: there a thread asks Redis, and the next call has the answer.
     """
 
     def __init__(
@@ -214,7 +216,7 @@ class SharedClock:
         self._ask_at = float("-inf")
 
     def __call__(self) -> float:
-        """Now, by Redis's clock."""
+        """Return the time now."""
         if self._monotonic() >= self._ask_at:
             self._ask_at = self._monotonic() + AGAIN_SECONDS
             if _on_a_loop():
@@ -238,15 +240,15 @@ def _on_a_loop() -> bool:
     return True
 
 
-#: What every key of ours begins with.
+#: The prefix of all our keys.
 PREFIX = "sayso:"
 
 
-#: Seconds a web process waits for an answer: a disk that is slow takes a second and more for an fsync now and then.
-HURRY_SECONDS = 2.0
+#: Seconds a web process waits for an answer: a slow disk now and then takes more than a second for an fsync.
+WEB_ANSWER_SECONDS = 2.0
 
 
-#: The users of a Redis of your own, for its `aclfile`.
+#: An `aclfile` with the users that a Redis of your own needs.
 ACL_FILE = Path(__file__).with_name("redis.acl")
 
 
@@ -254,18 +256,18 @@ _APPENDONLY_OFF = "appendonly is off: a restart of this Redis loses waiting mess
 
 
 class RedisUnfit(Exception):
-    """Raised at start when the Redis given could lose or evict what we must keep."""
+    """Raised at start when the Redis could lose or evict data that must be kept."""
 
 
 def connect(url: str, *, patient: bool = False, answer_seconds: float | None = None) -> Redis:
-    """A client for our own scripts.
+    """Return a client for our scripts.
 
-    One that is `patient` rides out a restart of Redis. Any other fails at once where nobody listens, tries once more
-    where a connection broke, and gives up after `answer_seconds`, 2 unless given, where nothing is answered.
+    With `patient` it waits through a restart of Redis. Otherwise it fails at once when nothing listens, retries a
+    broken connection once, and gives up after `answer_seconds`, 2 by default, without an answer.
     """
     if patient:
         retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8)
-    else:  # no second wait for one that did not answer
+    else:  # does not wait a second time after a timeout
         retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
     return Redis.from_url(
         url,
@@ -278,20 +280,20 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
     )
 
 
-def hurry(client: Redis, *, answer_seconds: float = HURRY_SECONDS) -> None:
-    """Have a web process's client, before it is used, hold up few of its threads where Redis hangs.
+def set_web_timeouts(client: Redis, *, answer_seconds: float = WEB_ANSWER_SECONDS) -> None:
+    """Make the unused client of a web process block few threads while Redis hangs.
 
-    Whoever asks gives up after `answer_seconds`; then scripts fail at once, but for one caller at a time.
+    A call gives up after `answer_seconds`. From then on calls fail at once, except for one caller at a time that tries.
     """
     pool = client.connection_pool
     pool.connection_kwargs |= {"socket_connect_timeout": answer_seconds, "socket_timeout": answer_seconds}
-    Connections.of(client).breather = RedisCircuitBreaker(slow_seconds=answer_seconds / 2)
+    Connections.of(client).circuit_breaker = RedisCircuitBreaker(slow_seconds=answer_seconds / 2)
 
 
 def check_fit(client: Redis) -> list[str]:
     """Refuse a Redis that evicts keys; return warnings about one that may lose acknowledged writes.
 
-    Raises RedisUnfit. A server that forbids CONFIG is judged by its INFO.
+    Raises RedisUnfit. INFO is used where the server forbids CONFIG.
     """
     try:
         settings = cast("dict[str, str]", client.config_get("maxmemory-policy", "appendonly", "appendfsync"))
@@ -306,7 +308,7 @@ def check_fit(client: Redis) -> list[str]:
 
 
 def _without_config(client: Redis) -> list[str]:
-    """Judge a server by its INFO where CONFIG is forbidden. Raises RedisUnfit."""
+    """Check a server that forbids CONFIG by its INFO. Raises RedisUnfit."""
     try:
         policy = str(client.info("memory").get("maxmemory_policy", ""))
         appends = bool(client.info("persistence").get("aof_enabled", 1))
@@ -314,7 +316,7 @@ def _without_config(client: Redis) -> list[str]:
         return [f"cannot read CONFIG or INFO of this Redis ({type(exc).__name__}): make sure it never evicts keys"]
     _check_policy(policy or "noeviction")
     if not policy:
-        return ["neither CONFIG nor INFO of this Redis tells its maxmemory-policy: make sure it never evicts keys"]
+        return ["neither CONFIG nor INFO of this Redis shows its maxmemory-policy: make sure it never evicts keys"]
     return [] if appends else [_APPENDONLY_OFF]
 
 
@@ -326,33 +328,38 @@ def _check_policy(policy: str) -> None:
 
 
 def check_writable(client: Redis, *, prefix: str = PREFIX) -> None:
-    """Send a write that changes nothing. Raises redis.RedisError: a replica, a full memory or disk, or it is away."""
+    """Send a write that changes nothing.
+
+    Raises redis.RedisError if this is a replica, memory or disk is full, or the server is away.
+    """
     client.set(f"{prefix}writable", "", xx=True)
 
 
 def check_guarded(client: Redis) -> None:
-    """Refuse a Redis of another machine that serves whoever asks, without a login. Raises RedisUnfit."""
+    """Refuse a Redis on another machine that serves clients without a login. Raises RedisUnfit."""
     given = client.connection_pool.connection_kwargs
     host, port = given.get("host"), given.get("port", 6379)
     if not host or _is_this_machine(host, port):
         return
     secure = {name: value for name, value in given.items() if name in ("ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs")}
     is_tls = issubclass(client.connection_pool.connection_class, SSLConnection)
-    with Redis(host=host, port=port, ssl=is_tls, socket_timeout=2, socket_connect_timeout=2, **secure) as stranger:
+    with Redis(host=host, port=port, ssl=is_tls, socket_timeout=2, socket_connect_timeout=2, **secure) as anonymous:
         try:
-            stranger.ping()
-        except RedisError:  # it wants a login, or a certificate
+            anonymous.ping()
+        except RedisError:  # it requires a login or a certificate
             return
     raise RedisUnfit(
-        f"the Redis at {host}:{port} is on another machine and needs no password: whoever reaches it reads messages. "
-        "Give it users (docs/reference/redis.md), or write allow_open_redis: true where nobody else reaches it"
+        f"the Redis at {host}:{port} is on another machine and needs no password: anybody can read messages there. "
+        "Give it users (docs/reference/redis.md), or write allow_open_redis: true if nobody else can reach it"
     )
 
 
 def _is_this_machine(host: str, port: int) -> bool:
-    """Whether a host name stands for addresses of this machine alone; one without an address is asked later."""
+    """Return whether all addresses of a host are this machine's. A host that cannot be resolved counts: the login check
+    comes later.
+    """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
+    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in addresses)

@@ -1,4 +1,4 @@
-"""RedisRecords: pending actions in Redis, each step one script, one round trip, on the server's clock."""
+"""RedisActionRepository: pending actions in Redis. Each step is one script, one round trip, on the server's clock."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from sayso.pending.repository import (
 )
 from sayso.pending.turns.change import Lease, NewAction, TurnChange
 
-#: Where this room's scripts are.
+#: The folder of the scripts that this repository runs.
 LUA = Path(__file__).parent / "lua"
 
 
-class RedisRecords:
-    """Records in Redis, for any number of processes. Every method raises redis.RedisError."""
+class RedisActionRepository:
+    """Stores actions in Redis, for any number of processes. Every method raises redis.RedisError."""
 
     def __init__(self, scripts: LuaScripts) -> None:
         self._scripts = scripts
 
-    def look(self, conversation: str, user: str) -> StoredAction | None:
-        """The live action of a scope."""
+    def find_open(self, conversation: str, user: str) -> StoredAction | None:
+        """Return the action that occupies a scope."""
         return StoredAction.from_row(self._scripts.run("look", conversation, user))
 
     def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
-        """Actions by name."""
+        """Return actions by id."""
         return [StoredAction.from_row(row) for row in self._scripts.run("read", conversation, *pids)]
 
     def note_asked(self, chat: str, user: str, note: str) -> None:
@@ -42,32 +42,32 @@ class RedisRecords:
         self._scripts.run("note_asked", chat, user, note)
 
     def last_asked(self, chat: str, user: str) -> str:
-        """Return what was noted last, "" for nothing."""
+        """Return the last note, "" when there is none."""
         return str(self._scripts.run("last_asked", chat, user))
 
-    def stash(self, conversation: str, arm: NewAction) -> float | None:
-        """Arm outside a lane, shown at once."""
+    def stash(self, conversation: str, new_action: NewAction) -> float | None:
+        """Store an action as shown, without a lease."""
         answer = self._scripts.run(
-            "stash", conversation, arm.user, arm.pending_action_id, arm.record, arm.mac, arm.ttl_ms, arm.kind,
-            arm.digest, *arm.more,
+            "stash", conversation, new_action.user, new_action.pending_action_id, new_action.record, new_action.mac,
+            new_action.ttl_ms, new_action.kind, new_action.digest, *new_action.optional_fields,
         )  # fmt: skip
         return None if answer == "exists" else int(answer) / 1000
 
     def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
-        """Move or arm outside a lane."""
-        word, row = self._scripts.run("change", conversation, change.to_json())
-        return str(word), StoredAction.from_row(row)
+        """Make a transition or store new actions, without a lease."""
+        answer, row = self._scripts.run("change", conversation, change.to_json())
+        return str(answer), StoredAction.from_row(row)
 
     def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Take a shown action, once."""
-        verdict, state = self._scripts.run(
-            "claim", claim.conversation, *_fence(claim.lease), claim.pending_action_id, claim.by, claim.kind,
+        """Claim a shown action, once."""
+        status, state = self._scripts.run(
+            "claim", claim.conversation, *_lease_args(claim.lease), claim.pending_action_id, claim.by, claim.kind,
             stored.record, stored.mac, claim.seq,
         )  # fmt: skip
-        return verdict, state
+        return status, state
 
     def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
-        """Check and confirm, cancel or ignore, outside a lane."""
+        """Check, then confirm, cancel or ignore, without a lease."""
         scope = decision.scope
         verdict, row = self._scripts.run(
             "decide", scope.conversation.id, scope.id, decision.intent, decision.by,
@@ -77,20 +77,20 @@ class RedisRecords:
         return verdict, StoredAction.from_row(row)
 
     def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
-        """The last step before the effect."""
-        word: StartVerdict = self._scripts.run(
-            "start", claim.conversation, *_fence(claim.lease), claim.pending_action_id, attempt, stored.record,
+        """Take the last step before the effect."""
+        verdict: StartVerdict = self._scripts.run(
+            "start", claim.conversation, *_lease_args(claim.lease), claim.pending_action_id, attempt, stored.record,
             stored.mac, MAX_ATTEMPTS,
         )  # fmt: skip
-        return word
+        return verdict
 
-    def finish(self, claim: Claim, attempt: str, ending: ActionResult) -> None:
-        """Record the truth about an effect."""
+    def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
+        """Record how an effect ended."""
         self._scripts.run(
-            "finish", claim.conversation, claim.pending_action_id, attempt, ending.state, ending.told, ending.result,
-            ending.correction, claim.seq,
+            "finish", claim.conversation, claim.pending_action_id, attempt, result.state, result.outcome_text,
+            result.result, result.correction, claim.seq,
         )  # fmt: skip
 
 
-def _fence(lease: Lease | None) -> tuple[Any, str]:
+def _lease_args(lease: Lease | None) -> tuple[Any, str]:
     return (lease.epoch, lease.token) if lease else ("", "")

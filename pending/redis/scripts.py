@@ -1,4 +1,4 @@
-"""Redis clients and scripts: how every process here talks to Redis."""
+"""LuaScripts: run the Lua scripts of a folder in Redis, each in one round trip."""
 
 from __future__ import annotations
 
@@ -21,91 +21,69 @@ from sayso.pending.redis.client import PREFIX, Connections
 SHARDS = 64
 
 
-#: The arguments that make the RQ job which drains a conversation: keys, id and hash. Empty: nobody is woken.
+#: Returns the arguments of a script that enqueue the RQ job of a conversation: keys, id and hash. Empty: no job.
 WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
 
+#: Scripts that only read. They do not raise the write counter (`sayso.workers.redis.data_loss`).
+LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
+#: The prefix of the scripts that prepare a halted server for going on.
+RESUME = "resume"
+#: What operators are told while a server is halted.
+CURE = (
+    "halted: this Redis has lost writes that it had acknowledged (an old file, a replica that lagged, or it was "
+    "emptied): nothing is accepted or sent until you run `sayso redis resume`"
+)
+#: The beginning of a script's error on a halted server.
+_HALTED = "HALTED"
+#: The beginning of a resume script's error on a server that is not halted.
+RESUMED = "RESUMED"
 
+#: The first line of each script: do nothing on a halted server.
+_HALT = "if redis.call('EXISTS', '%shalted') == 1 then return redis.error_reply('HALTED') end\n"
+_ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED') end\n"
+#: Counts each script that writes, so that a server which has lost writes can be recognized.
+_RISE = "redis.call('INCR', '%stide')\n"
+_PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
 _DEFINED = re.compile(r"local (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILINE)
-
-
 _WORD = re.compile(r"\w+")
-
-
 _COMMENT = re.compile(r"--.*")
 
 
-_PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
-
-
-#: Scripts that only look: they leave the tide (`sayso.workers.redis.data_loss`) as it is.
-LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
-
-
-#: What the names of scripts begin with that prepare a halted server for going on.
-RESUME = "resume"
-
-
-#: What an operator is told wherever a server is halted.
-CURE = (
-    "halted: this Redis has forgotten what it had acknowledged (an old file, a replica that lagged, or it was "
-    "emptied): nothing is taken in or sent before you run `sayso redis resume`"
-)
-
-
-#: What our scripts' refusals begin with on a server that has forgotten something.
-_HALTED = "HALTED"
-
-
-#: What those scripts' refusals begin with on a server that is not halted.
-RESUMED = "RESUMED"
-
-
-#: What each script begins with: nothing is done on a server that has forgotten what it had acknowledged, and what is
-#: done raises its tide.
-_HALT = "if redis.call('EXISTS', '%shalted') == 1 then return redis.error_reply('HALTED') end\n"
-
-
-_ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED') end\n"
-
-
-_RISE = "redis.call('INCR', '%stide')\n"
-
-
 class Halted(RedisError):
-    """Raised when a server has forgotten what it had acknowledged, and waits for its operator: nothing was done."""
+    """Raised when a server has lost acknowledged writes and waits for its operator. Nothing was done."""
 
     def __init__(self) -> None:
         super().__init__(CURE)
 
 
 def shard_of(conversation: str) -> int:
-    """Which of the SHARDS a conversation lives in, for ever."""
+    """Return the shard of a conversation. It never changes."""
     return crc32(conversation.encode()) % SHARDS
 
 
 @dataclass(frozen=True, slots=True)
 class LuaScript:
-    """A Lua script and the name that Redis has for it."""
+    """A Lua script and the hash by which Redis knows it."""
 
     text: str
     sha: str
 
     @classmethod
     def of(cls, text: str) -> LuaScript:
-        """The script of a text."""
+        """Return the script with this text."""
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 class LuaScripts:
-    """Lua scripts of one folder, each run in one round trip and loaded by itself where it is not known.
+    """Runs the Lua scripts of one folder, and loads a script where the server does not know it.
 
-    Every script gives the same answer when it is sent again, because we resend when a reply was lost. Raises ValueError
-    for a client that does not decode its answers. A server that is halted refuses them: they raise Halted.
+    A script is sent again when its reply was lost, so each one gives the same answer the second time. On a halted
+    server all raise Halted. Raises ValueError for a client that does not decode its answers.
     """
 
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
         if not client.connection_pool.connection_kwargs.get("decode_responses"):
-            raise ValueError("this Redis client answers in bytes: make it with decode_responses=True")
+            raise ValueError("this Redis client answers in bytes: create it with decode_responses=True")
         prelude = _definitions(_PRELUDE.read_text())
         self._prefix = prefix
         self._connections = Connections.of(client)
@@ -114,7 +92,7 @@ class LuaScripts:
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
-        #: What somebody is loading just now, by sha.
+        #: The hashes of scripts that are being loaded now.
         self._loading: set[str] = set()
 
     def run(self, name: str, conversation: str, *args: Any) -> Any:
@@ -133,25 +111,26 @@ class LuaScripts:
         """Run a script with all its arguments, the conversation or "-" first. Raises redis.RedisError."""
         script, key = self._scripts[name], f"{self._prefix}{{{shard}}}"
         try:
-            return self._evaluated(script, key, *args)
+            return self._evalsha(script, key, *args)
         except ResponseError as exc:
             if str(exc).startswith(_HALTED):
                 raise Halted from exc
             raise
 
-    def _evaluated(self, script: LuaScript, key: str, *args: Any) -> Any:
+    def _evalsha(self, script: LuaScript, key: str, *args: Any) -> Any:
         ask = partial(self._connections.ask, "EVALSHA", script.sha, 1, key, *args)
         try:
             return ask()
         except NoScriptError:
-            return self._once_more(script, ask)
+            return self._load_and_run(script, ask)
 
-    def _once_more(self, script: LuaScript, ask: Callable[[], Any]) -> Any:
-        """Load the script and ask again. Of many who ask at once over one wire the first loads it: its text travels
-        ahead of what the others ask again.
+    def _load_and_run(self, script: LuaScript, ask: Callable[[], Any]) -> Any:
+        """Load the script and run it again.
+
+        Of several callers on one connection only the first loads it: its text goes out before the others' next try.
         """
         if script.sha in self._loading:
-            with contextlib.suppress(NoScriptError):  # over another connection we may be faster than the text
+            with contextlib.suppress(NoScriptError):  # on another connection the next try may overtake the text
                 return ask()
         self._loading.add(script.sha)
         try:
@@ -168,15 +147,16 @@ def _halt_check(name: str, prefix: str) -> str:
 
 
 def _definitions(prelude: str) -> list[tuple[set[str], str]]:
-    """The prelude in pieces, in order: the names each defines, and its text."""
+    """Return the definitions of the prelude in order: the names that each defines, and its text."""
     starts = [match.start() for match in re.finditer(r"^local ", prelude, re.MULTILINE)]
     texts = [prelude[start:end] for start, end in zip(starts, [*starts[1:], len(prelude)], strict=True)]
     return [(set(_DEFINED.match(text)[1].replace(",", " ").split()), text) for text in texts]  # type: ignore[index]
 
 
 def _with_definitions(script: str, prelude: list[tuple[set[str], str]]) -> str:
-    """A script and what it names of the prelude: Redis runs the text anew at every call, and all of it costs as much as
-    four commands.
+    """Return the script with the definitions of the prelude that it uses.
+
+    Redis runs the whole text on every call, and the whole prelude would cost as much as four commands.
     """
     named = _words(script)
     for names, text in reversed(prelude):

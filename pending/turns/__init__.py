@@ -1,1 +1,1 @@
-"""Values of one turn: what it reads and all it may change."""
+"""The turns of a conversation: what waits in its queues, and all that one turn may change."""

@@ -1,11 +1,4 @@
-"""Lane: what a conversation holds for the worker that has its lease, and all that one turn may change.
-
-LaneError
-├── LaneLost       another worker holds the lane by now
-├── LaneParked     nothing can be sent now: the lane was let go until a later try
-├── TurnOvertaken  the world changed since this worker looked
-└── JournalUnreadable  what an earlier attempt at a turn left behind makes no sense
-"""
+"""TurnChange: all that one turn may change, with the lease that a worker holds while it makes the change."""
 
 from __future__ import annotations
 
@@ -16,7 +9,7 @@ from typing import Any
 
 from sayso.channels.types import Conversation, Reply
 
-#: Timers that one conversation may have. The scripts know it too.
+#: Timers that one conversation may have. Also in the scripts.
 MAX_TIMERS = 100
 
 
@@ -31,7 +24,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """Whose turn is committed, by which event, and the action that its button names, "" for none."""
+    """The turn being committed: its user, its event id, and the id of the action that its button names or ""."""
 
     user: str
     event: str
@@ -40,28 +33,32 @@ class DecisionContext:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A pending action's change of state, possible only from the states given. `told` is what its twins will hear."""
+    """A pending action's change of state, possible only from the states given.
+
+    `outcome_text` is what the user is told; a second answer to the same question repeats it.
+    """
 
     pending_action_id: str
     from_states: tuple[str, ...]
     to: str
-    told: str = ""
+    outcome_text: str = ""
     by: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The move as the scripts read it."""
-        move = {"pid": self.pending_action_id, "from": self.from_states, "to": self.to, "told": self.told}
-        return {**move, "by": self.by} if self.by else move
+        """Return the transition as the scripts read it."""
+        data = {"pid": self.pending_action_id, "from": self.from_states, "to": self.to, "told": self.outcome_text}
+        return {**data, "by": self.by} if self.by else data
 
 
 @dataclass(frozen=True, slots=True)
 class NewAction:
-    """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown.
+    """A pending action to store: its record exactly as it was signed, and how long it may be answered once shown.
 
-    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
-    the outbox entry that is said when its window closes unanswered, `alarm` the one that is said when nobody answered
-    `alarm_after_ms` after it was shown, at the end of its window at the latest; "" for none. `ending` is the entry that
-    then takes the place of the message that asked: which one that is, is known once it is delivered.
+    `live`: whether it occupies its scope. Any other is reached by its button, or as one of the `steps` of a plan.
+    `notice`: the outbox entry to send when its window closes without an answer.
+    `ending`: the entry that then replaces the message with the question. Its id is known once that is delivered.
+    `alarm`: the entry to send when nobody answered within `alarm_after_ms`, at the latest when the window closes.
+    "" is none.
     """
 
     pending_action_id: str
@@ -82,21 +79,17 @@ class NewAction:
     alarm_after_ms: int = 0
 
     @property
-    def more(self) -> tuple[str, ...]:
-        """Fields that only some actions have, by name and value."""
+    def optional_fields(self) -> tuple[str, ...]:
+        """Return the fields that only some actions have, as names and values in turn."""
         fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
-        fields |= {"idempotent": "1" if self.idempotent else "", **self._later}
-        return tuple(word for name, value in fields.items() if value for word in (name, value))
-
-    @property
-    def _later(self) -> dict[str, str]:
-        """What is said when nobody answers, behind the scope that it is about."""
-        found = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
-        later = {name: f"{self.user} {entry}" for name, entry in found.items() if entry}
-        return {**later, "alarm_after": str(self.alarm_after_ms)} if self.alarm else later
+        fields["idempotent"] = "1" if self.idempotent else ""
+        entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
+        fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}  # whom it is about
+        fields["alarm_after"] = str(self.alarm_after_ms) if self.alarm else ""
+        return tuple(text for name, value in fields.items() if value for text in (name, value))
 
     def to_dict(self) -> dict[str, Any]:
-        """The action as the scripts read it."""
+        """Return the action as the scripts read it."""
         return {
             "pid": self.pending_action_id,
             "user": self.user,
@@ -106,16 +99,16 @@ class NewAction:
             "kind": self.kind,
             "digest": self.digest,
             "live": self.live,
-            "more": self.more,
+            "more": self.optional_fields,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Something to be said later, once, at `at`: Unix seconds by the server's clock.
+    """A text to send once, at a later time.
 
-    `user` is the scope that it belongs to and `note` what it is about, for whoever lists them. `language` is what it is
-    written in. Ids are unique in a conversation.
+    `id` is unique in a conversation. `at` is in Unix seconds by the server's clock. `user` is the scope it belongs to,
+    `note` what it is about, for lists of timers. `language` is the language of the text.
     """
 
     id: str
@@ -127,58 +120,65 @@ class Timer:
 
     @property
     def reply(self) -> Reply:
-        """What is said when it rings."""
+        """Return the reply to send when the timer rings."""
         return Reply(self.text, language=self.language)
 
     def to_dict(self, to: Conversation) -> dict[str, Any]:
-        """The timer as the scripts read it: `what` is kept until it rings."""
+        """Return the timer as the scripts read it: `what` is stored until it rings."""
         at, reply = round(self.at * 1000), outbox_entry(to, self.reply)
-        what = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
-        return {"id": self.id, "at": at, "what": json.dumps(what)}
+        stored = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
+        return {"id": self.id, "at": at, "what": json.dumps(stored)}
 
     @classmethod
-    def from_json(cls, what: str) -> Timer:
-        """The timer that is kept."""
-        kept = json.loads(what)
-        reply = Reply.from_json(json.loads(kept["reply"])["reply"]) if "reply" in kept else Reply()
+    def from_json(cls, text: str) -> Timer:
+        """Read a stored timer."""
+        data = json.loads(text)
+        reply = Reply.from_json(json.loads(data["reply"])["reply"]) if "reply" in data else Reply()
         return cls(
-            kept["id"], kept["at"] / 1000, reply.text, kept.get("user", ""), kept.get("note", ""), reply.language
+            data["id"], data["at"] / 1000, reply.text, data.get("user", ""), data.get("note", ""), reply.language
         )
+
+
+def sort_timers(timers: Iterable[Timer]) -> tuple[Timer, ...]:
+    """Return the timers, the next one first."""
+    return tuple(sorted(timers, key=lambda timer: (timer.at, timer.id)))
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChange:
-    """All that a turn changes: replies with the action each previews (or ""), history, pending actions, timers.
+    """All that a turn changes: replies, history, pending actions and timers.
 
-    Of a question in several pieces only the last one opens the window; those before it have PART before its id, and if
-    one of them never arrives, the action ends. A reply that only repeats an open question has ABOUT before its id.
-    `silenced` are the ids of timers that will not ring.
+    `replies`: each with the id of the action it asks about, or "". When a question has several pieces, only the last
+    opens the window; the earlier ones have PART before the id, and if one of them cannot be delivered, the action ends.
+    A reply that only repeats an open question has ABOUT before the id.
+    `silenced`: the ids of timers that are cancelled.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()
     history: str | None = None
-    move: Transition | None = None
-    arms: tuple[NewAction, ...] = ()
+    transition: Transition | None = None
+    new_actions: tuple[NewAction, ...] = ()
     timers: tuple[Timer, ...] = ()
     silenced: tuple[str, ...] = ()
 
     def to_json(self, to: Conversation | None = None) -> str:
-        """The change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
+        """Return the change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
         entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.replies if to]
-        data: dict[str, Any] = {"replies": entries, "arms": [arm.to_dict() for arm in self.arms]}
+        data: dict[str, Any] = {"replies": entries, "arms": [action.to_dict() for action in self.new_actions]}
         data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
         data["silenced"] = self.silenced
         if self.history is not None:
             data["history"] = self.history
-        if self.move:
-            data["move"] = self.move.to_dict()
+        if self.transition:
+            data["move"] = self.transition.to_dict()
         return json.dumps(data)
 
 
 def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> str:
-    """A reply and its address, as the outbox keeps them. What it collapses with comes first: scripts look for it.
+    """Return a reply and its address as the outbox stores them.
 
-    `forward`: it waits in the outbox of one conversation until it is put into that of the one it is addressed to.
+    `forward`: the entry waits in the outbox of one conversation until it is moved to that of its address. The scripts
+    look for `collapse` and `forward` at the beginning.
     """
     first: dict[str, Any] = {"collapse": reply.collapse} if reply.collapse else {}
     if forward:
@@ -186,12 +186,7 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> st
     return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
 
 
-def in_place_of(entry: str, message: str) -> str:
-    """The entry, as one that takes the place of this message."""
-    kept = json.loads(entry)
-    return json.dumps({**kept, "reply": replace(Reply.from_json(kept["reply"]), edits=message).to_json()})
-
-
-def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:
-    """Timers, the next one first."""
-    return tuple(sorted(timers, key=lambda timer: (timer.at, timer.id)))
+def as_edit_of(entry: str, message: str) -> str:
+    """Return the outbox entry changed so that it replaces the message with this platform id."""
+    data = json.loads(entry)
+    return json.dumps({**data, "reply": replace(Reply.from_json(data["reply"]), edits=message).to_json()})

@@ -1,4 +1,11 @@
-"""QueuedTurn, QueuedReply and their errors."""
+"""What a worker takes from a conversation's queues: the next turn or reply, and the errors of working on them.
+
+ConversationError
+├── LeaseLost           another worker holds the lease
+├── ConversationParked  nothing can be sent now: the lease was released until a later try
+├── StaleTurn           the stored state changed since this worker read it
+└── JournalUnreadable   the notes of an earlier attempt at a turn cannot be read
+"""
 
 from __future__ import annotations
 
@@ -10,56 +17,83 @@ from math import inf
 from typing import Any, Protocol
 
 from sayso.channels.types import Conversation, Delivery, Reply, Turn
-from sayso.pending.turns.change import Lease, Timer, TurnChange, in_order
+from sayso.pending.turns.change import Lease, Timer, TurnChange, sort_timers
 
-
-class StreamListener(Protocol):
-    """Hears the text of one step, piece by piece."""
-
-    async def __call__(self, piece: str) -> None:
-        """The next piece."""
-
-    def anew(self) -> None:
-        """The model calls tools: what comes next is another text."""
-
-
-#: The kind of a record whose buttons are answers to choose from: a tap on one says something and decides nothing.
+#: The kind of a record whose buttons are choices: a tap says something and decides nothing.
 CHOICE_KIND = "sayso:choice"
-
-
-#: What an outbox entry begins with that another conversation is to say. The scripts look for it.
+#: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
 FORWARD = '{"forward"'
+#: Before the id of an action in `TurnChange.replies`: the reply is a piece of its question, but not the last one.
+PART = "+"
+#: Before the id of an action in `TurnChange.replies`: the reply repeats its question. Quoting it quotes the question.
+ABOUT = "="
+#: How the scripts write the silence of a conversation in which nobody ever wrote, or nobody knows when.
+_SILENCES = {-1: -1.0, -2: inf}
 
 
 class ConversationError(Exception):
-    """Base of what working on a lane raises."""
+    """Base of the errors raised while working on a conversation."""
 
 
 class LeaseLost(ConversationError):
-    """Raised when another worker holds the lane by now: stop, and change nothing more."""
+    """Raised when another worker holds the lease. Stop, and change nothing more."""
 
 
 class ConversationParked(ConversationError):
-    """Raised when a reply must wait and the lane was let go until then."""
+    """Raised when a reply must wait and the lease was released until then."""
 
 
 class StaleTurn(ConversationError):
-    """Raised when a commit found the world changed since it looked: look again."""
+    """Raised when a commit finds that the stored state has changed since it was read. Read it again."""
 
 
 class JournalUnreadable(ConversationError):
-    """Raised when nobody can tell what an earlier attempt at a turn has done: it must not be tried again."""
+    """Raised when the effects of an earlier attempt at a turn cannot be known. The turn must not be tried again."""
+
+
+class StreamListener(Protocol):
+    """Receives the text of one model call, piece by piece."""
+
+    async def __call__(self, piece: str) -> None:
+        """Receive the next piece."""
+
+    def anew(self) -> None:
+        """Start a new text: the model has called tools."""
+
+
+class TurnHandler(Protocol):
+    """Answers turns. Implemented by the channel agent."""
+
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
+        """Return all that the turn changes. `hear` receives the text while it is written.
+
+        Raises LeaseLost and StaleTurn.
+        """
+
+    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
+        """Return the change of a turn that took too long or failed: the outcome of its decision if it made one.
+
+        Otherwise the reply is `words`.
+        """
+
+    def is_answer(self, text: str) -> bool:
+        """Return whether the text would be a yes or a no if a question were open."""
+
+    def may_settle(self, queued: QueuedTurn) -> bool:
+        """Return whether the turn may settle a pending action. Such a turn is not stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
-    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records, `timers`
-    those of the whole conversation.
+    """The next turn to work on, with all that its worker needs to know.
 
-    `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
-    together with it, 0 for none, and `parts` are all of those as they came in. `stop` is the number of their last turn
-    that said stop, 0 for none. `journal` is what earlier attempts at it have come to, `attempt` which one this is, from
-    1. `age`: seconds since it was received, by the server's clock.
+    `seq`: its number. `received_at` in Unix seconds; `age` in seconds since then, by the server's clock.
+    `live` and `tapped`: the stored actions that occupy the scope and that the turn's button names, as Redis hashes.
+    `timers`: those of the whole conversation.
+    `following`: the turns of the same person right behind it, by number.
+    `upto`: the number of the last turn that is merged into this one, 0 for none; `parts`: all merged turns as received.
+    `stop`: the number of the person's last turn that was /stop, 0 for none.
+    `journal`: the notes of earlier attempts; `attempt`: the number of this one, from 1.
     """
 
     seq: int
@@ -80,84 +114,91 @@ class QueuedTurn:
 
     @property
     def last(self) -> int:
-        """The number of the last turn that is finished with this one."""
+        """Return the number of the last turn that is finished together with this one."""
         return self.upto or self.seq
 
     @property
     def is_stopped(self) -> bool:
-        """Whether its person said stop after it, and it confirmed nothing before its worker died: that goes on."""
+        """Return whether its person sent /stop later. A turn that has confirmed something before a crash goes on."""
         return self.seq < self.stop and not any(map(self._confirmed, (self.live, self.tapped)))
 
     def _confirmed(self, action: Mapping[str, str]) -> bool:
         return action.get("by") == self.turn.event_id and action.get("kind") != CHOICE_KIND
 
-    def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
-        """This turn with the words of those right behind it, as far as all of them are nothing but words.
+    def merge_texts(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
+        """Return this turn merged with those right behind it, as long as all of them are plain text.
 
-        Taps, commands, edits, answers to an earlier message and what `is_answer` (a yes, a no) stay by themselves, and
-        while an action waits for an answer nothing is joined.
+        Taps, commands, edits, replies to an earlier message and answers (`is_answer`) are never merged, nor is anything
+        while an action waits for an answer.
         """
 
         def is_plain(turn: Turn) -> bool:
-            words = turn.text.strip()
-            if not words or not turn.decides or turn.tap or turn.quoted or turn.replied_to or turn.group:
+            text = turn.text.strip()
+            if not text or not turn.decides or turn.tap or turn.quoted or turn.replied_to or turn.group:
                 return False
-            return not (words.startswith("/") or is_answer(words))
+            return not (text.startswith("/") or is_answer(text))
 
         if self.live or not is_plain(self.turn):
             return self
-        return self._with(list(takewhile(lambda each: is_plain(each[1]), self.following)))
+        return self._merged_with(list(takewhile(lambda each: is_plain(each[1]), self.following)))
 
-    def gathered(self) -> QueuedTurn:
-        """This part of an album with the others of it that are right behind: one act."""
-        return self._with(list(takewhile(lambda each: each[1].group == self.turn.group, self.following)))
+    def merge_album(self) -> QueuedTurn:
+        """Return this part of an album merged with the other parts right behind it."""
+        return self._merged_with(list(takewhile(lambda each: each[1].group == self.turn.group, self.following)))
 
     @property
     def may_grow(self) -> bool:
-        """Whether it is a part of an album of which all that came in is here, so that more of it may follow."""
+        """Return whether it is part of an album that may get more parts: nothing else has come in behind it."""
         others = {turn.group for _, turn in self.following} - {self.turn.group}
         return bool(self.turn.group) and not (others or self.journal or self.is_stopped)
 
-    def rejoined(self) -> QueuedTurn:
-        """This turn with those it was joined with when its journal was begun, and with no others."""
-        last = journalled_upto(self.journal)
-        return self._with([each for each in self.following if each[0] <= last])
+    def merge_journalled(self) -> QueuedTurn:
+        """Return this turn merged with exactly the turns it was merged with when its journal was begun."""
+        last = _journalled_upto(self.journal)
+        return self._merged_with([each for each in self.following if each[0] <= last])
 
-    def _with(self, burst: Sequence[tuple[int, Turn]]) -> QueuedTurn:
-        if not burst:
+    def _merged_with(self, following: Sequence[tuple[int, Turn]]) -> QueuedTurn:
+        if not following:
             return self
-        turns = (self.turn, *(turn for _, turn in burst))
-        joined = replace(
+        turns = (self.turn, *(turn for _, turn in following))
+        merged = replace(
             self.turn,
             text="\n".join(turn.text for turn in turns if turn.text),
             media=tuple(media for turn in turns for media in turn.media),
             notes=tuple(note for turn in turns for note in turn.notes),
             quoted=next((turn.quoted for turn in turns if turn.quoted), ""),
         )
-        return replace(self, turn=joined, upto=burst[-1][0], parts=turns)
+        return replace(self, turn=merged, upto=following[-1][0], parts=turns)
 
 
 def journal_head(queued: QueuedTurn) -> str:
-    """The first entry of a journal: which turns it is of."""
+    """Return the first entry of a turn's journal: the numbers of its first and last merged turn."""
     return json.dumps({"seq": queued.seq, "upto": queued.last})
 
 
-def journalled_upto(journal: Sequence[str]) -> int:
-    """The last of the turns that a journal is of; 0 for none, or where nobody can tell."""
+def _journalled_upto(journal: Sequence[str]) -> int:
+    """Return the number of a journal's last merged turn; 0 for an empty or unreadable journal."""
     try:
         return int(json.loads(journal[0])["upto"])
     except (IndexError, ValueError, KeyError, TypeError):
         return 0
 
 
+def is_tap_or_status(turn: Turn) -> bool:
+    """Return whether the turn is a tap or /status, which have a rate limit of their own."""
+    return turn.tap is not None or (turn.decides and turn.text.casefold().split(maxsplit=1)[:1] == ["/status"])
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
-    """The next reply to send, before any further turn. A `suspect` one may have arrived already.
+    """The next reply to send, before any further turn.
 
-    `wait`: seconds until its channel's pace lets it go out, None where nobody said how fast that is. `ahead`: seconds
-    by which its chat is ahead of its own pace. `receipt`: a suspect one did arrive, the platform said so meanwhile.
-    `silence`: seconds since anybody wrote here, as in `Delivery`. `held`: seconds for which it has waited for that,
-    None where it does not. `closed`: why the address takes nothing, "" where it may.
+    `suspect`: it may have arrived already; `receipt`: the platform has confirmed since that it did.
+    `wait`: seconds until the channel's rate limit allows it, None where no limit is known.
+    `ahead`: seconds by which its chat is ahead of its own rate limit.
+    `silence`: seconds since anybody wrote here, as in `Delivery`. `held`: seconds it has waited for somebody to write,
+    None where it does not wait.
+    `closed`: why the address accepts nothing, "" if it does.
     """
 
     number: int
@@ -173,37 +214,29 @@ class QueuedReply:
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another conversation is to say it."""
+        """Return whether it goes to another conversation."""
         return self.text.startswith(FORWARD)
 
     @property
     def cause(self) -> str:
-        """Why it is no answer, on one line; "" for one that is."""
+        """Return on one line why the turn got no answer; "" for a reply that is an answer."""
         return " ".join(Reply.from_json(json.loads(self.text)["reply"]).cause.split()) if "cause" in self.text else ""
 
     def delivery(self, lease: Lease) -> Delivery:
-        """The reply with its address, as adapters take it."""
+        """Return the reply with its address, as adapters take it."""
         entry = json.loads(self.text)
         delivery_id = f"{lease.conversation}#{self.number}"
         reply = Reply.from_json(entry["reply"])
         return Delivery(delivery_id, Conversation(*entry["to"]), reply, self.attempt, self.silence)
 
 
-#: What a lane holds next; None when there is nothing to do.
+#: What to work on next in a conversation; None when there is nothing to do.
 NextItem = QueuedTurn | QueuedReply | None
 
 
-#: Before the id of an action: the reply is a piece of its question, and not the last one.
-PART = "+"
-
-
-#: Before the id of an action: the reply repeats its question. Whoever quotes the reply quotes the question.
-ABOUT = "="
-
-
-def read_work(view: Sequence[Any]) -> NextItem:
-    """What a script's view of the lane says there is to do."""
-    match list(view):
+def parse_next_item(row: Sequence[Any]) -> NextItem:
+    """Read what a script says is to be done next in a conversation."""
+    match list(row):
         case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
             number, _, text = str(entry).split(" ", 2)
             return QueuedReply(
@@ -225,12 +258,12 @@ def read_work(view: Sequence[Any]) -> NextItem:
                 received_at=int(at) / 1000,
                 user=user,
                 turn=Turn.from_json(turn),
-                live=pairs(live),
-                tapped=pairs(tapped),
+                live=hash_from_reply(live),
+                tapped=hash_from_reply(tapped),
                 history=str(history),
-                following=tuple(_following(each) for each in burst),
+                following=tuple(_parse_following(each) for each in burst),
                 stop=int(stop),
-                timers=in_order(map(Timer.from_json, timers)),
+                timers=sort_timers(map(Timer.from_json, timers)),
                 journal=tuple(journal),
                 attempt=int(attempt),
                 age=age / 1000,
@@ -239,41 +272,11 @@ def read_work(view: Sequence[Any]) -> NextItem:
             return None
 
 
-#: What the scripts say of a conversation in which nobody ever wrote, or nobody knows when.
-_SILENCES = {-1: -1.0, -2: inf}
-
-
-def stops(turn: Turn) -> bool:
-    """Return whether the turn is the command /stop."""
-    return turn.is_stop
-
-
-def is_quick(turn: Turn) -> bool:
-    """Return whether the turn is a tap or /status, which are counted apart from what people write."""
-    return turn.tap is not None or (turn.decides and turn.text.casefold().split(maxsplit=1)[:1] == ["/status"])
-
-
-def _following(entry: str) -> tuple[int, Turn]:
+def _parse_following(entry: str) -> tuple[int, Turn]:
     seq, _, _, _, turn = entry.split(" ", 4)
     return int(seq), Turn.from_json(turn)
 
 
-def pairs(flat: Sequence[str]) -> dict[str, str]:
-    """A flat Redis reply as the hash it is."""
+def hash_from_reply(flat: Sequence[str]) -> dict[str, str]:
+    """Return a hash that a script returned as a flat list of fields and values."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-class TurnHandler(Protocol):
-    """Answers turns: the channel agent."""
-
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
-        """All that the turn changes; `hear` hears the words while they come. Raises LaneLost, TurnOvertaken."""
-
-    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
-        """All that a turn changes that took too long or broke: what it decided is told, else `words`."""
-
-    def is_answer(self, text: str) -> bool:
-        """Whether these words would be a yes or a no, if something waited for one."""
-
-    def may_settle(self, queued: QueuedTurn) -> bool:
-        """Whether the turn may settle what was asked: such a one is not stopped."""

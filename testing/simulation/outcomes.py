@@ -27,7 +27,7 @@ _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
     ("early", re.compile(r"^I had not asked yet when you said that")),
     ("correction", re.compile(r"^Correction: it had finished after all\. ")),
     ("unknown", re.compile(r"^I was interrupted [^\0]* cannot tell whether it finished, and I will not repeat it")),
-    ("failed", re.compile(r"^Confirmed, but this failed|^I was interrupted, and have checked: this was not done")),
+    ("failed", re.compile(r"^Confirmed, but this failed|^I was interrupted\. I have checked, and this was not done")),
     ("done", re.compile(r"^Done: ")),
     ("foreign", re.compile(r"^That button is for the person who asked\. Nothing was done")),
     ("nothing", re.compile(r"[Nn]othing was (done|confirmed)|I did nothing|^Cancelled: |^Not confirmed, so I dropped")),

@@ -15,7 +15,7 @@ from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LuaScripts, shard_of
-from sayso.pending.signing import split_button
+from sayso.pending.signing import split_button_token
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
 from sayso.workers.outbox import RedisDeliveries, RedisOutbox
@@ -43,7 +43,7 @@ class Rig:
 
     def accept(self, given: Turn):
         """Accept a turn as the web does."""
-        parts = split_button(given.tap.data) if given.tap else None
+        parts = split_button_token(given.tap.data) if given.tap else None
         return self.mailbox.accept(given, tapped=parts[0] if parts else "")
 
     def end_lease(self) -> None:
@@ -58,7 +58,7 @@ class MemoryRig(Rig):
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
         self.mailbox = self.outbox = self.journals = self.deliveries = MemoryConversations(
-            voice, self.store.records, clock=lambda: self.now, limits=limits
+            voice, self.store.repository, clock=lambda: self.now, limits=limits
         )
 
     def pass_time(self, seconds: float) -> None:
@@ -83,7 +83,7 @@ class MemoryRig(Rig):
 
     def audit(self) -> list[dict]:
         """The audit log."""
-        return [json.loads(entry) for entry in self.store.records.log.entries]
+        return [json.loads(entry) for entry in self.store.repository.log.entries]
 
 
 class RedisRig(Rig):
@@ -160,14 +160,14 @@ class RedisRig(Rig):
 
 def client_of(store: RedisPendingStore) -> Redis:
     """A client to look and write behind a store's back."""
-    return Redis(connection_pool=store.records._scripts._connections._pool)
+    return Redis(connection_pool=store.repository._scripts._connections._pool)
 
 
 def time_passes(store, seconds: float = 150, conversation: str = Conversation("direct", "ana").id) -> None:
     """All that was begun in the store was begun so much earlier."""
     if isinstance(store, InMemoryPendingStore):
-        for pid, (stored, arm) in list(store.records._actions.items()):
-            store.records._actions[pid] = (replace(stored, begun_at=stored.begun_at - seconds), arm)
+        for pid, (stored, arm) in list(store.repository._actions.items()):
+            store.repository._actions[pid] = (replace(stored, begun_at=stored.begun_at - seconds), arm)
         return
     client = client_of(store)
     for key in client.scan_iter(f"sayso:{{{shard_of(conversation)}}}:pending:*"):

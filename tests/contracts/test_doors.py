@@ -143,7 +143,7 @@ def test_member_of_a_group_cannot_lock_out_who_was_asked(make_rig):
     """Taps on somebody else's buttons and stops of nothing find no urgent place; two of the same group are no more."""
     rig = make_rig(limits=InboxLimits(waiting=1, in_one_go=3))
     _, action = shown(rig)
-    button = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
+    button = rig.store.signer.button_token(action.pending_action_id, "confirm", turn().scope)
     crowd = [turn(tap=button, user=user) for user in ("mal", "ned")] + [turn("/stop", user="mal") for _ in range(9)]
     assert [rig.accept(each).outcome for each in crowd] == ["new", "full", "new"] + ["full"] * 8
     assert [rig.accept(each).outcome for each in (turn(tap=button), turn("yes"))] == ["new", "new"]
@@ -154,7 +154,7 @@ def test_taps_and_status_have_a_limit_of_their_own(make_rig):
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=3))
     held, action = shown(rig)
     rig.mailbox.release(held)
-    button = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
+    button = rig.store.signer.button_token(action.pending_action_id, "confirm", turn().scope)
     assert [rig.accept(turn(tap=button)).outcome for _ in range(4)] == ["new"] * 3 + ["too_fast"]
     assert rig.accept(turn("yes")).outcome == "new"
     mal = [turn("/status", user="mal") for _ in range(4)]
@@ -248,7 +248,7 @@ def test_a_burst_of_plain_words_is_seen_and_finished_as_one(rig):
         rig.accept(turn(text))
     rig.accept(turn(tap="1x"))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
-    joined = work.joined(never)
+    joined = work.merge_texts(never)
     assert (joined.turn.text, joined.last) == ("one\ntwo\nthree", 3)
     assert rig.mailbox.commit(held, joined, TurnChange()).seq == 4
 
@@ -259,7 +259,7 @@ def test_what_is_not_plain_stays_by_itself(rig, second):
     rig.accept(turn("one"))
     rig.accept(second)
     _, work = rig.mailbox.lease(CHAT.id, "w1")
-    assert work.joined(lambda text: text == "yes") == work
+    assert work.merge_texts(lambda text: text == "yes") == work
 
 
 def test_a_joined_commit_sent_twice_finishes_once(rig):
@@ -267,7 +267,7 @@ def test_a_joined_commit_sent_twice_finishes_once(rig):
     for text in ("one", "two", "three"):
         rig.accept(turn(text))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
-    joined = work.joined(never)
+    joined = work.merge_texts(never)
     said = TurnChange(replies=((ENGLISH_HI, ""),))
     first, second = rig.mailbox.commit(held, joined, said), rig.mailbox.commit(held, joined, said)
     assert isinstance(first, QueuedReply)

@@ -26,7 +26,9 @@ def alarmed(rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look t
     change, _ = propose(rig)
     entry = outbox_entry(OPS, Reply(alarm), forward=True)
     notice = outbox_entry(CHAT, Reply(notice)) if notice else ""
-    return replace(change, arms=(replace(change.arms[0], alarm=entry, alarm_after_ms=after * 1000, notice=notice),))
+    return replace(
+        change, new_actions=(replace(change.new_actions[0], alarm=entry, alarm_after_ms=after * 1000, notice=notice),)
+    )
 
 
 def asked(rig, **options):
@@ -82,7 +84,7 @@ def test_decided_question_alarms_nobody(rig, to: str):
     asked(rig)
     rig.accept(turn("no"))
     held, work = lease(rig, "w2")
-    rig.mailbox.commit(held, work, TurnChange(move=Transition(look(rig).pid, ("shown",), to)))
+    rig.mailbox.commit(held, work, TurnChange(transition=Transition(look(rig).pid, ("shown",), to)))
     rig.mailbox.release(held)
     assert later(rig, HOUR) == []
 
@@ -96,8 +98,8 @@ def test_answer_that_waits_for_its_worker_alarms_nobody(rig):
     assert rig.overdue() == [CHAT.id]
     held, work = lease(rig, "w2")
     claim = Claim(yes.scope, look(rig).pid, yes.event_id, "text", held, work.seq)
-    assert rig.store.records.claim(claim, look(rig))[0] == "mine"
-    rig.store.records.start(claim, look(rig), "try")
+    assert rig.store.repository.claim(claim, look(rig))[0] == "mine"
+    rig.store.repository.start(claim, look(rig), "try")
     assert rig.mailbox.commit(held, work, TurnChange()) is None
     assert rig.mailbox.release(held) is None
 
@@ -130,7 +132,7 @@ def test_next_question_takes_the_alarm_over(rig):
     held, work = lease(rig, "w2")
     rig.pass_time(20)
     drop = Transition(look(rig).pid, ("shown",), "cancelled")
-    reply = rig.mailbox.commit(held, work, replace(alarmed(rig, alarm="Look at the second"), move=drop))
+    reply = rig.mailbox.commit(held, work, replace(alarmed(rig, alarm="Look at the second"), transition=drop))
     rig.outbox.mark_delivered(held, reply, receipt="m2")
     rig.mailbox.release(held)
     assert (later(rig, 20), later(rig, 11)) == ([], ["Look at the second"])

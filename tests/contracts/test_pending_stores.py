@@ -53,7 +53,7 @@ def close_window(store, action: PendingAction) -> None:
     """The window of the action closed long ago."""
     if isinstance(store, InMemoryPendingStore):
         pid = action.pending_action_id
-        store.records._put(pid, replace(store.records._get(pid), expires_at=1.0))
+        store.repository._put(pid, replace(store.repository._get(pid), expires_at=1.0))
     else:
         tamper(store, action, expires=1000)
 
@@ -146,7 +146,7 @@ def test_yes_for_another_action_executes_nothing_and_preserves_what_waits(store,
 
 def test_yes_without_the_code_executes_nothing(store, ran):
     """An action that asks for a typed code is confirmed by that code only; no button does it."""
-    store.arm(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
+    store.create(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
     for words in ("yes", "yes 4822", "yes 48210", "yes 482", "4821"):
         assert store.pop_if_confirmed("ana", words) is None
     assert store.pop_if_intent("ana", "confirm").status == "kind_mismatch"
@@ -157,7 +157,7 @@ def test_yes_without_the_code_executes_nothing(store, ran):
 @pytest.mark.parametrize("field", ["kind", "digest", "code"])
 def test_what_is_compared_beside_the_record_cannot_be_forged(redis_store, ran, field):
     """The plain copies in the hash are compared in Redis; what runs must agree in the sealed record as well."""
-    action = redis_store.arm(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
+    action = redis_store.create(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
     tamper(redis_store, action, **{field: "1234"})
     expected = {"args_digest": "1234"} if field == "digest" else {}
     code = "1234" if field == "code" else "4821"
@@ -330,7 +330,7 @@ def test_action_without_executor_says_so(store):
     stash(store, None)
     outcome = store.pop_if_confirmed("ana", "yes")
     assert (outcome.status, outcome.executed) == ("no_executor", False)
-    assert "Nothing was done" in outcome.told
+    assert "Nothing was done" in outcome.outcome_text
     assert store.pop_if_confirmed("ana", "yes") is None
 
 
@@ -351,7 +351,7 @@ def test_factory_that_raises_runs_nothing(store):
     stash(store, None)
     outcome = store.pop_if_confirmed("ana", "yes")
     assert outcome.status == "no_executor"
-    assert "secret" not in outcome.told
+    assert "secret" not in outcome.outcome_text
 
 
 def test_executor_that_raises_failed_and_is_not_run_again(store):
@@ -513,7 +513,7 @@ OPERATIONS = {
 def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
     """And a confirmation is two: the decision before the effect, the truth about it after."""
     operation, expected = OPERATIONS[name]
-    for script in redis_store.records._scripts._scripts.values():
+    for script in redis_store.repository._scripts._scripts.values():
         client_of(redis_store).script_load(script.text)
     stash(redis_store, ran)
     sent = []
@@ -584,7 +584,7 @@ def test_yes_after_a_crash_in_the_middle_is_told_that_nobody_knows(store):
     time_passes(store)
     outcome = store.pop_if_confirmed("ana", "yes")
     assert (outcome.status, runs) == ("unknown", [1])
-    assert "cannot tell" in outcome.told
+    assert "cannot tell" in outcome.outcome_text
     assert store.pop_if_confirmed("ana", "yes") is None
 
 
@@ -604,7 +604,7 @@ def test_world_is_asked_after_a_crash_in_the_middle(store):
     crash_in_the_middle(store)
     time_passes(store)
     outcome = store.pop_if_confirmed("ana", "yes")
-    assert (outcome.status, outcome.told) == ("executed", "42 is gone")
+    assert (outcome.status, outcome.outcome_text) == ("executed", "42 is gone")
 
 
 def test_late_yes_runs_nothing_that_was_begun(store):
@@ -615,7 +615,7 @@ def test_late_yes_runs_nothing_that_was_begun(store):
         runs.append(1)
         raise Killed
 
-    store.arm(PendingAction("ana", "delete", "Delete it", idempotent=True, requested_at=1.0), killed)
+    store.create(PendingAction("ana", "delete", "Delete it", idempotent=True, requested_at=1.0), killed)
     with pytest.raises(Killed):
         store.pop_if_confirmed("ana", "yes")
     store.register_executor_factory("delete", lambda _: lambda: runs.append(2))
@@ -642,7 +642,7 @@ def test_decision_asked_for_again_decides_nothing_else(redis_store, ran):
     """Its answer was lost, and by now another action waits: the first answer is told again."""
     scope = Scope("ana", Conversation("direct", "ana"))
     decision = ActionDecision(scope, "confirm", "act")
-    assert redis_store.records.decide(decision) == ("gone", None)
+    assert redis_store.repository.decide(decision) == ("gone", None)
     stash(redis_store, ran)
-    assert redis_store.records.decide(decision) == ("gone", None)
+    assert redis_store.repository.decide(decision) == ("gone", None)
     assert redis_store.get("ana").status == "pending"

@@ -53,8 +53,8 @@ def asked(rig, **fields):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, action = propose(rig, **fields)
-    arm = replace(change.arms[0], notice=outbox_entry(CHAT, Reply("Nobody answered")))
-    reply = rig.mailbox.commit(held, work, replace(change, arms=(arm,)))
+    arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered")))
+    reply = rig.mailbox.commit(held, work, replace(change, new_actions=(arm,)))
     return held, action, rig.outbox.mark_delivered(held, reply, receipt="m1")
 
 
@@ -289,7 +289,7 @@ def test_unanswered_question_ends_and_says_so(rig):
     rig.accept(turn("yes", event="late"))
     held, work = lease(rig, "w3")
     claim = Claim(turn().scope, action.pending_action_id, "late", "text", held, work.seq)
-    assert rig.store.records.claim(claim, look(rig))[0] == "other"
+    assert rig.store.repository.claim(claim, look(rig))[0] == "other"
 
 
 def test_yes_in_time_counts_although_the_window_closed_since(rig):
@@ -301,8 +301,8 @@ def test_yes_in_time_counts_although_the_window_closed_since(rig):
     assert rig.overdue() == [CHAT.id]
     held, work = lease(rig, "w2")
     claim = Claim(yes.scope, action.pending_action_id, yes.event_id, "text", held, work.seq)
-    assert rig.store.records.claim(claim, look(rig))[0] == "mine"
-    rig.store.records.start(claim, look(rig), "try")
+    assert rig.store.repository.claim(claim, look(rig))[0] == "mine"
+    rig.store.repository.start(claim, look(rig), "try")
     assert rig.mailbox.commit(held, work, TurnChange()) is None
     assert rig.mailbox.release(held) is None  # and no word of an end
 
@@ -323,8 +323,8 @@ def closing(rig, receipt: str = "m1", **notices: str) -> list[tuple[str, str]]:
     held, work = lease(rig)
     change, _ = propose(rig)
     ending = outbox_entry(CHAT, Reply("Exp\u00edred \U0001f600", optional=True, language="es"))
-    arm = replace(change.arms[0], ending=ending, **notices)
-    reply = rig.mailbox.commit(held, work, replace(change, arms=(arm,)))
+    arm = replace(change.new_actions[0], ending=ending, **notices)
+    reply = rig.mailbox.commit(held, work, replace(change, new_actions=(arm,)))
     assert rig.outbox.mark_delivered(held, reply, receipt=receipt) is None
     rig.mailbox.release(held)
     rig.pass_time(61)
@@ -373,8 +373,8 @@ def test_turn_beside_the_end_of_a_question_knows_the_timers(rig):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
-    arm = replace(change.arms[0], ending=outbox_entry(CHAT, Reply("Expired", optional=True)))
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, arms=(arm,))), receipt="m1")
+    arm = replace(change.new_actions[0], ending=outbox_entry(CHAT, Reply("Expired", optional=True)))
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), receipt="m1")
     rig.accept(turn("b", user="bob"))
     work = rig.mailbox.release(held)
     assert [(timer.text, timer.user) for timer in work.timers] == [("", "")]
@@ -385,7 +385,7 @@ def test_decided_question_leaves_no_timer(rig):
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
-    rig.mailbox.commit(held, work, TurnChange(move=Transition(action.pending_action_id, ("shown",), "cancelled")))
+    rig.mailbox.commit(held, work, TurnChange(transition=Transition(action.pending_action_id, ("shown",), "cancelled")))
     rig.mailbox.release(held)
     rig.accept(turn("next"))
     assert lease(rig, "w2")[1].timers == ()
@@ -397,7 +397,7 @@ def test_question_that_was_answered_has_no_notice(rig, to: str):
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
-    rig.mailbox.commit(held, work, TurnChange(move=Transition(action.pending_action_id, ("shown",), to)))
+    rig.mailbox.commit(held, work, TurnChange(transition=Transition(action.pending_action_id, ("shown",), to)))
     rig.mailbox.release(held)
     rig.pass_time(100)
     rig.overdue()
@@ -410,10 +410,10 @@ def test_next_question_takes_the_notice_over(rig):
     rig.accept(turn("another"))
     work = rig.mailbox.release(held)
     change, _ = propose(rig)
-    arm = replace(change.arms[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second")))
+    arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second")))
     drop = Transition(first.pending_action_id, ("shown",), "cancelled")
     rig.outbox.mark_delivered(
-        held, rig.mailbox.commit(held, work, replace(change, arms=(arm,), move=drop)), receipt="m"
+        held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,), transition=drop)), receipt="m"
     )
     rig.accept(turn(user="bob"))
     assert len(rig.mailbox.release(held).timers) == 1
@@ -430,8 +430,8 @@ def test_question_that_was_never_delivered_has_no_notice(rig):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
-    arm = replace(change.arms[0], notice=outbox_entry(CHAT, Reply("Nobody answered")))
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, arms=(arm,))), dead="blocked")
+    arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered")))
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), dead="blocked")
     rig.mailbox.release(held)
     rig.pass_time(100)
     assert rig.overdue() == []
@@ -443,11 +443,13 @@ def test_late_truth_is_told_although_a_timer_waits(rig):
     rig.accept(turn("yes", event="y"))
     work = rig.mailbox.release(held)
     claim = Claim(turn().scope, action.pending_action_id, "y", "text", held, work.seq)
-    rig.store.records.claim(claim, look(rig))
-    rig.store.records.start(claim, look(rig), "try")
+    rig.store.repository.claim(claim, look(rig))
+    rig.store.repository.start(claim, look(rig), "try")
     rig.mailbox.commit(held, work, TurnChange(timers=(timer(DAY),)))  # ends what it did not settle: unknown
     rig.mailbox.release(held)
-    rig.store.records.finish(claim, "try", ActionResult("done", "done", "", outbox_entry(CHAT, Reply("It was done"))))
+    rig.store.repository.finish(
+        claim, "try", ActionResult("done", "done", "", outbox_entry(CHAT, Reply("It was done")))
+    )
     assert rig.overdue() == [CHAT.id]
     assert said(rig) == ["It was done"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from sayso.channels.types import Reply
 from sayso.pending.action import PendingAction
-from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, seal_action
+from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.signing import ActionSigner
 from sayso.pending.turns.change import Transition, TurnChange
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, time_passes, turn
@@ -23,7 +23,7 @@ def arm(pid: str = A, *, live: bool = True, steps: tuple[str, ...] = (), **field
     """An action of ana's, sealed."""
     given = {"kind": "delete", "preview": f"Delete {pid[0]}", "args": {"name": pid[0]}, **fields}
     action = PendingAction("ana", channel_id="chat", conversation_id="room", pending_action_id=pid, **given)
-    return seal_action(action, SEAL, user=ANA.id, live=live, steps=steps)
+    return sign_action(action, SEAL, user=ANA.id, live=live, steps=steps)
 
 
 def plan() -> tuple:
@@ -38,7 +38,7 @@ def claim(pid: str = A, by: str = "yes-1") -> Claim:
 
 def move(pid: str, before: str, after: str, told: str = "", by: str = "") -> TurnChange:
     """A change of state."""
-    return TurnChange(move=Transition(pid, (before,), after, told, by))
+    return TurnChange(transition=Transition(pid, (before,), after, told, by))
 
 
 def timeless(answer):
@@ -59,7 +59,7 @@ class Twins:
 
     def do(self, step: str, *args):
         """Call both. Returns memory's answer."""
-        return self._compare([getattr(rig.store.records, step)(*args) for rig in self.rigs])
+        return self._compare([getattr(rig.store.repository, step)(*args) for rig in self.rigs])
 
     def claim(self, pid: str = A, by: str = "yes-1"):
         """Claim what is there."""
@@ -71,7 +71,9 @@ class Twins:
 
     def finish(self, state: str, pid: str = A, attempt: str = "try-1", **words):
         """End it."""
-        return self.do("finish", claim(pid), attempt, ActionResult(state, **{"told": f"it is {state}", **words}))
+        return self.do(
+            "finish", claim(pid), attempt, ActionResult(state, **{"outcome_text": f"it is {state}", **words})
+        )
 
     def decide(self, intent: str, **expected):
         """Decide without a lane."""
@@ -79,7 +81,7 @@ class Twins:
 
     def at(self, pid: str = A) -> StoredAction | None:
         """The record, in memory."""
-        return self.rigs[0].store.records.read(CHAT.id, (pid,))[0]
+        return self.rigs[0].store.repository.read(CHAT.id, (pid,))[0]
 
     def state(self, pid: str = A) -> str:
         """Its state."""
@@ -96,7 +98,9 @@ class Twins:
         memory, redis = (timeless(answer) for answer in answers)
         assert memory == redis
         views = [
-            timeless([rig.store.records.look(CHAT.id, ANA.id), *rig.store.records.read(CHAT.id, (A, B, PLAN))])
+            timeless(
+                [rig.store.repository.find_open(CHAT.id, ANA.id), *rig.store.repository.read(CHAT.id, (A, B, PLAN))]
+            )
             for rig in self.rigs
         ]
         for one, other in zip(*views, strict=True):
@@ -170,7 +174,7 @@ def test_late_truth_is_recorded_where_it_may_be(twins, first, second):
     twins.finish(second, result="second's")
     corrected = (first, second) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
     assert (twins.state(), twins.at().result) == ((second, "second's") if corrected else (first, ""))
-    assert twins.at().told == f"it is {twins.state()}"
+    assert twins.at().outcome_text == f"it is {twins.state()}"
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -250,7 +254,7 @@ def test_decision_before_the_preview_was_delivered(twins, intent, verdict):
     for rig in twins.rigs:
         rig.accept(turn("delete"))
         held, work = rig.mailbox.lease(CHAT.id, "w1")
-        rig.mailbox.commit(held, work, TurnChange(replies=((Reply("Delete A?"), A),), arms=(arm(),)))
+        rig.mailbox.commit(held, work, TurnChange(replies=((Reply("Delete A?"), A),), new_actions=(arm(),)))
     assert twins.decide(intent, ignore_seconds=5) == verdict
     assert (twins.state(), twins.at().expires_at) == ("cancelled" if intent == "cancel" else "armed", 0.0)
 
@@ -300,37 +304,37 @@ def test_second_action_waits_until_the_first_is_over(twins, before):
     """What is open occupies its scope; a repeated stash of the same is no second one."""
     lead_to(twins, before)
     occupied = before in ("shown", "claimed", "started")
-    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(B),)))[0] == ("exists" if occupied else "ok")
+    assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B),)))[0] == ("exists" if occupied else "ok")
     assert (twins.at(B) is None) == occupied
-    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(A),)))[0] == "ok" or before != "shown"
+    assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(A),)))[0] == "ok" or before != "shown"
 
 
 def test_expired_action_makes_room(twins):
     """On record."""
     lead_to(twins, "shown")
     twins.pass_time(61)
-    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(B),)))[0] == "ok"
+    assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B),)))[0] == "ok"
     assert (twins.state(A), twins.state(B)) == ("expired", "shown")
 
 
 def test_what_was_begun_by_somebody_who_died_makes_room(twins):
     """Claimed: it was not done. Started: nobody knows."""
     for pid, other, end in ((A, B, "superseded"), (B, PLAN, "unknown")):
-        twins.do("change", CHAT.id, TurnChange(arms=(arm(pid),)))
+        twins.do("change", CHAT.id, TurnChange(new_actions=(arm(pid),)))
         twins.claim(pid)
         if end == "unknown":
             twins.start(pid)
         twins.pass_time(130)
-        assert twins.do("change", CHAT.id, TurnChange(arms=(arm(other),)))[0] == "ok"
+        assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(other),)))[0] == "ok"
         assert twins.state(pid) == end
 
 
 def test_action_of_another_person_or_one_reached_by_its_button_takes_no_room(twins):
     """Each waits for its own yes."""
     lead_to(twins, "shown")
-    assert twins.do("change", CHAT.id, TurnChange(arms=(arm(B, live=False),)))[0] == "ok"
-    assert twins.do("change", CHAT.id, TurnChange(arms=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
-    assert twins.rigs[0].store.records.look(CHAT.id, ANA.id).pid == A
+    assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B, live=False),)))[0] == "ok"
+    assert twins.do("change", CHAT.id, TurnChange(new_actions=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
+    assert twins.rigs[0].store.repository.find_open(CHAT.id, ANA.id).pid == A
 
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
@@ -338,7 +342,7 @@ def test_what_expired_meanwhile_may_be_let_go(twins, to):
     """Nobody did it, whichever came first: it stays expired, with the words that its person hears."""
     lead_to(twins, "expired")
     assert twins.do("change", CHAT.id, move(A, "shown", to, "let go", "later"))[0] == "ok"
-    assert (twins.state(), twins.at().told, twins.at().by) == ("expired", "let go", "somebody")
+    assert (twins.state(), twins.at().outcome_text, twins.at().by) == ("expired", "let go", "somebody")
 
 
 @pytest.mark.parametrize("after", ["done", "failed", "unknown", "cancelled", "started"])
@@ -349,14 +353,14 @@ def test_move_is_made_from_its_states_only(twins, after):
     assert twins.do("change", CHAT.id, move("C" * 22, "started", after))[0] == "state"
     assert twins.do("change", CHAT.id, move(A, "started", after, "told"))[0] == "ok"
     assert twins.do("change", CHAT.id, move(A, after, after))[0] == "ok"
-    assert (twins.at().told, twins.at().by) == ("told", "yes-1")
+    assert (twins.at().outcome_text, twins.at().by) == ("told", "yes-1")
     assert twins.do("change", CHAT.id, move(A, after, after, "told again", "yes-2"))[0] == "ok"
-    assert twins.at().told == "told again"
+    assert twins.at().outcome_text == "told again"
 
 
 def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
     """The yes was to the plan."""
-    twins.do("change", CHAT.id, TurnChange(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     assert twins.claim(A) == ("other", "shown")
     assert twins.claim(PLAN) == ("mine", "claimed")
     assert twins.claim(A) == ("other", "shown")
@@ -372,7 +376,7 @@ def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
 
 def test_plan_may_be_taken_up_as_often_as_it_takes(twins):
     """It has no effect of its own."""
-    twins.do("change", CHAT.id, TurnChange(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     twins.claim(PLAN)
     assert {twins.start(PLAN, f"try-{number}") for number in range(6)} == {"go"}
 
@@ -381,7 +385,7 @@ def test_plan_may_be_taken_up_as_often_as_it_takes(twins):
 @pytest.mark.parametrize("begun", ["nothing", "claim", "start", "finish"])
 def test_open_steps_end_with_their_plan(twins, end, begun):
     """What has begun is unknown; the rest was not done, in the plan's own word for it."""
-    twins.do("change", CHAT.id, TurnChange(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     twins.claim(PLAN)
     twins.start(PLAN, "try-p")
     for step in ("claim", "start", "finish")[: ("nothing", "claim", "start", "finish").index(begun)]:
@@ -394,7 +398,7 @@ def test_open_steps_end_with_their_plan(twins, end, begun):
 
 def test_decision_ends_a_whole_plan(twins):
     """Its steps with it."""
-    twins.do("change", CHAT.id, TurnChange(arms=plan()))
+    twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     assert twins.decide("cancel") == "cancelled"
     assert [twins.state(pid) for pid in (A, B)] == ["cancelled", "cancelled"]
 
@@ -404,4 +408,4 @@ def test_action_is_not_read_under_another_conversation(twins):
     lead_to(twins, "shown")
     assert twins.do("read", "elsewhere", (A,)) == [None]
     assert twins.do("read", CHAT.id, (B,)) == [None]
-    assert twins.do("look", CHAT.id, "somebody") is None
+    assert twins.do("find_open", CHAT.id, "somebody") is None

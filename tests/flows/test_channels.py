@@ -43,7 +43,7 @@ STORY = " ".join(f"word{number}" for number in range(24))
 COMMANDS = {
     "help": "These commands always work",
     "whoami": "Channel: ",
-    "status": "Nothing waits",
+    "status": "Nothing is waiting",
     "tools": "find_invoice",
     "reset": "I have forgotten",
 }
@@ -395,7 +395,7 @@ def test_only_their_person_sees_the_answer_to_an_ephemeral_command(bots: System,
     shown_to = json.loads(first["raw"]["ephemeral_message_parameters"])
     assert (shown_to, "5000000405" in first["text"]) == ({"receiver_user_id": 5_000_000_405}, True)
     assert "ephemeral_message_parameters" not in second["raw"]
-    assert second["text"].startswith("You write anonymously")
+    assert second["text"].startswith("You are writing anonymously")
 
 
 @pytest.mark.parametrize("platform", ["telegram", "slack"])

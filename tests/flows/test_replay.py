@@ -20,7 +20,7 @@ from sayso.channels.types import Conversation, SignedWebhook, Turn
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import shard_of
-from sayso.pending.signing import split_button
+from sayso.pending.signing import split_button_token
 from sayso.testing.platforms import fake_platforms as fakes
 from tests.channels.test_payloads import PAYLOADS, TURNS
 from tests.channels.web.fuzz import YAML
@@ -134,6 +134,6 @@ def test_replayed_webhook_brings_its_turn(stage: Stage, name: str):
 
 def as_said(turn: Turn) -> Turn:
     """With the label as the person's words, where the button is none of ours."""
-    if turn.tap and split_button(turn.tap.data) is None and turn.tap.label:
+    if turn.tap and split_button_token(turn.tap.data) is None and turn.tap.label:
         return replace(turn, text=turn.tap.label, tap=None, kind="choice")
     return turn

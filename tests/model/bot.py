@@ -23,11 +23,11 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import crossing, reach
+from sayso.pending.concurrency import call_override, call_store
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
-from sayso.pending.signing import split_button
+from sayso.pending.signing import split_button_token
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import ConversationError, LeaseLost, QueuedTurn
 from sayso.workers.lease import HeldLease
@@ -135,7 +135,7 @@ class Bot:
             RedisOutbox(lanes),
         )
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
-        self.store.records._scripts = records
+        self.store.repository._scripts = records
         self._register()
         self.begin()
 
@@ -159,7 +159,7 @@ class Bot:
 
     def hear(self, turn: Turn) -> None:
         """A platform delivers an event."""
-        parts = split_button(turn.tap.data) if turn.tap else None
+        parts = split_button_token(turn.tap.data) if turn.tap else None
         accepted = self.mailbox.accept(turn, tapped=parts[0] if parts else "")
         self.world.counts["duplicates"] += accepted.outcome == "duplicate"
         self.judge.accepted(turn, accepted.outcome, accepted.seq)
@@ -205,7 +205,7 @@ class ModelProcessor(ConversationProcessor):
     async def pass_through(self, worker: Worker) -> None:
         """Work as `run` does."""
         asked = self.clock()
-        taken = await reach(self.mailbox.lease, worker.conversation, f"{token_prefix(worker.name)}pass")
+        taken = await call_store(self.mailbox.lease, worker.conversation, f"{token_prefix(worker.name)}pass")
         if taken is None:
             return
         worker.held = HeldLease(taken[0], asked)
@@ -255,7 +255,7 @@ class Worker:
         self.loses: Literal["", "at once", "later"] = ""
         self._bot = bot
         self._context = Context()
-        self._context.run(crossing.set, self._cross)
+        self._context.run(call_override.set, self._cross)
         self._coroutine = bot.processor.pass_through(self)
 
     def step(self) -> bool:

@@ -181,7 +181,7 @@ class Judge:
             event.committed = True
             # What closes the message that asked says what is known by now; the words behind it are judged.
             self._verdicts.turn(event, [reply.text for reply, _ in change.replies if not reply.edits])
-            for arm in change.arms:
+            for arm in change.new_actions:
                 proposal = world.proposals[arm.pending_action_id] = Proposal.of(arm, lease.conversation)
                 if proposal.undoes and proposal.args["args"] != world.proposals[proposal.undoes].args:
                     world.broke("what is offered to be undone is what was shown", proposal.preview, proposal.args)
@@ -213,8 +213,8 @@ class Judge:
             proposal.closes = min(proposal.closes, self._world.now + round(DEFAULT_IGNORE_TTL_SECONDS * 1000))
 
     def _change(self, conversation: str, change: TurnChange, *, answer: Any) -> None:
-        if answer[0] == "ok" and change.move and change.move.pending_action_id in self._world.proposals:
-            self._world.proposals[change.move.pending_action_id].ended = change.move.to
+        if answer[0] == "ok" and change.transition and change.transition.pending_action_id in self._world.proposals:
+            self._world.proposals[change.transition.pending_action_id].ended = change.transition.to
 
     def _finish(self, claim: Claim, attempt: str, ending: ActionResult, *, answer: Any) -> None:
         """The truth about an effect is taken whenever it comes; if it comes late, the user is to hear it."""
@@ -225,6 +225,6 @@ class Judge:
         if state == ending.state and proposal.ended in ("unknown", "failed"):
             world.counts["corrections"] += bool(ending.correction)
             correction = ending.correction and Reply.from_json(json.loads(ending.correction)["reply"]).text
-            proposal.told += [ending.told, *([correction] if correction else [])]
+            proposal.told += [ending.outcome_text, *([correction] if correction else [])]
         if state == ending.state:
             proposal.ended = state

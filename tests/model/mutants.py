@@ -68,7 +68,7 @@ def _sealed_for_anybody(_: Any, stored: StoredAction, keys: seal.ActionSigner, s
 
 async def _stays_armed(whole: Any, agent: ConfirmationHandler, case: Any, live: StoredAction) -> Any:
     answer = await whole(agent, case, live)
-    return replace(answer, change=replace(answer.change, move=None))
+    return replace(answer, change=replace(answer.change, transition=None))
 
 
 async def _not_yet_undone(whole: Any, agent: ConfirmationHandler, case: Any) -> Any:
@@ -162,7 +162,7 @@ _EFFECT = (
         },
     ),
     _swap("a repeatable action runs without end", start=("> tonumber(ARGV[8]) then", "> 99 then")),
-    _code("an interrupted action is called failed", {(Settlement, "_ask_world"): _never_happened}),
+    _code("an interrupted action is called failed", {(Settlement, "_reconcile"): _never_happened}),
     _swap("finish refuses the late truth", finish=("and not late then", "then")),
     _cut("the late truth is not told", finish="say('-', ARGV[7])"),
     _cut("an abandoned action stays open", commit="abandon_own(redis.call('GET', live(ARGV[5])), ARGV[6])"),
@@ -171,7 +171,7 @@ _EFFECT = (
     _code("twins hear something else", {(confirmation, "_stored_outcome"): lambda _: "That was settled before."}),
 )
 _PLANS_AND_UNDO = (
-    _code("steps go on after a failure", _after(Settlement, "_step", _called_done)),
+    _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),
     _swap("a step needs no lease", claim=(_FENCE_OF_CLAIM, _FENCE_UNLESS_STEP)),
     _swap("steps outlive their plan", prelude=("if OPEN[step_state] then enter(step,", "if false then enter(step,")),
     Mutant(

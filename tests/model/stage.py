@@ -194,6 +194,6 @@ class Stage:
         """The button beside it that postpones the decision: ours to mint, though no question shows it."""
         pressed = self.world.buttons[data]
         scope = next(each.scope for each in self.heard if each.user_id == pressed.user)
-        ignore = self.bot.store.seal.mint(pressed.pid, "ignore", scope)
+        ignore = self.bot.store.signer.button_token(pressed.pid, "ignore", scope)
         self.world.buttons[ignore] = Pressable(pressed.pid, "ignore", pressed.user, pressed.conversation)
         return ignore

@@ -14,7 +14,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.redis.scripts import shard_of
-from sayso.pending.signing import split_button
+from sayso.pending.signing import split_button_token
 from sayso.pending.turns.change import NewAction
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
@@ -181,7 +181,7 @@ class World:
     def show(self, conversation: str, reply: Reply) -> None:
         """A reply arrived: its buttons can be pressed from now on."""
         for button in reply.buttons:
-            parts = split_button(button.data)
+            parts = split_button_token(button.data)
             proposal = self.proposals.get(parts[0]) if parts else None
             if parts and proposal:
                 intent = "confirm" if parts[1] == "y" else "cancel"

@@ -9,8 +9,8 @@ from typing import Any
 from redis import Redis
 
 from sayso.pending.action import PendingAction
-from sayso.pending.audit.entry import NO_HEAD, EntrySigner, RecordedEntry, Tip, head_of
-from sayso.pending.repository import seal_action
+from sayso.pending.audit.entry import NO_HEAD, ChainHead, EntrySigner, RecordedEntry, entry_hash
+from sayso.pending.repository import sign_action
 from sayso.pending.signing import ActionSigner
 
 KEY = "key"
@@ -26,7 +26,7 @@ class StateLog:
     def __init__(self, shard: int = 0, redis: Redis | None = None, *, prefix: str = "sayso:") -> None:
         self.shard = shard
         self.texts: list[str] = []
-        self.tip = Tip(0, NO_HEAD)
+        self.tip = ChainHead(0, NO_HEAD)
         self._redis = redis
         self._key = f"{prefix}{{{shard}}}"
 
@@ -38,7 +38,7 @@ class StateLog:
             f'{{"n":{n},"at":{AT + n},"pid":"{pid}","event":"{event}","by":{json.dumps(by)},'
             f'"body":"{body}","prev":"{self.tip.head}"}}'
         )
-        self.tip = Tip(n, head_of(text))
+        self.tip = ChainHead(n, entry_hash(text))
         self.texts.append(text)
         if self._redis:
             self._redis.rpush(f"{self._key}:audit", text)
@@ -77,13 +77,13 @@ class StateLog:
 def sealed(pid: str, *, user: str = "ana", **fields: Any) -> tuple[str, str]:
     """A record and its MAC."""
     given = {"kind": "delete", "preview": f"Delete {pid}?", "args": {"id": pid}, **fields}
-    arm = seal_action(PendingAction(user, **given, pending_action_id=pid), SEAL, user="-")
+    arm = sign_action(PendingAction(user, **given, pending_action_id=pid), SEAL, user="-")
     return arm.record, arm.mac
 
 
 def signed(shard: int, n: int, text: str) -> RecordedEntry:
     """An entry as a ledger keeps it."""
-    return RecordedEntry(shard, n, text, SIGNER.sign("entry", shard, n, text), head_of(text))
+    return RecordedEntry(shard, n, text, SIGNER.sign("entry", shard, n, text), entry_hash(text))
 
 
 def as_list(shard: int, texts: Iterable[str]) -> list[RecordedEntry]:

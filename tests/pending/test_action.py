@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.pending import PendingAction, compute_args_digest
-from sayso.pending.action import canonical_json, check_proposal, exact
+from sayso.pending.action import canonical_json, check_proposal, exact_args
 from sayso.pending.repository import StoredAction
 
 JSON = st.recursive(
@@ -81,9 +81,9 @@ def test_preview_reads_as_it_is_written(written, read):
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"kind": ""}, "kind '' is not for tools: use a name without 'sayso:'"),
-        ({"kind": "sayso:plan"}, "kind 'sayso:plan' is not for tools"),
-        ({"preview": "x" * 16001}, "the preview has 16,001 characters: at most 16,000 are read"),
+        ({"kind": ""}, "kind '' is reserved: use a name that does not begin with 'sayso:'"),
+        ({"kind": "sayso:plan"}, "kind 'sayso:plan' is reserved"),
+        ({"preview": "x" * 16001}, "the preview has 16,001 characters: shorten it to at most 16,000"),
         ({"ttl_seconds": 0.0}, "ttl_seconds is 0.0: it must be more than 0 and at most 86400"),
         ({"ttl_seconds": 86_400.5}, "ttl_seconds is 86400.5"),
         ({"ttl_seconds": float("nan")}, "ttl_seconds is nan"),
@@ -98,11 +98,11 @@ def test_what_nobody_can_agree_to_is_refused(fields, complaint):
 def test_just_as_much_as_is_allowed_can_be_proposed():
     """A limit is the last that is allowed."""
     check_proposal(PendingAction("ana", "k", "x" * 16_000, ttl_seconds=86_400.0))
-    assert exact({"a": "x" * (65_536 - len('{"a":""}'))})
+    assert exact_args({"a": "x" * (65_536 - len('{"a":""}'))})
     with pytest.raises(
         ValueError, match=r"^the arguments are 65,537 characters as JSON: at most 65,536 can be proposed$"
     ):
-        exact({"a": "x" * (65_537 - len('{"a":""}'))})
+        exact_args({"a": "x" * (65_537 - len('{"a":""}'))})
 
 
 HALVES = st.text(st.characters() | st.sampled_from("\ud83d\ude00"), max_size=4)
@@ -111,9 +111,9 @@ HALVES = st.text(st.characters() | st.sampled_from("\ud83d\ude00"), max_size=4)
 @given(st.dictionaries(HALVES, HALVES | st.dictionaries(HALVES, st.integers())))
 def test_digest_is_of_the_arguments_that_are_kept(args):
     """Two halves of a character that stood side by side are one where they are read again."""
-    kept = exact(args)
+    kept = exact_args(args)
     assert kept["args_digest"] == compute_args_digest(kept["args"])
-    assert exact(kept["args"]) == kept
+    assert exact_args(kept["args"]) == kept
 
 
 def test_no_arguments_have_one_digest():
@@ -132,8 +132,8 @@ def test_action_comes_back_from_its_dict():
 def test_stored_action_comes_back_from_its_hash():
     """With all that is known of it but the time it was looked at."""
     stored = StoredAction(
-        "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", told="Done.", result="ok",
-        seen=3, begun_at=6.5,
+        "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", outcome_text="Done.",
+        result="ok", seen=3, begun_at=6.5,
     )  # fmt: skip
     assert StoredAction.from_hash(stored.to_hash()) == stored
 

@@ -277,8 +277,8 @@ def test_two_words_in_a_script_of_its_own_are_enough(words, language):
 
 def test_a_language_costs_no_code(tmp_path):
     """Two data files make it ship, speak and read its yes, with a script and plurals of its own."""
-    source = Path(sayso.__file__).parent
-    shutil.copytree(source, tmp_path / "sayso")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(sayso.__file__).parent, tmp_path / "sayso", ignore=ignored)
     catalogues = tmp_path / "sayso" / "channels" / "i18n" / "catalogues"
     phrases = tmp_path / "sayso" / "pending" / "consent" / "languages"
     words = (catalogues / "ru.toml").read_text(encoding="utf-8").replace('yes = "да"', 'yes = "так"')

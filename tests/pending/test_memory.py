@@ -6,10 +6,10 @@ import json
 
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.audit.chain import check
+from sayso.pending.audit.chain import check_chains
 from sayso.pending.audit.entry import RecordedEntry
-from sayso.pending.memory import MemoryRecords
-from sayso.pending.proposals import propose
+from sayso.pending.memory import MemoryActionRepository
+from sayso.pending.proposals import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.signing import ActionSigner
 from sayso.pending.store import scope_of
@@ -26,10 +26,10 @@ def test_what_falls_out_of_memory_leaves_nothing_behind():
         store.stash(f"user-{number}", kind="k", preview="p", executor=lambda: "done")
         if number == 1:
             store.pop_if_confirmed("user-1", "yes")
-    records = store.records
+    records = store.repository
     assert [store.get(f"user-{number}") is not None for number in range(5)] == [False, False, True, True, True]
-    assert len(records._actions) == len(records._scopes) == len(records._live) == 3
-    assert records._tries == {}
+    assert len(records._actions) == len(records._scopes) == len(records._occupants) == 3
+    assert records._attempts == {}
 
 
 def test_log_of_a_process_holds():
@@ -38,8 +38,8 @@ def test_log_of_a_process_holds():
     for answer in ("yes", "no", "yes"):
         store.stash("ana", kind="k", preview="p", executor=lambda: "done")
         store.pop_if_intent("ana", "confirm" if answer == "yes" else "cancel")
-    texts = list(store.records.log.entries)
-    report = check([[RecordedEntry(0, json.loads(text)["n"], text) for text in texts]])
+    texts = list(store.repository.log.entries)
+    report = check_chains([[RecordedEntry(0, json.loads(text)["n"], text) for text in texts]])
     assert (report.entries, report.faults, report.notes) == (13, (), ())
     assert {json.loads(text)["at"] for text in texts} == {1_000_500}
 
@@ -47,9 +47,9 @@ def test_log_of_a_process_holds():
 def test_what_was_begun_counts_from_its_last_step():
     """Who waits for a stale one must not think that somebody died who has just started, or is at a later step."""
     now = [1000.0]
-    records = MemoryRecords(clock=lambda: now[0])
-    proposal = propose([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])
-    records.change(ANA.conversation.id, TurnChange(arms=proposal.arms(SEAL, ANA.id)))
+    records = MemoryActionRepository(clock=lambda: now[0])
+    proposal = plan_of([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])
+    records.change(ANA.conversation.id, TurnChange(new_actions=proposal.new_actions(SEAL, ANA.id)))
     names = (proposal.head.pending_action_id, proposal.steps[0].pending_action_id)
 
     def begun() -> list[float]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sayso import pending
 from sayso.pending import RegexConfirmParser
-from sayso.pending.consent.normalize import unstretched, words_of
+from sayso.pending.consent.normalize import plain_words, unstretch
 from sayso.pending.consent.parser import MAX_DECISION_CHARS
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES, expand, phrasebook
 
@@ -119,8 +119,8 @@ def test_phrase_with_a_character_more_is_in_the_table_or_confirms_nothing(phrase
     """A letter, digit, mark, sign or control character anywhere makes it another message."""
     place = data.draw(st.integers(0, len(phrase)))
     changed = phrase[:place] + extra + phrase[place:]
-    words = words_of(changed)
-    forms = {words, unstretched(words), unstretched(words, keep=2), words_of(changed.removesuffix(extra))}
+    words = plain_words(changed)
+    forms = {words, unstretch(words), unstretch(words, keep=2), plain_words(changed.removesuffix(extra))}
     forms |= WITH_EMOJI._without_thanks(words)  # "siim" is a yes, with and without "por favor"
     assert forms & set(CONFIRMS) or not WITH_EMOJI.is_confirm(changed)
 
@@ -130,7 +130,7 @@ def test_trick_in_a_phrase_decides_nothing(phrase, trick, data):
     """In place of a letter, or between two. Only Turkish has both an i with a dot and one without."""
     place = data.draw(st.integers(0, len(phrase)))
     for changed in (phrase[:place] + trick + phrase[place:], phrase[:place] + trick + phrase[place + 1 :]):
-        is_turkish = trick in "\u0130\u0131" and words_of(changed) in BOOKS["tr"].confirm
+        is_turkish = trick in "\u0130\u0131" and plain_words(changed) in BOOKS["tr"].confirm
         assert is_turkish or not decides(WITH_EMOJI, changed)
 
 
@@ -173,8 +173,8 @@ def untouched(text: str) -> str:
 
 def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch):
     """A megabyte costs as much as a word: nothing but its length is looked at."""
-    monkeypatch.setattr("sayso.pending.consent.parser.words_of", untouched)
-    monkeypatch.setattr("sayso.pending.consent.parser.emoji_of", untouched)
+    monkeypatch.setattr("sayso.pending.consent.parser.plain_words", untouched)
+    monkeypatch.setattr("sayso.pending.consent.parser.only_emoji", untouched)
     for hostile in ("yes" + " " * 1_000_000, "no" * 500_000, "👍" * 250_000, "y" * (MAX_DECISION_CHARS + 1)):
         assert not decides(WITH_EMOJI, Untouchable(hostile))
     with pytest.raises(AssertionError):

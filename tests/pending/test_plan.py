@@ -9,7 +9,7 @@ import pytest
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction, compute_args_digest
 from sayso.pending.executors import Executors, undo_kind
-from sayso.pending.proposals import PLAN_KIND, Effect, is_step, propose, step_names, undo_of
+from sayso.pending.proposals import PLAN_KIND, Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.repository import StoredAction
 from sayso.pending.signing import ActionSigner
 
@@ -27,76 +27,78 @@ def proposed(name: str, **fields) -> PendingAction:
 
 def stored(proposal) -> list[StoredAction]:
     """The proposal's records as they are stored, the head last."""
-    return [StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown") for arm in proposal.arms(SEAL, "-")]
+    return [
+        StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown") for arm in proposal.new_actions(SEAL, "-")
+    ]
 
 
 def test_nothing_proposed_is_no_proposal():
     """And one action needs no plan."""
     one = proposed("A", code="4821")
-    assert propose([]) is None
-    assert (propose([one]).head, propose([one]).steps) == (one, ())
+    assert plan_of([]) is None
+    assert (plan_of([one]).head, plan_of([one]).steps) == (one, ())
 
 
 def test_plan_lists_its_steps_in_its_arguments_and_its_preview():
     """What the person reads, and what is digested, is every step in order, in the person's language."""
     actions = [proposed("A"), proposed("B")]
-    plan = propose(actions).head
+    plan = plan_of(actions).head
     listed = [
         {"id": each.pending_action_id, "kind": "delete", "digest": compute_args_digest(each.args)} for each in actions
     ]
     assert (plan.kind, plan.args) == (PLAN_KIND, {"steps": listed})
     assert plan.args_digest == compute_args_digest(plan.args)
     assert plan.preview == texts_for("pt").plan(["Delete A", "Delete B"])
-    assert step_names(plan) == tuple(each.pending_action_id for each in actions)
+    assert step_ids(plan) == tuple(each.pending_action_id for each in actions)
 
 
 def test_plan_is_its_users_and_nothing_else_is_taken_from_its_steps():
     """Scope and language are those of the turn; a plan has no version and is not itself repeatable."""
-    plan = propose([proposed("A", idempotent=True), proposed("B")]).head
+    plan = plan_of([proposed("A", idempotent=True), proposed("B")]).head
     assert (plan.user_id, plan.channel_id, plan.conversation_id, plan.language) == ("ana", "chat", "room", "pt")
     assert (plan.idempotent, plan.version) == (False, "")
 
 
 def test_window_of_a_plan_is_that_of_its_most_urgent_step():
     """Nobody agrees to a step later than to the step alone."""
-    assert propose([proposed("A", ttl_seconds=60), proposed("B", ttl_seconds=5)]).head.ttl_seconds == 5
+    assert plan_of([proposed("A", ttl_seconds=60), proposed("B", ttl_seconds=5)]).head.ttl_seconds == 5
 
 
 def test_first_code_of_any_step_is_asked_for_once():
     """The plan asks for it, so its steps do not."""
-    proposal = propose([proposed("A"), proposed("B", code="4821"), proposed("C", code="1111")])
+    proposal = plan_of([proposed("A"), proposed("B", code="4821"), proposed("C", code="1111")])
     assert proposal.head.code == "4821"
     assert [step.code for step in proposal.steps] == ["", "", ""]
-    assert propose([proposed("A"), proposed("B")]).head.code == ""
+    assert plan_of([proposed("A"), proposed("B")]).head.code == ""
 
 
 def test_only_the_head_of_a_plan_waits_for_words():
     """Its steps are stored before it and reached through it; an undo waits for its button only."""
-    proposal = propose([proposed("A"), proposed("B")])
-    arms = proposal.arms(SEAL, "-")
+    proposal = plan_of([proposed("A"), proposed("B")])
+    arms = proposal.new_actions(SEAL, "-")
     names = tuple(step.pending_action_id for step in proposal.steps)
     assert [arm.pending_action_id for arm in arms] == [*names, proposal.head.pending_action_id]
     assert [(arm.live, arm.steps, arm.user) for arm in arms] == [(False, (), "-"), (False, (), "-"), (True, names, "-")]
     assert [arm.plan for arm in arms] == [proposal.head.pending_action_id] * 2 + [""]
-    assert [arm.live for arm in proposal.arms(SEAL, "-", live=False)] == [False, False, False]
+    assert [arm.live for arm in proposal.new_actions(SEAL, "-", live=False)] == [False, False, False]
 
 
 def test_step_is_one_at_its_own_place_only():
     """Swapped, missing, or of another plan: it is not what the person agreed to."""
-    proposal, other = propose([proposed("A"), proposed("B")]), propose([proposed("A"), proposed("B")])
+    proposal, other = plan_of([proposed("A"), proposed("B")]), plan_of([proposed("A"), proposed("B")])
     plan, (first, second, _) = proposal.head, stored(proposal)
-    assert (is_step(plan, 0, first), is_step(plan, 1, second)) == (True, True)
-    assert (is_step(plan, 1, first), is_step(plan, 0, second)) == (False, False)
-    assert is_step(plan, 0, None) is False
-    assert is_step(plan, 0, stored(other)[0]) is False
+    assert (is_step_of(plan, 0, first), is_step_of(plan, 1, second)) == (True, True)
+    assert (is_step_of(plan, 1, first), is_step_of(plan, 0, second)) == (False, False)
+    assert is_step_of(plan, 0, None) is False
+    assert is_step_of(plan, 0, stored(other)[0]) is False
 
 
 @pytest.mark.parametrize("changes", [{"args": {"name": "Z"}, "args_digest": ""}, {"kind": "pay"}, {"plan": "another"}])
 def test_step_that_was_changed_is_none(changes):
     """Sealed anew under its own name, with our key: it is still not what the plan lists."""
-    proposal = propose([proposed("A"), proposed("B")])
-    (arm,) = propose([replace(proposal.steps[0], **changes)]).arms(SEAL, "-")
-    assert not is_step(proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown"))
+    proposal = plan_of([proposed("A"), proposed("B")])
+    (arm,) = plan_of([replace(proposal.steps[0], **changes)]).new_actions(SEAL, "-")
+    assert not is_step_of(proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown"))
 
 
 def test_only_what_has_an_undo_can_be_undone():
@@ -109,7 +111,7 @@ def test_only_what_has_an_undo_can_be_undone():
 def test_undo_asks_for_what_took_effect_to_be_taken_back():
     """It is an action of the same user and place, knows what was done and what came of it, and has a window."""
     done = proposed("A")
-    undo = undo_of([Effect(done, "deleted A")], 300.0).head
+    undo = undo_proposal([Effect(done, "deleted A")], 300.0).head
     assert (undo.kind, undo.preview) == (undo_kind("delete"), texts_for("pt").undo("Delete A"))
     assert undo.args == {"of": done.pending_action_id, "args": {"name": "A"}, "result": "deleted A"}
     assert (undo.user_id, undo.channel_id, undo.conversation_id) == ("ana", "chat", "room")
@@ -120,5 +122,5 @@ def test_undo_asks_for_what_took_effect_to_be_taken_back():
 
 def test_undo_of_several_takes_back_the_last_first():
     """What was done on top of something goes before it."""
-    undo = undo_of([Effect(proposed("A")), Effect(proposed("B"))], 300.0)
+    undo = undo_proposal([Effect(proposed("A")), Effect(proposed("B"))], 300.0)
     assert [step.args["args"] for step in undo.steps] == [{"name": "B"}, {"name": "A"}]

@@ -12,13 +12,13 @@ from sayso.pending import PendingActionExistsError, executor_factory, stash_pend
 from sayso.pending.proposals import (
     MAX_STEPS,
     ChannelRun,
-    Proposed,
+    ProposedAction,
     begin_round,
     channel_run,
     in_channel_run,
     set_position,
 )
-from sayso.pending.proposals import restore as propose_again
+from sayso.pending.proposals import restore_proposals as propose_again
 
 
 def run_of(user: str = "ana") -> ChannelRun:
@@ -39,7 +39,7 @@ def test_steps_that_are_too_long_together_are_refused():
     """Each may be read by itself, all of them under one yes are not."""
     with channel_run(run_of()) as run:
         stash_pending(kind="send", preview="x" * 10_000)
-        with pytest.raises(PendingActionExistsError, match="long to read: finish that first"):
+        with pytest.raises(PendingActionExistsError, match="as long as it may be"):
             stash_pending(kind="send", preview="y" * 6_001)
         stash_pending(kind="send", preview="y" * 6_000)
     assert len(run.proposals) == 2
@@ -60,7 +60,7 @@ def test_proposals_are_in_the_order_of_the_calls():
     with channel_run(run_of()) as run:
         for at in (2, 0, 1, 0):
             copy_context().run(
-                lambda at=at: (set_position(at), stash_pending(kind="k", preview=f"{at}-{len(run.places)}"))
+                lambda at=at: (set_position(at), stash_pending(kind="k", preview=f"{at}-{len(run.positions)}"))
             )
     assert [action.preview for action in run.proposals] == ["0-1", "0-3", "1-2", "2-0"]
 
@@ -82,11 +82,11 @@ def test_what_a_killed_attempt_proposed_comes_before_what_is_proposed_now():
     with channel_run(run_of()) as first:
         for _ in range(3):
             begin_round()
-        early = Proposed(stash_pending(kind="k", preview="early"), first.places[0])
+        early = ProposedAction(stash_pending(kind="k", preview="early"), first.positions[0])
     propose_again([early])  # outside a run there is nobody to ask
     with channel_run(run_of()) as run:
         begin_round()
-        propose_again([Proposed.from_dict(early.to_dict())])
+        propose_again([ProposedAction.from_dict(early.to_dict())])
         begin_round()
         stash_pending(kind="k", preview="late")
     assert [action.preview for action in run.proposals] == ["early", "late"]

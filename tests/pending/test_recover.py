@@ -9,8 +9,8 @@ import pytest
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import run_here
-from sayso.pending.proposals import propose
+from sayso.pending.concurrency import run_without_loop
+from sayso.pending.proposals import plan_of
 from sayso.pending.repository import STALE_SECONDS, ActionResult, Claim
 from sayso.pending.store import scope_of
 from sayso.pending.turns.change import TurnChange
@@ -31,24 +31,26 @@ class Dead:
         self.now = 1000.0
         self.store = InMemoryPendingStore(clock=lambda: self.now)
         self.store.register_executor_factory("delete", lambda _: executor)
-        proposal = propose([proposed(name) for name in names])
+        proposal = plan_of([proposed(name) for name in names])
         self.head = proposal.head.pending_action_id
         self.steps = [step.pending_action_id for step in proposal.steps]
-        self.store.records.change(HERE.conversation.id, TurnChange(arms=proposal.arms(self.store.seal, HERE.id)))
+        self.store.repository.change(
+            HERE.conversation.id, TurnChange(new_actions=proposal.new_actions(self.store.signer, HERE.id))
+        )
 
     def at(self, pid: str):
         """The record of this name."""
-        return self.store.records.read(HERE.conversation.id, (pid,))[0]
+        return self.store.repository.read(HERE.conversation.id, (pid,))[0]
 
     def begin(self, pid: str, *, started: bool = True, ended: str = "") -> None:
         """What the dead one did to an action."""
         claim = Claim(HERE, pid, "the dead")
-        self.store.records.claim(claim, self.at(pid))
+        self.store.repository.claim(claim, self.at(pid))
         if started:
-            self.store.records.start(claim, self.at(pid), "try-1")
+            self.store.repository.start(claim, self.at(pid), "try-1")
         if ended:
             told = {"done": "apagado", "failed": WORDS.failed("Apagar A")}[ended]
-            self.store.records.finish(claim, "try-1", ActionResult(ended, told, "apagado"))
+            self.store.repository.finish(claim, "try-1", ActionResult(ended, told, "apagado"))
 
     def wait(self) -> None:
         """Until it is clear that he is dead."""
@@ -71,9 +73,13 @@ def test_claimed_action_was_certainly_not_done(intent):
     dead.begin(dead.head, started=False)
     dead.wait()
     outcome = dead.store.pop_if_intent("ana", intent)
-    assert (outcome.status, outcome.record.state, outcome.told) == ("cancelled", "superseded", WORDS.unsafe("Apagar A"))
+    assert (outcome.status, outcome.record.state, outcome.outcome_text) == (
+        "cancelled",
+        "superseded",
+        WORDS.unsafe("Apagar A"),
+    )
     stored = dead.at(dead.head)
-    assert (stored.state, stored.told) == ("superseded", WORDS.unsafe("Apagar A"))
+    assert (stored.state, stored.outcome_text) == ("superseded", WORDS.unsafe("Apagar A"))
     assert stored.by not in ("", "the dead")
     assert (outcome.record.pending_action_id, dead.store.get("ana")) == (dead.head, None)
     dead.store.stash("ana", kind="k", preview="p")
@@ -95,7 +101,7 @@ def test_started_action_is_asked_after(answer, status, state, told):
     dead.begin(dead.head)
     dead.wait()
     outcome = dead.store.pop_if_confirmed("ana", "sim")
-    assert (outcome.status, outcome.told, dead.at(dead.head).state) == (status, told, state)
+    assert (outcome.status, outcome.outcome_text, dead.at(dead.head).state) == (status, told, state)
     assert dead.at(dead.head).by not in ("", "the dead")
 
 
@@ -115,8 +121,8 @@ def test_changed_record_is_not_spoken_of_in_its_own_words(started):
     dead.begin(dead.head, started=started)
     dead.wait()
     stored = dead.at(dead.head)
-    dead.store.records._put(dead.head, replace(stored, record=stored.record.replace("Apagar", "Pagar")))
-    told = dead.store.pop_if_confirmed("ana", "sim").told
+    dead.store.repository._put(dead.head, replace(stored, record=stored.record.replace("Apagar", "Pagar")))
+    told = dead.store.pop_if_confirmed("ana", "sim").outcome_text
     assert told == (texts_for().unknown("an action that was changed") if started else texts_for().tampered())
     assert dead.at(dead.head).state == ("unknown" if started else "cancelled")
 
@@ -126,10 +132,10 @@ def test_forged_kind_beside_a_begun_record_is_found_out():
     dead = Dead("A", executor=never)
     dead.begin(dead.head)
     dead.wait()
-    stored, arm = dead.store.records._actions[dead.head]
-    dead.store.records._actions[dead.head] = (stored, replace(arm, kind="pay"))
+    stored, arm = dead.store.repository._actions[dead.head]
+    dead.store.repository._actions[dead.head] = (stored, replace(arm, kind="pay"))
     outcome = dead.store.pop_if_intent("ana", "confirm", expected_kind="pay")
-    assert outcome.told == texts_for().unknown("an action that was changed")
+    assert outcome.outcome_text == texts_for().unknown("an action that was changed")
     assert dead.at(dead.head).state == "unknown"
 
 
@@ -148,9 +154,9 @@ def test_recover_believes_no_record_that_was_changed(started, status, state, tol
     dead.begin(dead.head, started=started)
     stored = dead.at(dead.head)
     changed = replace(stored, record=stored.record.replace("Apagar", "Pagar"))
-    outcome = run_here(dead.store.settlement.recover(Claim(HERE, dead.head, "yes-1"), changed))
-    assert (outcome.status, outcome.told) == (status, told)
-    assert (dead.at(dead.head).state, dead.at(dead.head).told) == (state, told)
+    outcome = run_without_loop(dead.store.settlement.recover(Claim(HERE, dead.head, "yes-1"), changed))
+    assert (outcome.status, outcome.outcome_text) == (status, told)
+    assert (dead.at(dead.head).state, dead.at(dead.head).outcome_text) == (state, told)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +178,10 @@ def test_plan_is_reported_step_by_step(answer, second, line):
         [("done", "Apagar A", "apagado"), (second, "Apagar B", line), ("cancelled", "Apagar C", "")]
     )
     plan_state = "unknown" if second == "unknown" else "failed"
-    assert (asked, outcome.told, outcome.record.state) == (["B"], report, plan_state)
+    assert (asked, outcome.outcome_text, outcome.record.state) == (["B"], report, plan_state)
     assert dead.states() == ["done", second, "cancelled"]
-    assert (dead.at(dead.head).state, dead.at(dead.head).told) == (plan_state, report)
-    assert run_here(dead.store.settlement.report(HERE, dead.at(dead.head))) == report
+    assert (dead.at(dead.head).state, dead.at(dead.head).outcome_text) == (plan_state, report)
+    assert run_without_loop(dead.store.settlement.report(HERE, dead.at(dead.head))) == report
 
 
 def test_plan_whose_steps_are_all_done_is_done():
@@ -186,18 +192,18 @@ def test_plan_whose_steps_are_all_done_is_done():
         dead.begin(pid, ended="done")
     dead.wait()
     outcome = dead.store.pop_if_confirmed("ana", "sim")
-    assert outcome.told == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
+    assert outcome.outcome_text == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
     assert (outcome.status, dead.at(dead.head).state) == ("executed", "done")
 
 
 def test_plan_without_a_lane_that_lost_a_step_runs_nothing():
     """Not even the steps that are there; its outcome is on record at once, for nobody commits it later."""
     dead = Dead("A", "B", executor=never)
-    del dead.store.records._actions[dead.steps[1]]
+    del dead.store.repository._actions[dead.steps[1]]
     outcome = dead.store.pop_if_confirmed("ana", "sim")
     assert (outcome.record.pending_action_id, outcome.record.state) == (dead.head, "failed")
-    assert (outcome.status, outcome.told) == ("failed", WORDS.unsafe(outcome.record.preview))
-    assert (dead.at(dead.head).state, dead.at(dead.head).told) == ("failed", outcome.told)
+    assert (outcome.status, outcome.outcome_text) == ("failed", WORDS.unsafe(outcome.record.preview))
+    assert (dead.at(dead.head).state, dead.at(dead.head).outcome_text) == ("failed", outcome.outcome_text)
 
 
 def test_plan_with_a_missing_step_is_unknown():
@@ -205,12 +211,12 @@ def test_plan_with_a_missing_step_is_unknown():
     dead = Dead("A", "B", executor=never)
     dead.begin(dead.head)
     dead.begin(dead.steps[0], ended="done")
-    del dead.store.records._actions[dead.steps[1]]
+    del dead.store.repository._actions[dead.steps[1]]
     dead.wait()
     plan = dead.at(dead.head).action
-    assert dead.store.pop_if_confirmed("ana", "sim").told == WORDS.unknown(plan.preview)
+    assert dead.store.pop_if_confirmed("ana", "sim").outcome_text == WORDS.unknown(plan.preview)
     assert dead.at(dead.head).state == "unknown"
-    assert run_here(dead.store.settlement.report(HERE, dead.at(dead.head))) == ""
+    assert run_without_loop(dead.store.settlement.report(HERE, dead.at(dead.head))) == ""
 
 
 def test_effects_of_a_plan_are_those_of_its_steps():
@@ -219,7 +225,7 @@ def test_effects_of_a_plan_are_those_of_its_steps():
     dead.begin(dead.head)
     dead.begin(dead.steps[0], ended="done")
     dead.begin(dead.steps[1], ended="failed")
-    found = run_here(dead.store.settlement.effects(HERE, dead.at(dead.head)))
+    found = run_without_loop(dead.store.settlement.effects(HERE, dead.at(dead.head)))
     assert [(effect.action.args, effect.result) for effect in found] == [({"name": "A"}, "apagado")]
 
 
@@ -232,5 +238,5 @@ def test_plan_without_a_lane_runs_its_steps_and_has_their_effects():
         ("B", "apagado"),
     ]
     assert (outcome.executed, dead.states()) == (True, ["done", "done"])
-    assert outcome.told == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
-    assert outcome.told == outcome.result == dead.at(dead.head).told
+    assert outcome.outcome_text == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
+    assert outcome.outcome_text == outcome.result == dead.at(dead.head).outcome_text

@@ -114,8 +114,8 @@ def test_keys_of_the_environment_seal_the_records(redis_client, monkeypatch):
     monkeypatch.setenv("SAYSO_SECRET_KEYS", "new,,old,")
     store = RedisPendingStore(client=redis_client)
     for keys in (["old"], ["new"]):
-        assert store.seal.verify("text", ActionSigner(keys).sign("text"))
-    assert store.seal.sign("text") == ActionSigner(["new"]).sign("text")
+        assert store.signer.verify("text", ActionSigner(keys).sign("text"))
+    assert store.signer.sign("text") == ActionSigner(["new"]).sign("text")
 
 
 def test_no_keys_at_all_are_told(redis_client, monkeypatch, caplog):
@@ -124,12 +124,12 @@ def test_no_keys_at_all_are_told(redis_client, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         first, second = RedisPendingStore(client=redis_client), RedisPendingStore(client=redis_client)
     assert "SAYSO_SECRET_KEYS is not set" in caplog.text
-    assert first.seal.sign("text") == second.seal.sign("text") == ActionSigner(["unsealed"]).sign("text")
+    assert first.signer.sign("text") == second.signer.sign("text") == ActionSigner(["unsealed"]).sign("text")
 
 
 def test_memory_seals_with_a_key_nobody_knows():
     """Each store has its own."""
-    assert InMemoryPendingStore().seal.sign("text") != InMemoryPendingStore().seal.sign("text")
+    assert InMemoryPendingStore().signer.sign("text") != InMemoryPendingStore().signer.sign("text")
 
 
 def test_store_connects_to_the_url_it_is_given(redis_url, redis_client):

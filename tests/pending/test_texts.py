@@ -109,16 +109,16 @@ def test_the_words_are_read_as_people_type_them(language):
 def test_a_code_is_read_between_the_marks_of_other_keyboards(language, typed):
     """Wide stops, colons and digits."""
     assert read_answer(EVERYTHING, typed, language) == ParsedAnswer("confirm", "4821")
-    assert read_answer(EVERYTHING, typed + "\uff1f", language).says == ""
+    assert read_answer(EVERYTHING, typed + "\uff1f", language).intent == ""
 
 
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_of_a_button_are_read_when_they_are_typed(language):
     """Where buttons do not arrive, people type what theirs would say; undoing is no answer to a question."""
     words = texts_for(language)
-    assert read_answer(EVERYTHING, words.confirm_label, language).says == "confirm"
-    assert read_answer(EVERYTHING, words.cancel_label, language).says == "cancel"
-    assert read_answer(EVERYTHING, words.undo_label, language).says == ""
+    assert read_answer(EVERYTHING, words.confirm_label, language).intent == "confirm"
+    assert read_answer(EVERYTHING, words.cancel_label, language).intent == "cancel"
+    assert read_answer(EVERYTHING, words.undo_label, language).intent == ""
 
 
 def test_only_a_german_or_dutch_yes_needs_a_parser_of_its_own():

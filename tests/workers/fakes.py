@@ -171,19 +171,19 @@ class Bot:
     def die_after(self, step: str, times: int = 1) -> None:
         """Work until this step of a pending action was done so often, be killed there, and let the lease end."""
         settlement = self.rig.store.settlement
-        settlement._records = Dying(self.rig.store.records, step, times)
+        settlement._repository = Dying(self.rig.store.repository, step, times)
         try:
             self.work()
         except RedisError:
             pass
         else:
             raise AssertionError(f"nobody came to {step!r}")
-        settlement._records = self.rig.store.records
+        settlement._repository = self.rig.store.repository
         self.rig.end_lease()
 
     def before(self, step: str, happens: Callable[[], None]) -> None:
         """From now on, right before the next such step of a pending action, this happens."""
-        self.rig.store.settlement._records = Overtaken(self.rig.store.records, step, happens)
+        self.rig.store.settlement._repository = Overtaken(self.rig.store.repository, step, happens)
 
     @property
     def buttons(self) -> tuple[Button, ...]:
@@ -205,4 +205,4 @@ class Bot:
 
     def factory(self, kind: str):
         """What rebuilds the executor of a kind here."""
-        return self.rig.store.executors._of_tools[kind]
+        return self.rig.store.executors._tool_factories[kind]

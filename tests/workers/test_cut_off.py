@@ -12,7 +12,13 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from sayso.agent import tool
-from sayso.pending.concurrency import LoopThread, crossing, in_thread, perform, watch_strays
+from sayso.pending.concurrency import (
+    LoopThread,
+    call_in_tool_thread,
+    call_override,
+    run_with_timeout,
+    track_abandoned_calls,
+)
 from sayso.workers import processor
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
@@ -145,7 +151,7 @@ def test_redis_that_is_away_holds_no_cut_off_pass(monkeypatch, silent):
         return function()
 
     async def passing() -> None:
-        crossing.set(cross)
+        call_override.set(cross)
         await cut_off(story(rig, "wait"))
 
     monkeypatch.setattr("tests.workers.story.Mortal", lambda store, _: store)
@@ -175,7 +181,7 @@ def went_on(caller) -> bool:
     """Whether something went on after this caller was cancelled; it ends when it is let."""
 
     async def calling() -> bool:
-        strays = watch_strays()
+        strays = track_abandoned_calls()
         task = asyncio.create_task(caller())
         await asyncio.to_thread(doors.begun.wait)
         task.cancel()
@@ -194,11 +200,11 @@ async def late(result, error) -> None:
 
 async def dig_late() -> None:
     """Somebody listens for its end."""
-    await perform(lambda: dig(what="x"), 60, late)
+    await run_with_timeout(lambda: dig(what="x"), 60, late)
 
 
 @pytest.mark.parametrize(
-    "caller", [lambda: in_thread(lambda: dig(what="x")), dig_late], ids=["in a thread", "performed"]
+    "caller", [lambda: call_in_tool_thread(lambda: dig(what="x")), dig_late], ids=["in a thread", "performed"]
 )
 def test_function_in_a_thread_is_a_stray_until_it_ends(caller):
     """Its caller was cancelled; it cannot be."""

@@ -92,7 +92,7 @@ def test_lanes_without_records_refuse_proposals():
     lanes.accept(turn())
     lease, work = lanes.lease(CHAT.id, "w")
     with pytest.raises(ValueError, match="give MemoryConversations the store's `records`"):
-        lanes.commit(lease, work, TurnChange(move=Transition("pid", ("shown",), "cancelled")))
+        lanes.commit(lease, work, TurnChange(transition=Transition("pid", ("shown",), "cancelled")))
     assert lanes.commit(lease, work, TurnChange(replies=((Reply("hi"), ""),))) is not None
 
 
@@ -106,7 +106,7 @@ def test_whole_conversation_runs_without_redis():
 
     store, channel = InMemoryPendingStore(), FakeChannel()
     agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
-    lanes = MemoryConversations(voice, store.records)
+    lanes = MemoryConversations(voice, store.repository)
     processor = ConversationProcessor(
         lanes, ReplySender(lanes, {"chat": channel}, texts_for), {"chat": channel}, {"chat": agent}, voice
     )

@@ -13,7 +13,7 @@ from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
-from sayso.pending.concurrency import reach
+from sayso.pending.concurrency import call_store
 from sayso.pending.redis import pipeline as pipelines
 from sayso.pending.redis.client import Connections, connect
 from sayso.pending.redis.pipeline import MAX_TRIES, AutoPipeline
@@ -417,12 +417,12 @@ def test_second_loop_goes_another_way(redis_url, redis_client, tmp_path):
     async def elsewhere():
         with pytest.raises(RuntimeError, match="another event loop"):
             await pipeline.execute(asked("PING"))
-        return await reach(scripts.run, "echo", "room", "there")
+        return await call_store(scripts.run, "echo", "room", "there")
 
     async def story():
-        here = await reach(scripts.run, "echo", "room", "here")
+        here = await call_store(scripts.run, "echo", "room", "here")
         there = await asyncio.to_thread(asyncio.run, elsewhere())
-        return here, there, await reach(scripts.run, "echo", "room", "here again")
+        return here, there, await call_store(scripts.run, "echo", "room", "here again")
 
     assert asyncio.run(story()) == ("here", "there", "here again")
 
@@ -442,10 +442,10 @@ def test_scripts_the_server_forgot_are_loaded_again_by_all_at_once(redis_url, re
     pipeline.execute = execute
 
     async def story():
-        await reach(scripts.run, "echo", "room", "first")
+        await call_store(scripts.run, "echo", "room", "first")
         redis_client.script_flush()
         loads.clear()
-        return await asyncio.gather(*(reach(scripts.run, "echo", "room", str(number)) for number in range(100)))
+        return await asyncio.gather(*(call_store(scripts.run, "echo", "room", str(number)) for number in range(100)))
 
     assert asyncio.run(story()) == [str(number) for number in range(100)]
     assert len(loads) == 1

@@ -157,7 +157,7 @@ def test_a_confirmed_action_is_not_stopped(make_bot):
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("yes")
-    bot.rig.store.settlement._records = Stopping(bot)
+    bot.rig.store.settlement._repository = Stopping(bot)
     bot.work()
     assert (bot.deleted, bot.channel.texts[-2:]) == (["A"], ["deleted A", ENGLISH.stopped()])
 
@@ -230,7 +230,7 @@ class Stopping:
     """Records during whose claim somebody says stop."""
 
     def __init__(self, bot: Bot) -> None:
-        self._bot, self._records = bot, bot.rig.store.records
+        self._bot, self._records = bot, bot.rig.store.repository
 
     def __getattr__(self, name: str):
         if name == "claim":

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns.queued import stops
 from sayso.workers.access.people import WAIT_SECONDS, People, Waiting
 from sayso.workers.access.rules import (
     AccessDecision,
@@ -128,4 +127,4 @@ class AccessControl:
 
 def _is_rate_limited(turn: Turn, rules: AccessRules) -> bool:
     """Return whether the turn counts against the sender's limit. Taps and stops do not."""
-    return rules.per_minute is not None and not turn.tap and not stops(turn)
+    return rules.per_minute is not None and not turn.tap and not turn.is_stop

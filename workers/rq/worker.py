@@ -32,7 +32,7 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.concurrency import LoopThread, bound_threads, offload, stack_of
+from sayso.pending.concurrency import LoopThread, call_in_thread, set_tool_thread_limit, stack_of
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
@@ -138,7 +138,7 @@ class Watchdog:
             self._ask_again()
         elif self._waited > BLOCKED_SECONDS and not self._reported:
             self._reported = True
-            stack = self._stack(self._loop.thread)
+            stack = self._stack(self._loop.thread_id)
             log.warning("loop.blocked", extra={"seconds": round(self._waited, 1), "stack": stack})
 
     def _ask_again(self) -> None:
@@ -146,7 +146,7 @@ class Watchdog:
             log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
         self._waited, self._reported = 0.0, False
         self._answered.clear()
-        self._loop.soon(self._answered.set)
+        self._loop.call_soon(self._answered.set)
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -501,7 +501,7 @@ class WorkerServices:
 
 def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     """Work until SIGTERM or SIGINT, and finish what is in progress first. A restart of Redis does not end a worker."""
-    bound_threads(services.tool_threads)
+    set_tool_thread_limit(services.tool_threads)
     return_large_blocks()
     gc.freeze()  # the objects of the process itself stay for as long as it lives
     gc.set_threshold(COLLECT_EVERY)
@@ -578,7 +578,7 @@ async def _sweep(folders: Mapping[str, SweptFolder]) -> None:
 
 async def _sweep_one(name: str, folder: SweptFolder) -> None:
     try:
-        removed = await offload(folder.sweep)
+        removed = await call_in_thread(folder.sweep)
     except Exception:
         log.exception(f"{name}.not_swept")
     else:

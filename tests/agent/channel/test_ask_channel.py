@@ -71,7 +71,7 @@ def test_two_proposals_at_once_show_one_question(make_agent):
     for thread in threads:
         thread.join()
     (question,) = [words for words in heard if "Reply **yes**" in words]
-    assert sum("was quicker" in words for words in heard) == 1
+    assert sum("came first" in words for words in heard) == 1
     agent.ask_channel("ana", "yes", **HERE)
     assert [f"Delete {name}" for name in agent.deleted] == [question.partition("\n")[0]]
 
@@ -125,10 +125,10 @@ def test_words_alone_offer_no_undo():
 def begun_by_the_dead(agent) -> StoredAction:
     """What ana waits for was started by a process that was killed then."""
     scope = scope_of("ana", "chat", "room")
-    live = agent.store.records.look(scope.conversation.id, scope.id)
+    live = agent.store.repository.find_open(scope.conversation.id, scope.id)
     claim = Claim(scope, live.pid, "killed")
-    agent.store.records.claim(claim, live)
-    agent.store.records.start(claim, live, "killed")
+    agent.store.repository.claim(claim, live)
+    agent.store.repository.start(claim, live, "killed")
     return live
 
 
@@ -136,7 +136,7 @@ def change(store, live: StoredAction) -> None:
     """Somebody edits the sealed words."""
     edited = live.record.replace("Delete", "Forget")
     if isinstance(store, InMemoryPendingStore):
-        store.records._put(live.pid, replace(store.records._get(live.pid), record=edited))
+        store.repository._put(live.pid, replace(store.repository._get(live.pid), record=edited))
     else:
         client = client_of(store)
         (key,) = client.scan_iter(f"*:pending:{live.pid}")
@@ -161,7 +161,7 @@ def test_action_whose_process_was_killed_is_owned_up_to(make_agent):
     agent.ask_channel("ana", "delete A", **HERE)
     scope = scope_of("ana", "chat", "room")
     begun_by_the_dead(agent)
-    assert "was quicker" in agent.ask_channel("ana", "delete B", **HERE).content
+    assert "came first" in agent.ask_channel("ana", "delete B", **HERE).content
     time_passes(agent.store, conversation=scope.conversation.id)
     told = agent.ask_channel("ana", "what is the weather?", **HERE).content
     assert "cannot tell" in told

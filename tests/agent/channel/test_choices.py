@@ -13,7 +13,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.agent.tools import offer_choices
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.action import RESERVED
+from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.turns.queued import CHOICE_KIND
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import ReplySender
@@ -97,7 +97,7 @@ def shop(make_shop):
 def test_late_choice_is_not_heard(shop):
     """After a day its buttons go, and what was asked stays."""
     shop.rig.pass_time(86_401)
-    assert "not for anything" in shop.say(tap=shop.buttons["Small"])
+    assert "no longer applies" in shop.say(tap=shop.buttons["Small"])
     assert shop.edits == ["Which size?\n\n⌛"]
     assert len(shop.provider.requests) == 2
 
@@ -120,19 +120,19 @@ def test_choice_of_another_user_is_not_theirs(shop):
 
 def test_choice_that_was_made_up_is_not_heard(shop):
     """Neither a place that was not offered nor an answer that no offer has."""
-    seal, scope, small = shop.rig.store.seal, turn().scope, shop.buttons["Small"]
-    assert "not for anything" in shop.say(tap=f"{small[:23]}7{small[24:]}")
-    assert "not for anything" in shop.say(tap=seal.mint(small[1:23], "confirm", scope))
+    seal, scope, small = shop.rig.store.signer, turn().scope, shop.buttons["Small"]
+    assert "no longer applies" in shop.say(tap=f"{small[:23]}7{small[24:]}")
+    assert "no longer applies" in shop.say(tap=seal.button_token(small[1:23], "confirm", scope))
     assert len(shop.provider.requests) == 2
 
 
 def test_choice_of_a_changed_record_is_not_heard(shop):
     """The labels are sealed: nobody can write others."""
     small = shop.buttons["Small"]
-    shop.rig.store.seal._keys.insert(0, b"another")
-    forged = shop.rig.store.seal.mint_choice(small[1:23], 0, turn().scope)
-    shop.rig.store.seal._keys.pop()
-    assert "not for anything" in shop.say(tap=forged)
+    shop.rig.store.signer._keys.insert(0, b"another")
+    forged = shop.rig.store.signer.choice_token(small[1:23], 0, turn().scope)
+    shop.rig.store.signer._keys.pop()
+    assert "no longer applies" in shop.say(tap=forged)
 
 
 def test_choice_never_confirms_what_waits(make_shop):
@@ -158,7 +158,7 @@ def test_choice_leaves_nothing_to_a_plain_yes(make_shop):
 def test_choice_survives_a_killed_worker(shop, step):
     """Its turn goes on with the same label, once."""
     shop.rig.accept(turn(tap=shop.buttons["Small"]))
-    records = shop.rig.store.records
+    records = shop.rig.store.repository
     whole = getattr(records, step)
 
     def die(*args):
@@ -237,7 +237,7 @@ def test_typed_label_is_just_text(shop):
 
 def test_no_tool_is_of_the_kind_of_a_choice():
     """Its name is ours: a tool's action can never pass for one."""
-    assert CHOICE_KIND.startswith(RESERVED)
+    assert CHOICE_KIND.startswith(RESERVED_PREFIX)
 
 
 def test_payloads_are_short_ids(make_shop):

@@ -169,7 +169,7 @@ def test_tools_lists_what_this_person_may_use():
     assert room.say("/tools") == "- `delete` (only after your yes): Delete a thing.\n- `find`: Find a thing."
     assert room.say("/tools", user_id="bob") == "- `find`: Find a thing."
     denied = Room(policy=ToolPolicy(deny=["*"]))
-    assert denied.say("/tools") == "There is nothing I may use for you here."
+    assert denied.say("/tools") == "There are no tools I can use for you here."
     assert "find" in Room(policy=ToolPolicy(review=["find"], deny=["delete"])).say("/help")
 
 
@@ -191,14 +191,14 @@ def test_a_tool_that_asks_by_itself_is_listed_as_one_that_asks():
 def test_status_tells_what_waits_and_what_will_be_said():
     """With the seconds left, of this person alone."""
     room = Room(*load_tools("sayso.examples.reminders").tools, delete)
-    assert room.say("/status") == "Nothing waits for your answer, and nothing is running."
+    assert room.say("/status") == "Nothing is waiting for your answer, and nothing is running."
     room.say("/remind_me text=tea when='in 5 minutes'")
     room.say("/delete name=A")
     room.rig.pass_time(19.5)
     waiting, reminder = room.say("/status").split("\n")
     assert waiting == "Waiting for your answer, 40 seconds left: Delete A"
     assert reminder == "Reminder in 4 minutes: tea"
-    assert room.say("/status", user_id="bob").startswith("Nothing waits")
+    assert room.say("/status", user_id="bob").startswith("Nothing is waiting")
 
 
 def test_status_of_a_question_that_expired():
@@ -206,7 +206,7 @@ def test_status_of_a_question_that_expired():
     room = Room()
     room.say("/delete name=A")
     room.rig.pass_time(61)
-    assert room.say("/status").startswith("Nothing waits")
+    assert room.say("/status").startswith("Nothing is waiting")
 
 
 def test_reset_forgets_and_cancels():

@@ -151,7 +151,7 @@ def test_forged_button_is_refused_and_the_conversation_goes_on(make_bot, data):
     """Whatever a client sends as a button, the next turn is answered."""
     bot = make_bot("A")
     bot.say("delete A")
-    assert "not for anything" in bot.say(tap=data or "y")
+    assert "no longer applies" in bot.say(tap=data or "y")
     assert bot.say("yes") == "deleted A"
 
 
@@ -235,4 +235,4 @@ def test_proposal_of_a_lost_turn_is_not_armed(make_bot):
     bot.provider.acomplete = slow
     bot.work()
     assert bot.channel.texts == []
-    assert bot.rig.store.records.look(CHAT.id, turn().scope.id) is None
+    assert bot.rig.store.repository.find_open(CHAT.id, turn().scope.id) is None

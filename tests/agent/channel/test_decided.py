@@ -43,7 +43,7 @@ class Asking:
 def note_prompt(rig, pid: str, message: str) -> None:
     """The message that asked for this action has this id."""
     if isinstance(rig, MemoryRig):
-        records = rig.store.records
+        records = rig.store.repository
         records._put(pid, replace(records._get(pid), prompt=message))
     else:
         rig.client.hset(f"{rig.shard}:pending:{pid}", "prompt", message)
@@ -163,7 +163,7 @@ def test_failure_is_a_warning(asking):
 def test_no_to_what_runs_already_is_told_so(asking):
     """Code of the author's own had it confirmed: nobody says that it waits, or that nothing was done."""
     claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
-    asking.bot.rig.store.records.claim(claim, asking.bot.rig.store.records.look(CHAT.id, asking.bot.scope))
+    asking.bot.rig.store.repository.claim(claim, asking.bot.rig.store.repository.find_open(CHAT.id, asking.bot.scope))
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
     asking.bot.rig.pass_time(61)
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
@@ -195,7 +195,7 @@ def test_turn_that_is_given_up_closes_what_it_drops(asking):
 def test_changed_record_repeats_none_of_its_words(asking):
     """What somebody wrote into Redis is not shown as ours."""
     store = asking.bot.rig.store
-    store.seal._keys = [b"another"]
+    store.signer._keys = [b"another"]
     asking.bot.say("yes")
     (edit,) = asking.edits
     assert edit[0] == asking.prompt
@@ -265,11 +265,11 @@ def test_question_nobody_knows_the_message_of_is_not_edited(make_bot):
 
 def test_an_early_or_ignored_question_keeps_its_buttons(asking):
     """It is still open."""
-    ignore = asking.bot.rig.store.seal.mint(asking.confirm[1:23], "ignore", asking.bot.turn().scope)
+    ignore = asking.bot.rig.store.signer.button_token(asking.confirm[1:23], "ignore", asking.bot.turn().scope)
     asking.tap(ignore)
     assert asking.edits == []
     assert asking.tap(asking.confirm) == "deleted A"
-    assert asking.bot.rig.store.records.look(CHAT.id, asking.bot.scope) is None
+    assert asking.bot.rig.store.repository.find_open(CHAT.id, asking.bot.scope) is None
 
 
 def test_choice_tap_does_not_close_another_message(asking):

@@ -6,7 +6,7 @@ import pytest
 
 from sayso.agent.channel.prompts import short_effect
 from sayso.pending.action import PendingAction
-from sayso.pending.proposals import propose
+from sayso.pending.proposals import plan_of
 
 
 def _action(preview: str) -> PendingAction:
@@ -31,6 +31,6 @@ def test_a_button_names_an_effect_whole_or_not_at_all(preview: str, effect: str)
 
 def test_a_plan_is_named_by_its_first_step_and_how_many_follow():
     """The steps themselves stand above the button."""
-    plan = propose([_action("Delete INV-1 (open)"), _action("Delete INV-2 (open)")])
+    plan = plan_of([_action("Delete INV-1 (open)"), _action("Delete INV-2 (open)")])
     assert plan is not None
     assert short_effect(plan.head) == "Delete INV-1 (+1)"

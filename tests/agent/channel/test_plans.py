@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.concurrency import perform
+from sayso.pending.concurrency import run_with_timeout
 from sayso.pending.settlement import EXECUTOR_TIMEOUT
 from tests.contracts.rigs import CHAT
 
@@ -27,13 +28,13 @@ def without_reference(report: str) -> str:
 
 def pids(bot) -> list[str]:
     """The ids of the steps that wait, in order."""
-    plan = bot.rig.store.records.look(CHAT.id, bot.scope)
+    plan = bot.rig.store.repository.find_open(CHAT.id, bot.scope)
     return [step["id"] for step in plan.action.args["steps"]]
 
 
 def states(bot, steps: list[str]) -> list[str]:
     """The states of these actions."""
-    return [stored.state for stored in bot.rig.store.records.read(CHAT.id, tuple(steps))]
+    return [stored.state for stored in bot.rig.store.repository.read(CHAT.id, tuple(steps))]
 
 
 def test_no_to_a_plan_does_nothing(make_bot):
@@ -81,10 +82,10 @@ def test_steps_of_a_plan_have_the_time_of_one_action_together(make_bot, monkeypa
 
     def timed(function, seconds, late):
         given.append(seconds)
-        return perform(function, seconds, late)
+        return run_with_timeout(function, seconds, late)
 
-    monkeypatch.setattr("sayso.pending.settlement.perform", timed)
-    monkeypatch.setattr("sayso.pending.settlement.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("sayso.pending.settlement.run_with_timeout", timed)
+    monkeypatch.setattr("sayso.pending.settlement.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     ask(bot)
     bot.before("finish", lambda: now.append(now.pop() + took))
     assert bot.say("yes") == WORDS.plan_report([("done", "Delete A", "deleted A"), second])
@@ -192,7 +193,7 @@ def test_step_cannot_be_confirmed_by_itself(make_bot):
     bot = make_bot("A B")
     ask(bot)
     first = pids(bot)[0]
-    forged = bot.rig.store.seal.mint(first, "confirm", bot.turn().scope)
+    forged = bot.rig.store.signer.button_token(first, "confirm", bot.turn().scope)
     bot.say(tap=forged)
     assert bot.deleted == []
     bot.say("yes")

@@ -43,7 +43,7 @@ def test_second_tap_that_is_overtaken_by_the_truth_hears_it(make_bot):
     bot = killed_after_start(make_bot)
     assert "cannot tell" in bot.work()
     tap = bot.buttons[0].data
-    records, commit = bot.rig.store.records, bot.rig.mailbox.commit
+    records, commit = bot.rig.store.repository, bot.rig.mailbox.commit
     (stored,) = records.read(CHAT.id, (tap[1:23],))
 
     def overtaken(*args, **options):
@@ -130,7 +130,7 @@ def test_code_has_no_button_that_confirms(make_bot):
     bot.say("delete it")
     (cancel,) = bot.buttons
     assert cancel.label == "Cancel"
-    bot.say(tap=bot.rig.store.seal.mint(cancel.data[1:23], "confirm", bot.turn().scope))
+    bot.say(tap=bot.rig.store.signer.button_token(cancel.data[1:23], "confirm", bot.turn().scope))
     assert bot.deleted == []
     bot.say(tap=cancel.data)
     assert "Cancelled" in bot.channel.texts[-1]

@@ -16,12 +16,12 @@ WORDS = texts_for("en")
 
 def steps(bot) -> list[str]:
     """The ids of the steps of the plan that waits."""
-    return [step["id"] for step in bot.rig.store.records.look(CHAT.id, bot.scope).action.args["steps"]]
+    return [step["id"] for step in bot.rig.store.repository.find_open(CHAT.id, bot.scope).action.args["steps"]]
 
 
 def found(bot, pid: str) -> StoredAction:
     """The record of this name."""
-    return bot.rig.store.records.read(CHAT.id, (pid,))[0]
+    return bot.rig.store.repository.read(CHAT.id, (pid,))[0]
 
 
 def key(bot, pid: str) -> str:
@@ -32,14 +32,14 @@ def key(bot, pid: str) -> str:
 def lose(bot, pid: str) -> None:
     """The record is gone."""
     if isinstance(bot.rig, MemoryRig):
-        del bot.rig.store.records._actions[pid]
+        del bot.rig.store.repository._actions[pid]
     else:
         bot.rig.client.delete(key(bot, pid))
 
 
 def change(bot, pid: str) -> None:
     """Somebody edits the sealed words."""
-    records = bot.rig.store.records
+    records = bot.rig.store.repository
     edited = found(bot, pid).record.replace("Delete", "Forget")
     if isinstance(bot.rig, MemoryRig):
         now = records._get(pid)
@@ -50,7 +50,7 @@ def change(bot, pid: str) -> None:
 
 def take_over(bot, pid: str) -> None:
     """Somebody begins it again: how this attempt ends is not believed any more."""
-    records = bot.rig.store.records
+    records = bot.rig.store.repository
     if isinstance(bot.rig, MemoryRig):
         records._put(pid, replace(records._get(pid), attempt="another"))
     else:
@@ -157,7 +157,7 @@ def test_action_that_was_changed_before_the_yes_is_disarmed(make_bot):
     pid = bot.buttons[0].data[1:23]
     change(bot, pid)
     assert bot.say("yes") == WORDS.tampered()
-    assert (bot.deleted, found(bot, pid).state, found(bot, pid).told) == ([], "cancelled", WORDS.tampered())
+    assert (bot.deleted, found(bot, pid).state, found(bot, pid).outcome_text) == ([], "cancelled", WORDS.tampered())
     bot.say("delete B")
     assert bot.say("yes") == "deleted B"
 

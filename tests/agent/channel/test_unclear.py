@@ -19,10 +19,10 @@ def test_unclear_reply_asks_again_and_the_window_stays(make_bot, words):
     """It neither confirms nor drops: the question comes again with its buttons, and the next yes runs it."""
     bot = make_bot("A")
     bot.say("delete A")
-    before = bot.rig.store.records.look(CHAT.id, bot.scope)
-    assert bot.say(words).startswith("I did not understand whether you mean yes or no: Delete A")
+    before = bot.rig.store.repository.find_open(CHAT.id, bot.scope)
+    assert bot.say(words).startswith("I could not tell whether you meant yes or no: Delete A")
     assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Confirm", "Cancel"]
-    after = bot.rig.store.records.look(CHAT.id, bot.scope)
+    after = bot.rig.store.repository.find_open(CHAT.id, bot.scope)
     assert (after.state, after.expires_at) == ("shown", before.expires_at)
     assert bot.deleted == []
     assert bot.say("yes").startswith("deleted A")
@@ -56,8 +56,8 @@ def test_webhook_that_comes_twice_asks_again_once(make_bot):
     bot.work()
     bot.rig.accept(unclear)
     bot.work()
-    assert bot.rig.store.records.look(CHAT.id, bot.scope).state == "shown"
-    assert [text.startswith("I did not understand") for text in bot.channel.texts].count(True) == 1
+    assert bot.rig.store.repository.find_open(CHAT.id, bot.scope).state == "shown"
+    assert [text.startswith("I could not tell whether you meant") for text in bot.channel.texts].count(True) == 1
     assert bot.say("yes").startswith("deleted A")
 
 
@@ -110,7 +110,7 @@ def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
     bot.say("delete A")
     bot.rig.outbox.forward(Delivery("other#1", CHAT, Reply("Reminder: call Ana")))
     bot.work()
-    assert bot.say("ok").startswith("I did not understand")
+    assert bot.say("ok").startswith("I could not tell whether you meant")
     assert bot.deleted == []
 
 
@@ -163,7 +163,7 @@ def test_unclear_reply_in_another_language_asks_again(make_bot, words):
     bot = make_bot("A")
     bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")
-    assert bot.say(words).startswith("I did not understand whether you mean yes or no: Delete A")
+    assert bot.say(words).startswith("I could not tell whether you meant yes or no: Delete A")
     assert bot.say("yes").startswith("deleted A")
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sayso.pending import concurrency as offload
+from sayso.pending import concurrency
 
 #: Seconds of real time that a thread at work is given between two looks at it, and in all.
 LOOK_SECONDS, PATIENCE_SECONDS = 0.05, 60.0
@@ -57,7 +57,7 @@ class Threads:
 
 def _at_work() -> int:
     count = 0
-    for pools in (offload._threads, offload._own_threads):
+    for pools in (concurrency._tool_pools, concurrency._own_pools):
         pool = pools.get(os.getpid())
         if pool is not None:
             with pool._changed:
@@ -114,7 +114,7 @@ class ClockLoop(asyncio.SelectorEventLoop):
 @contextlib.contextmanager
 def under_sync_callers(loop: ClockLoop) -> Iterator[None]:
     """What sync code of this thread runs, it runs on the loop."""
-    kept = offload.own_loop()
+    kept = concurrency.thread_loop()
     before, kept._loop = kept._loop, loop
     try:
         yield

@@ -90,7 +90,7 @@ def test_one_that_blocks_ends_the_stage() -> None:
     behind, diary = Sees(), Diary()
     with pytest.raises(GuardrailBlocked) as caught:
         run(GuardrailsPipeline([LengthGuardrail(3), behind]), "hello", diary)
-    assert (behind.seen, caught.value.words) == ([], "I may not answer that. Please ask for something else.")
+    assert (behind.seen, caught.value.words) == ([], "I am not allowed to answer that. Please ask for something else.")
     assert caught.value.reason == "input guardrail 'length' blocked: 5 characters, at most 3 are allowed"
 
 

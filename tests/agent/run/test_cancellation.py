@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.agent.run.cancellation import CancellationToken, RunCancelled
-from sayso.pending.concurrency import in_thread, within
+from sayso.pending.concurrency import call_in_tool_thread, execution_timeout
 
 
 async def waits(token: CancellationToken, started: threading.Event | None = None) -> str:
@@ -126,8 +126,8 @@ def test_time_limits_inside_are_no_obstacle() -> None:
         go_on.wait()
 
     async def run() -> None:
-        async with token.scope(), within(600), asyncio.timeout(600):
-            await in_thread(blocks)
+        async with token.scope(), execution_timeout(600), asyncio.timeout(600):
+            await call_in_tool_thread(blocks)
 
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(asyncio.run, run())

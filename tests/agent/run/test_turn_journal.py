@@ -12,7 +12,7 @@ from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
 from sayso.agent.messages import Role
 from sayso.agent.run.journal import CallOutcome, ModelAnswer, text_digest
-from sayso.pending.concurrency import crossing, run_sync
+from sayso.pending.concurrency import call_override, run_sync
 from sayso.pending.turns.change import Lease
 from sayso.pending.turns.queued import QueuedTurn
 from tests.contracts.rigs import turn
@@ -77,7 +77,7 @@ def test_result_that_comes_during_a_write_goes_with_the_next():
         return function()
 
     async def both() -> None:
-        crossing.set(slowly)
+        call_override.set(slowly)
         journal = noted(shelf)
         await kept(journal, 0)
         first = asyncio.create_task(journal.save())

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.types import AddressChange, Conversation, Media, Received, StatusUpdate, Tap, WebhookResponse
 from sayso.channels.web.webhooks import MAX_BODY
-from sayso.pending.redis.client import Connections, connect, hurry
+from sayso.pending.redis.client import Connections, connect, set_web_timeouts
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.mailbox import LUA, RedisMailbox
@@ -82,8 +82,8 @@ def silent() -> Iterator[socket.socket]:
 def hurried(server: socket.socket) -> Redis:
     """A web process's client of this server, while somebody else finds out whether it answers again."""
     client = connect(f"redis://127.0.0.1:{server.getsockname()[1]}")
-    hurry(client, answer_seconds=0.05)
-    Connections.of(client).breather._pause_seconds = 1000.0
+    set_web_timeouts(client, answer_seconds=0.05)
+    Connections.of(client).circuit_breaker._pause_seconds = 1000.0
     return client
 
 

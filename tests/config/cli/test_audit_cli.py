@@ -15,7 +15,7 @@ from sayso.channels.types import Conversation, Scope
 from sayso.config.cli.main import main
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.audit.entry import Body
+from sayso.pending.audit.entry import AuditBody
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from tests.config.processes import free_port
 from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed
@@ -32,7 +32,7 @@ def data(tmp_path, monkeypatch):
     ledger = AuditLedger(folder / FILE, SIGNER)
     for shard in (3, 17, 40):
         log = busy_log(shard=shard)
-        bodies = [Body.of(f"action-{number}", *sealed(f"action-{number}"), "", at=AT) for number in range(12)]
+        bodies = [AuditBody.of(f"action-{number}", *sealed(f"action-{number}"), "", at=AT) for number in range(12)]
         ledger.store(log.waiting, bodies)
     return folder
 
@@ -95,7 +95,7 @@ def test_redis_knows_where_the_log_ends(tmp_path, monkeypatch, redis_client, red
     (tmp_path / "shop.yaml").write_text("channels: {web: {platform: console}}\n")
     monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
     StateLog(5, redis_client, prefix="sayso:shop:").live("a")
-    AuditCollector(redis_client, AuditLedger(tmp_path / FILE, SIGNER), prefix="sayso:shop:").drain()
+    AuditCollector(redis_client, AuditLedger(tmp_path / FILE, SIGNER), prefix="sayso:shop:").collect()
     assert run("verify", "--data", tmp_path) == (0, "5 entries, 1 shard, 0 faults: the chain holds\n")
     spoil(tmp_path, "DELETE FROM entries WHERE n > 3")
     code, output = run("verify", "--data", tmp_path)
@@ -150,7 +150,7 @@ def test_show_tells_the_outcome_and_commands_no_terminal(tmp_path, monkeypatch):
     log = StateLog()
     log.live("a")
     told = "Deleted.\n\x1b[2Jgone \u202e" + "x" * 100
-    AuditLedger(tmp_path / FILE, SIGNER).store(log.waiting, [Body.of("a", *sealed("a"), told, at=AT)])
+    AuditLedger(tmp_path / FILE, SIGNER).store(log.waiting, [AuditBody.of("a", *sealed("a"), told, at=AT)])
     last = run("show", "--data", tmp_path)[1].splitlines()[-1]
     assert last.endswith("Delete a?" + " " * 41 + "Deleted. [2Jgone " + "x" * 30 + "…")
 

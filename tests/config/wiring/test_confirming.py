@@ -57,7 +57,7 @@ def test_plain_ok_is_a_yes_only_where_the_channel_says_so(tmp_path: Path, line: 
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
         agent.ask_channel("ana", "delete invoice INV-7")
         told = agent.ask_channel("ana", "ok").content
-        assert ("INV-7 is deleted" in told, "did not understand" in told) == (takes, not takes)
+        assert ("INV-7 is deleted" in told, "could not tell whether you meant" in told) == (takes, not takes)
 
 
 def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
@@ -65,7 +65,7 @@ def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
     with terminal_agent(settings_of(tmp_path, "confirm_ok: true"), data=tmp_path / "data", channel=None) as agent:
         agent.ask_channel("ana", "delete invoice INV-8")
         agent.ask_channel("ana", "/status")
-        assert "did not understand" in agent.ask_channel("ana", "ok").content
+        assert "could not tell whether you meant" in agent.ask_channel("ana", "ok").content
         assert "INV-8 is deleted" in agent.ask_channel("ana", "yes").content
 
 

@@ -12,7 +12,7 @@ from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
-from sayso.pending.redis.client import HURRY_SECONDS, Connections
+from sayso.pending.redis.client import WEB_ANSWER_SECONDS, Connections
 from sayso.workers.mailbox import AliasForwarder
 
 
@@ -24,14 +24,14 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     assert isinstance(services.processor.agents["web"]._journals, RedisJournals)
 
 
-@pytest.mark.parametrize(("patient", "seconds"), [(False, HURRY_SECONDS), (True, 5)])
+@pytest.mark.parametrize(("patient", "seconds"), [(False, WEB_ANSWER_SECONDS), (True, 5)])
 def test_only_the_web_is_in_a_hurry_with_redis(tmp_path: Path, redis_url: str, patient: bool, seconds: float):
     """A worker has nobody who waits for its answer."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient)
     assert services.redis.connection_pool.connection_kwargs["socket_timeout"] == seconds
-    assert (Connections.of(services.redis).breather is None) == patient
+    assert (Connections.of(services.redis).circuit_breaker is None) == patient
 
 
 def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):

@@ -227,7 +227,7 @@ def test_what_nobody_decided_has_no_answer() -> None:
 
 def test_who_agreed_in_time_and_was_told_that_nothing_was_done_is_counted() -> None:
     """A fault may undo a yes; without one, nothing does."""
-    stale = "That button is not for anything you can decide now. Nothing was done."
+    stale = "That button no longer applies. Nothing was done."
     found = judged([ASK, replace(YES, tapped=True, taken_at=3.1)], [ASKED, stale])
     assert (promises(found), found.undone) == ([], 1)
     assert SimulationReport(Profile(), found, hits=0).exceeded == ["undone: 1, and only 0 hits"]

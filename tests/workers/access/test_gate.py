@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
-from sayso.pending.signing import split_button
+from sayso.pending.signing import split_button_token
 from sayso.testing.people import MemoryPeople
 from sayso.workers.access.gate import AccessConfig, AccessControl
 from sayso.workers.access.people import LETTERS, RedisPeople, Register
@@ -43,7 +43,7 @@ class Site:
     def hear(self, text: str = "hello", **fields) -> str:
         """What becomes of a turn at the gate."""
         given = turn(text, **fields)
-        parts = split_button(given.tap.data) if given.tap else None
+        parts = split_button_token(given.tap.data) if given.tap else None
         return self.access_control.accept(given, tapped=parts[0] if parts else "").outcome
 
     def say(self, text: str = "hello", **fields) -> str:

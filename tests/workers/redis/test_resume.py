@@ -97,7 +97,7 @@ def test_a_burst_across_the_gap_ends_no_other_turn(rig):
     for text in ("three", "yes", "four"):
         rig.accept(turn(text))
     lease, work = rig.mailbox.lease(CHAT.id, "token")
-    joined = work.joined(lambda text: text == "yes")
+    joined = work.merge_texts(lambda text: text == "yes")
     assert joined.turn.text == "one\ntwo\nthree"
     rig.mailbox.commit(lease, joined, TurnChange())
     assert rig.mailbox.commit(lease, joined, TurnChange()).turn.text == "yes"
@@ -242,12 +242,12 @@ def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     auditor = AuditCollector(rig.client, AuditLedger(tmp_path / FILE, SIGNER))
     bot = Bot(rig, "A", "B")
     bot.say("delete it")
-    auditor.drain()
-    forget(rig, lambda: (bot.say("yes"), auditor.drain()))
+    auditor.collect()
+    forget(rig, lambda: (bot.say("yes"), auditor.collect()))
     resume(rig.client)
     bot.say("delete the other")
     assert bot.say("yes") == "deleted B"
-    auditor.drain()
+    auditor.collect()
     faults = verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(rig.client)).faults
     last = rig.data_loss_guard.known.n + RESUME_STEP
     assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {last})"]

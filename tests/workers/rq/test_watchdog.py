@@ -14,13 +14,13 @@ from tests.flows.system import until
 class FakeLoop:
     """A loop that answers when it is let."""
 
-    thread = 7
+    thread_id = 7
 
     def __init__(self) -> None:
         self.free = True
         self._asked: list = []
 
-    def soon(self, callback) -> None:
+    def call_soon(self, callback) -> None:
         """Call it, now or when free again."""
         self._asked.append(callback)
         self.let(free=self.free)
@@ -120,7 +120,7 @@ def test_really_blocked_loop_is_caught_at_its_line(caplog):
     def the_culprit() -> None:
         door.wait()
 
-    loop.soon(the_culprit)
+    loop.call_soon(the_culprit)
     until(lambda: [record for record in caplog.records if record.message == "loop.blocked"])
     door.set()
     until(lambda: [record for record in caplog.records if record.message == "loop.unblocked"])

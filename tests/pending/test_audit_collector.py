@@ -14,8 +14,8 @@ from redis.exceptions import NoPermissionError
 
 from sayso.channels.types import Conversation
 from sayso.pending import RedisPendingStore
-from sayso.pending.audit.collector import BATCH, AuditCollector, UncollectedEntries, verify, waiting
-from sayso.pending.audit.entry import NO_HEAD, Tip
+from sayso.pending.audit.collector import BATCH, AuditCollector, UncollectedEntries, parse_entries, verify
+from sayso.pending.audit.entry import NO_HEAD, ChainHead
 from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import shard_of
@@ -60,10 +60,10 @@ def test_killed_between_ledger_and_redis_nothing_is_doubled_or_lost(redis_client
     """The next round finds it all again, stores nothing twice, and Redis drops it then."""
     log.live("a")
     with pytest.raises(KeyboardInterrupt):
-        AuditCollector(redis_client, Forgetful(ledger.path, SIGNER)).drain()
+        AuditCollector(redis_client, Forgetful(ledger.path, SIGNER)).collect()
     assert redis_client.llen("sayso:{17}:audit") == 5
     log.live("b")
-    assert auditor.drain() == 10
+    assert auditor.collect() == 10
     assert [kept.text for kept in ledger.entries()] == log.texts
     assert redis_client.exists("sayso:{17}:audit") == 0
     assert faults(redis_client, ledger, whole=True) == []
@@ -82,7 +82,7 @@ def test_entry_behind_a_round_of_garbage_is_not_dropped_unread(redis_client, led
     """A round that reads nothing but garbage drops that only, and has moved no entry."""
     redis_client.rpush("sayso:{17}:audit", *["garbage"] * BATCH)
     log.live("a")
-    assert [auditor.drain() for _ in range(3)] == [0, 5, 0]
+    assert [auditor.collect() for _ in range(3)] == [0, 5, 0]
     assert [kept.text for kept in ledger.entries()[:5]] == log.texts
 
 
@@ -91,7 +91,7 @@ def test_redis_away_is_tried_again_and_the_worker_lives_on(ledger, caplog):
     with connect(f"redis://127.0.0.1:{free_port()}") as nobody, pytest.raises(RedisConnectionError):
         AuditCollector(nobody, ledger).round()
     with caplog.at_level(logging.WARNING), connect(f"redis://127.0.0.1:{free_port()}") as nobody:
-        still_running(AuditCollector(nobody, ledger), lambda: "auditor.redis_away" in caplog.text)
+        still_running(AuditCollector(nobody, ledger), lambda: "audit.redis_away" in caplog.text)
     assert not ledger.path.exists()
 
 
@@ -102,7 +102,7 @@ def test_broken_disk_is_told_and_the_worker_lives_on(redis_client, tmp_path, log
     with caplog.at_level(logging.ERROR):
         still_running(
             AuditCollector(redis_client, AuditLedger(tmp_path / FILE, SIGNER)),
-            lambda: "auditor.ledger_refuses" in caplog.text,
+            lambda: "audit.ledger_unusable" in caplog.text,
         )
 
 
@@ -129,8 +129,8 @@ def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, lo
     def drain(ledger: AuditLedger) -> None:
         with connect(redis_url) as client:
             while not done.is_set():
-                AuditCollector(client, ledger).drain()
-            AuditCollector(client, ledger).drain()
+                AuditCollector(client, ledger).collect()
+            AuditCollector(client, ledger).collect()
 
     drains = [threading.Thread(target=drain, args=(ledger,)) for ledger in ledgers]
     for thread in drains:
@@ -157,10 +157,10 @@ def test_one_round_at_a_time(redis_client, ledger, log):
 def test_dropping_again_drops_nothing_more(redis_client, auditor, log):
     """redis-py sends a script again when the answer was lost."""
     log.live("a")
-    waiting = UncollectedEntries(redis_client).kept()[:3]
+    waiting = UncollectedEntries(redis_client).entries()[:3]
     texts = [kept.text.encode() for kept in waiting]
     for _ in range(2):
-        auditor._drop(waiting, texts)
+        auditor._delete(waiting, texts)
         assert redis_client.lrange("sayso:{17}:audit", 0, -1) == log.texts[3:]
     assert redis_client.get("sayso:{17}:audit:drained") == "3"
 
@@ -169,33 +169,38 @@ def test_long_list_is_moved_over_several_rounds(redis_client, ledger, auditor, l
     """No round reads more than it can hold."""
     for number in range(130):
         log.live(f"action-{number}")
-    assert [auditor.drain() for _ in range(3)] == [500, 150, 0]
+    assert [auditor.collect() for _ in range(3)] == [500, 150, 0]
     assert faults(redis_client, ledger, whole=True) == []
 
 
 def test_final_words_reach_the_body(redis_client, ledger, auditor, log):
     """The body was stored when the action was armed; what the user heard comes with the outcome."""
     log.live("a", "armed", "shown")
-    auditor.drain()
-    assert ledger.bodies()["a"].told == ""
+    auditor.collect()
+    assert ledger.bodies()["a"].outcome_text == ""
     log.live("a", "claimed", "started", "unknown", told="I do not know.")
-    auditor.drain()
-    assert ledger.bodies()["a"].told == "I do not know."
+    auditor.collect()
+    assert ledger.bodies()["a"].outcome_text == "I do not know."
     log.live("a", "done", told="It was done after all.")
-    auditor.drain()
+    auditor.collect()
     body = ledger.bodies()["a"]
-    assert (body.told, body.user, body.preview, body.at) == ("It was done after all.", "ana", "Delete a?", 1_000_000)
+    assert (body.outcome_text, body.user, body.preview, body.at) == (
+        "It was done after all.",
+        "ana",
+        "Delete a?",
+        1_000_000,
+    )
     assert faults(redis_client, ledger) == []
 
 
 def test_dropped_entries_are_an_error_and_named(redis_client, ledger, auditor, log, caplog):
     """The list is bounded: a log that nobody drained for long has a gap."""
     log.live("a")
-    auditor.drain()
+    auditor.collect()
     log.live("b")
     redis_client.lpop("sayso:{17}:audit", 2)
     with caplog.at_level(logging.ERROR):
-        auditor.drain()
+        auditor.collect()
     assert [(record.msg, record.shard, record.after, record.entry) for record in caplog.records] == [
         ("audit.gap", 17, 5, 8)
     ]
@@ -207,13 +212,13 @@ def test_redis_restored_from_an_old_file_is_an_error_and_both_histories_stay(
 ):
     """Its numbers begin again; what the ledger has is not overwritten."""
     log.live("a")
-    auditor.drain()
+    auditor.collect()
     log.forget()
     assert faults(redis_client, ledger) == ["shard 17, entry 1: rolled back (Redis is at 0, the log at 5)"]
     StateLog(17, redis_client).live("b", "armed", "shown", "expired")
     with caplog.at_level(logging.ERROR):
-        auditor.drain()
-    assert [record.msg for record in caplog.records] == ["audit.rival"] * 3
+        auditor.collect()
+    assert [record.msg for record in caplog.records] == ["audit.conflict"] * 3
     assert [kept.text for kept in ledger.entries()][:5] == log.texts
     assert len(ledger.entries()) == 8
     assert faults(redis_client, ledger)[0] == "shard 17, entry 1: forked (2 different entries)"
@@ -226,7 +231,7 @@ def test_garbage_in_the_list_stops_nobody(redis_client, ledger, auditor, log, ga
     log.live("a", "armed", "shown")
     redis_client.rpush("sayso:{17}:audit", garbage)
     log.live("a", "claimed", "started", "done")
-    auditor.drain()
+    auditor.collect()
     assert redis_client.exists("sayso:{17}:audit") == 0
     assert faults(redis_client, ledger) == ["shard 17, entry 3: edited"]
     assert log.texts[4] in [kept.text for kept in ledger.entries()]
@@ -235,7 +240,7 @@ def test_garbage_in_the_list_stops_nobody(redis_client, ledger, auditor, log, ga
 def test_cut_off_tail_of_the_ledger_is_named(redis_client, ledger, auditor, log):
     """Redis remembers how far the log went."""
     log.live("a")
-    auditor.drain()
+    auditor.collect()
     other = AuditLedger(ledger.path.with_name("cut.sqlite3"), SIGNER)
     other.store(ledger.entries()[:3], list(ledger.bodies().values()))
     assert faults(redis_client, other) == ["shard 17, entry 4: removed (Redis is at 5)"]
@@ -244,12 +249,12 @@ def test_cut_off_tail_of_the_ledger_is_named(redis_client, ledger, auditor, log)
 def test_what_waits_in_redis_is_part_of_the_log(redis_client, ledger, auditor, log):
     """Not yet drained is not missing, but edited there it is a fault."""
     log.live("a")
-    auditor.drain()
+    auditor.collect()
     log.live("b")
     assert faults(redis_client, ledger) == []
     redis_client.lset("sayso:{17}:audit", 2, log.texts[7].replace("claimed", "expired"))
     assert faults(redis_client, ledger) == ["shard 17, entry 8: edited"]
-    auditor.drain()
+    auditor.collect()
     assert faults(redis_client, ledger) == ["shard 17, entry 8: edited"]
 
 
@@ -260,18 +265,18 @@ class BusyTail(UncollectedEntries):
         super().__init__(client)
         self._log, self._auditor = log, auditor
 
-    def kept(self):
+    def entries(self):
         """What waits; a moment later it is gone, and more was written."""
-        kept = super().kept()
+        kept = super().entries()
         self._log.live("late")
-        self._auditor.drain()
+        self._auditor.collect()
         return kept
 
 
 def test_verify_of_a_running_system_raises_no_false_alarm(redis_client, ledger, auditor, log):
     """Entries move from Redis to the ledger, and new ones come, while they are checked."""
     log.live("a")
-    auditor.drain()
+    auditor.collect()
     log.live("b")
     report = verify([ledger.path], [KEY], tail=BusyTail(redis_client, log, auditor), whole=True)
     assert (report.entries, report.faults) == (15, ())
@@ -285,11 +290,11 @@ def test_real_store_writes_a_log_that_holds(redis_client, ledger, auditor):
     store.stash("ana", kind="delete", preview="Delete B?", executor=lambda: "gone")
     store.pop_if_intent("ana", "ignore")
     store.pop_if_intent("ana", "cancel")
-    auditor.drain()
+    auditor.collect()
     assert faults(redis_client, ledger, whole=True) == []
     assert [kept.shard for kept in ledger.entries()] == [shard_of(Conversation("direct", "ana").id)] * 8
     assert {body.preview for body in ledger.bodies().values()} == {"Delete A?", "Delete B?"}
-    assert [body.told for body in ledger.bodies().values() if "A" in body.preview] != [""]
+    assert [body.outcome_text for body in ledger.bodies().values() if "A" in body.preview] != [""]
 
 
 def test_lock_of_a_killed_auditor_ends_before_the_next_round(redis_client, ledger):
@@ -303,7 +308,7 @@ def test_redis_that_knows_of_no_entry_is_at_its_beginning(redis_client):
     redis_client.set("sayso:{5}:audit:head", "7 garbage")
     redis_client.set("sayso:{5}:audit:drained", "garbage")
     tail = UncollectedEntries(redis_client)
-    assert set(tail.tips().values()) == {Tip(0, NO_HEAD)}
+    assert set(tail.tips().values()) == {ChainHead(0, NO_HEAD)}
     assert set(tail.drained()) == {0}
 
 
@@ -313,7 +318,7 @@ def test_garbage_in_one_shard_stops_no_other(redis_client, ledger, auditor, log,
     log.live("a")
     redis_client.set("sayso:{5}:audit:drained", garbage)
     redis_client.set("sayso:{5}:audit:head", garbage)
-    assert auditor.drain() == 5
+    assert auditor.collect() == 5
     assert faults(redis_client, ledger) == []
 
 
@@ -325,7 +330,7 @@ def test_key_of_another_type_stops_no_other(redis_client, ledger, auditor, log):
     for key in ("sayso:{5}:audit", "sayso:{17}:pending:a"):
         redis_client.delete(key)
         redis_client.set(key, "x")
-    assert auditor.drain() == 5
+    assert auditor.collect() == 5
     assert faults(redis_client, ledger) == ["shard 5, entry 1: removed (Redis is at 5)"]
 
 
@@ -345,7 +350,7 @@ def test_garbage_stands_where_the_next_entry_would():
     for pid in "ab":
         log.add(pid, "armed")
     raw = [b"x", b"y", log.texts[1].encode(), b"\xff"]
-    found = [(kept.shard, kept.n, kept.text) for kept in waiting(3, raw)]
+    found = [(kept.shard, kept.n, kept.text) for kept in parse_entries(3, raw)]
     assert found == [(3, 1, "x"), (3, 2, "y"), (3, 2, log.texts[1]), (3, 3, "\\xff")]
 
 

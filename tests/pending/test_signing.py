@@ -9,7 +9,7 @@ import pytest
 from sayso.channels.types import Conversation, Scope
 from sayso.pending.action import PendingAction
 from sayso.pending.audit.entry import EntrySigner
-from sayso.pending.signing import ActionSigner, ButtonPress, split_button
+from sayso.pending.signing import ActionSigner, ButtonPress, split_button_token
 
 PID = "A" * 22
 ANA = Scope("ana", Conversation("chat", "room"))
@@ -19,10 +19,10 @@ SEAL = ActionSigner(["key"])
 @pytest.mark.parametrize("place", range(40))
 def test_each_flipped_character_is_refused(place):
     """No single letter of a button can be another one."""
-    good = SEAL.mint(PID, "confirm", ANA)
+    good = SEAL.button_token(PID, "confirm", ANA)
     for letter in string.ascii_letters + string.digits + "-_ é\x00":
         forged = good[:place] + letter + good[place + 1 :]
-        assert (SEAL.read(forged, ANA) is not None) == (forged == good)
+        assert (SEAL.read_button(forged, ANA) is not None) == (forged == good)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_each_flipped_character_is_refused(place):
 )
 def test_button_of_another_person_or_place_is_refused(other):
     """A copied button is worthless."""
-    assert SEAL.read(SEAL.mint(PID, "confirm", ANA), other) is None
+    assert SEAL.read_button(SEAL.button_token(PID, "confirm", ANA), other) is None
 
 
 @pytest.mark.parametrize(
@@ -44,29 +44,29 @@ def test_button_of_another_person_or_place_is_refused(other):
 )
 def test_what_does_not_look_like_a_button_is_none(data):
     """The id of a button goes into the mailbox's own format: nothing but our alphabet may pass."""
-    assert split_button(data) is None
-    assert SEAL.read(data, ANA) is None
+    assert split_button_token(data) is None
+    assert SEAL.read_button(data, ANA) is None
 
 
 def test_button_of_another_key_is_refused():
     """Who does not know the key cannot mint."""
-    assert ActionSigner(["other"]).read(SEAL.mint(PID, "confirm", ANA), ANA) is None
+    assert ActionSigner(["other"]).read_button(SEAL.button_token(PID, "confirm", ANA), ANA) is None
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
 def test_button_says_what_was_minted(intent):
     """And fits in Telegram's 64 bytes."""
-    data = SEAL.mint(PID, intent, ANA)
-    assert SEAL.read(data, ANA) == ButtonPress(PID, intent)
+    data = SEAL.button_token(PID, intent, ANA)
+    assert SEAL.read_button(data, ANA) == ButtonPress(PID, intent)
     assert len(data.encode()) <= 64
 
 
 @pytest.mark.parametrize("place", range(10))
 def test_choice_says_which_one_it_is(place):
     """And is no answer to a question; one place's button is not another's."""
-    data = SEAL.mint_choice(PID, place, ANA)
-    assert SEAL.read(data, ANA) == ButtonPress(PID, choice=place)
-    assert SEAL.read(f"{data[:23]}{(place + 1) % 10}{data[24:]}", ANA) is None
+    data = SEAL.choice_token(PID, place, ANA)
+    assert SEAL.read_button(data, ANA) == ButtonPress(PID, choice=place)
+    assert SEAL.read_button(f"{data[:23]}{(place + 1) % 10}{data[24:]}", ANA) is None
     assert len(data.encode()) <= 64
 
 
@@ -74,20 +74,20 @@ def test_choice_says_which_one_it_is(place):
 def test_choice_without_a_place_has_no_button(place):
     """One character says which it is."""
     with pytest.raises(ValueError, match="ten places"):
-        SEAL.mint_choice(PID, place, ANA)
+        SEAL.choice_token(PID, place, ANA)
 
 
 def test_ids_of_actions_fit_in_a_button():
     """Whatever id an action gets, its button can be read."""
     for _ in range(200):
         pid = PendingAction("ana", "k", "p").pending_action_id
-        assert SEAL.read(SEAL.mint(pid, "cancel", ANA), ANA).pending_action_id == pid
+        assert SEAL.read_button(SEAL.button_token(pid, "cancel", ANA), ANA).pending_action_id == pid
 
 
 def test_rotated_keys_accept_the_old_and_sign_with_the_new():
     """What waits stays valid while the old key is still listed."""
     rotated = ActionSigner(["new", "key"])
-    assert rotated.read(SEAL.mint(PID, "confirm", ANA), ANA)
+    assert rotated.read_button(SEAL.button_token(PID, "confirm", ANA), ANA)
     assert rotated.verify("record", SEAL.sign("record"))
     assert ActionSigner(["new"]).verify("record", rotated.sign("record"))
     assert not SEAL.verify("record", rotated.sign("record"))
@@ -109,7 +109,7 @@ def test_missing_key_is_refused_at_the_start(keys, signs):
 
 def test_what_was_signed_before_an_update_is_genuine_after_it():
     """Buttons in people's chats, records that wait and rows of a ledger outlive the code that signed them."""
-    assert SEAL.mint(PID, "confirm", ANA) == "1AAAAAAAAAAAAAAAAAAAAAAyYZwxq9pgT6VALM7t"
+    assert SEAL.button_token(PID, "confirm", ANA) == "1AAAAAAAAAAAAAAAAAAAAAAyYZwxq9pgT6VALM7t"
     assert SEAL.sign("text") == "9cbf5fd9ca48aac6a0255f4d9adb0e3726dfc1af2172179fe67a4b03a4ff2538"
     signed = EntrySigner(["key"]).sign("entry", 1, 2, "text", None, True)
     assert signed == "1a05b74c23d5cb72c2bda41f394fc5fe3cc34a247c058d8a6f3f635ac4edb27e"

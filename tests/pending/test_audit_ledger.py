@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sayso.pending.audit.collector import verify
-from sayso.pending.audit.entry import Body, RecordedEntry
+from sayso.pending.audit.entry import AuditBody, RecordedEntry
 from sayso.pending.audit.export import read_export, to_lines
 from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
 from sayso.pending.proposals import PLAN_KIND
@@ -32,9 +32,9 @@ def filled(ledger):
     return ledger
 
 
-def body(pid: str, *, user: str = "ana", told: str = "") -> Body:
+def body(pid: str, *, user: str = "ana", told: str = "") -> AuditBody:
     """A body as it is drained."""
-    return Body.of(pid, *sealed(pid, user=user), told, at=AT)
+    return AuditBody.of(pid, *sealed(pid, user=user), told, at=AT)
 
 
 def hack(path: Path, *statements: str) -> None:
@@ -136,12 +136,12 @@ def test_body_of_another_action_is_a_fault(filled):
 
 
 def test_record_that_was_changed_before_it_was_drained_is_a_fault(ledger):
-    """The ledger signs what it was given; the record's own MAC tells that it was not what was sealed."""
+    """The ledger signs what it was given; the record's own MAC tells that it was not what was signed."""
     log = StateLog()
     log.live("a")
     record, mac = sealed("a")
-    ledger.store(log.waiting, [Body.of("a", record.replace("ana", "eve"), mac, "", at=AT)])
-    assert faults(ledger.path) == ["shard 0, entry 1: body edited (not what was sealed)"]
+    ledger.store(log.waiting, [AuditBody.of("a", record.replace("ana", "eve"), mac, "", at=AT)])
+    assert faults(ledger.path) == ["shard 0, entry 1: body edited (not what was signed)"]
 
 
 def test_body_that_its_entries_do_not_name_is_a_fault(ledger):
@@ -150,7 +150,7 @@ def test_body_that_its_entries_do_not_name_is_a_fault(ledger):
     log.live("a")
     for event in LIFE:
         log.add("b", event, body=sealed("c")[1])
-    ledger.store(log.waiting, [body("a", user="bob"), Body.of("b", *sealed("c"), "", at=AT)])
+    ledger.store(log.waiting, [body("a", user="bob"), AuditBody.of("b", *sealed("c"), "", at=AT)])
     assert faults(ledger.path) == [
         "shard 0, entry 1: body edited (another record's)",
         "shard 0, entry 6: body edited (another action's)",
@@ -169,7 +169,7 @@ def test_storing_again_changes_nothing(filled):
     """Killed before Redis dropped what was stored, the next round brings it again."""
     before, bodies = filled.entries(), filled.bodies()
     stored = filled.store(busy_log().waiting, [body("action-1", told="Done.")])
-    assert (filled.entries(), filled.bodies(), stored.rivals) == (before, bodies, ())
+    assert (filled.entries(), filled.bodies(), stored.conflicts) == (before, bodies, ())
 
 
 def test_another_entry_under_the_same_number_is_kept_and_reported(filled):
@@ -177,8 +177,8 @@ def test_another_entry_under_the_same_number_is_kept_and_reported(filled):
     other = StateLog()
     other.live("other")
     stored = filled.store(other.waiting, [body("other")])
-    assert (stored.entries, [rival.n for rival in stored.rivals]) == (0, [1, 2, 3, 4, 5])
-    assert filled.store(other.waiting).rivals == stored.rivals
+    assert (stored.entries, [rival.n for rival in stored.conflicts]) == (0, [1, 2, 3, 4, 5])
+    assert filled.store(other.waiting).conflicts == stored.conflicts
     assert len(filled.entries()) == 65
     assert faults(filled.path) == [f"shard 0, entry {n}: forked (2 different entries)" for n in range(1, 6)]
 
@@ -236,9 +236,9 @@ def test_body_hears_the_outcome_later(ledger):
     """The words at the end replace those before; nothing replaces the record."""
     ledger.store([], [body("a")])
     ledger.store([], [replace(body("a", told="Deleted."), record=None)])
-    assert ledger.bodies()["a"].told == "Deleted."
+    assert ledger.bodies()["a"].outcome_text == "Deleted."
     ledger.store([], [body("a")])
-    assert ledger.bodies()["a"].told == "Deleted."
+    assert ledger.bodies()["a"].outcome_text == "Deleted."
     assert ledger.bodies()["a"].preview == "Delete a?"
 
 
@@ -266,21 +266,21 @@ def test_erased_body_does_not_come_back(ledger):
     ledger.store([], [body("a")])
     ledger.erase("ana", at=5)
     ledger.store([], [body("a", told="Deleted.")])
-    assert (ledger.bodies()["a"].record, ledger.bodies()["a"].told) == (None, None)
+    assert (ledger.bodies()["a"].record, ledger.bodies()["a"].outcome_text) == (None, None)
 
 
 def test_record_that_was_gone_already_is_no_fault(ledger):
     """A worker that comes after two days finds entries only."""
     log = StateLog()
     log.live("a")
-    ledger.store(log.waiting, [Body.of("a", None, "", "", at=AT)])
+    ledger.store(log.waiting, [AuditBody.of("a", None, "", "", at=AT)])
     assert faults(ledger.path) == []
     assert ledger.bodies()["a"].preview == "(not kept)"
 
 
 def test_record_that_was_gone_already_is_nobodys(ledger):
     """No user is made up for it, by whose name it would be listed and erased."""
-    ledger.store([], [Body.of("a", None, "", "", at=AT)])
+    ledger.store([], [AuditBody.of("a", None, "", "", at=AT)])
     assert ledger.bodies()["a"].user is None
 
 
@@ -289,8 +289,8 @@ def test_unreadable_record_is_stored(ledger, record):
     """Whatever somebody wrote into Redis, draining goes on and verify tells."""
     log = StateLog()
     log.live("a")
-    ledger.store(log.waiting, [Body.of("a", record, log.record("a"), "\0", at=AT)])
-    assert faults(ledger.path) == ["shard 0, entry 1: body edited (not what was sealed)"]
+    ledger.store(log.waiting, [AuditBody.of("a", record, log.record("a"), "\0", at=AT)])
+    assert faults(ledger.path) == ["shard 0, entry 1: body edited (not what was signed)"]
 
 
 def test_second_start_of_what_runs_once_is_found_by_its_body(ledger):
@@ -306,7 +306,7 @@ def test_second_start_of_what_nobody_knows_any_more_is_no_fault(ledger):
     """Its record was gone before it was drained: it may have been repeatable."""
     log = StateLog()
     log.live("a", "armed", "shown", "claimed", "started", "started")
-    ledger.store(log.waiting, [Body.of("a", None, "", "", at=AT)])
+    ledger.store(log.waiting, [AuditBody.of("a", None, "", "", at=AT)])
     assert ledger.bodies()["a"].repeatable is None
     assert faults(ledger.path) == []
 
@@ -318,7 +318,7 @@ def test_repeatable_actions_and_plans_may_start_again(ledger):
     for event in ("armed", "shown", "claimed", "started", "started", "done"):
         for pid, (_, mac) in records.items():
             log.add(pid, event, body=mac)
-    ledger.store(log.waiting, [Body.of(pid, *record, "", at=AT) for pid, record in records.items()])
+    ledger.store(log.waiting, [AuditBody.of(pid, *record, "", at=AT) for pid, record in records.items()])
     assert faults(ledger.path) == []
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.pending.audit.chain import LAWFUL, Terms, check
-from sayso.pending.audit.entry import NO_HEAD, AuditEntry, EntrySigner, Fault, RecordedEntry, Tip, head_of
+from sayso.pending.audit.chain import ALLOWED, CheckContext, check_chains
+from sayso.pending.audit.entry import NO_HEAD, AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
 from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, signed
 
 LOG = busy_log()
 ROWS = LOG.ledger
 SIZE = len(ROWS)
 TIPS = {0: LOG.tip}
-SIGNED = Terms(signer=SIGNER, whole=True, tips=TIPS)
+SIGNED = CheckContext(signer=SIGNER, whole=True, tips=TIPS)
 #: In Redis nobody signs: only the links and the head tell.
-UNSIGNED = Terms(whole=True, tips=TIPS)
+UNSIGNED = CheckContext(whole=True, tips=TIPS)
 EVERY = range(SIZE)
 FLIPS = {
     "n": 7_000,
@@ -38,9 +38,9 @@ def flipped(text: str, field: str, value: object = None) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-def first(kept: list[RecordedEntry], terms: Terms) -> tuple[int, str] | None:
+def first(kept: list[RecordedEntry], terms: CheckContext) -> tuple[int, str] | None:
     """Number and reason of the first fault."""
-    fault = check([kept], terms).first
+    fault = check_chains([kept], terms).first
     return (fault.n, fault.reason) if fault else None
 
 
@@ -53,9 +53,9 @@ def test_whole_log_has_no_fault():
     """What the scripts write holds, in a ledger, in an export, in Redis, and partly in each."""
     export = [replace(row, head=None) for row in ROWS]
     for sources in ([ROWS], [export], [ROWS, export], [ROWS[:40], LOG.waiting[30:]], [ROWS[:20], [], ROWS[20:]]):
-        report = check(sources, SIGNED)
+        report = check_chains(sources, SIGNED)
         assert (report.entries, report.shards, report.faults, report.notes) == (60, 1, (), ())
-    assert check([LOG.waiting], UNSIGNED).faults == ()
+    assert check_chains([LOG.waiting], UNSIGNED).faults == ()
 
 
 @pytest.mark.parametrize("field", FLIPS)
@@ -64,7 +64,7 @@ def test_edited_entry_of_a_ledger_is_named(index, field):
     """Somebody with the file edits a row; a careful one notes its new head as well."""
     text = flipped(ROWS[index].text, field)
     assert first(changed(ROWS, index, text=text), SIGNED) == (index + 1, "edited")
-    number, reason = first(changed(ROWS, index, text=text, head=head_of(text)), SIGNED)
+    number, reason = first(changed(ROWS, index, text=text, head=entry_hash(text)), SIGNED)
     assert number == index + 1
     assert reason == ("edited" if field in ("n", "prev") or index < SIZE - 1 else "bad signature")
 
@@ -93,7 +93,7 @@ def test_edited_entry_in_redis_is_named_where_it_is_the_only_one():
     """No neighbour tells of it, only the head."""
     log = StateLog()
     log.add("a", "armed")
-    terms = Terms(whole=True, tips={0: log.tip})
+    terms = CheckContext(whole=True, tips={0: log.tip})
     assert first(as_list(0, log.texts), terms) is None
     assert first(as_list(0, [flipped(log.texts[0], "by")]), terms) == (1, "edited")
 
@@ -101,7 +101,7 @@ def test_edited_entry_in_redis_is_named_where_it_is_the_only_one():
 def test_last_entry_under_an_earlier_number_is_edited_and_not_removed():
     """Nothing comes after it; what it names as its predecessor tells where it was."""
     texts = [*LOG.texts[:-1], flipped(LOG.texts[-1], "n", 30)]
-    faults = check([as_list(0, texts)], UNSIGNED).faults
+    faults = check_chains([as_list(0, texts)], UNSIGNED).faults
     assert [(fault.n, fault.reason) for fault in faults] == [(30, "forked"), (SIZE, "edited")]
 
 
@@ -132,7 +132,7 @@ def test_removed_entry_is_named(index, terms):
 def test_entry_that_only_a_forged_row_still_has_is_removed():
     """Under another number and unsigned: two places are named, the empty one and the forged one."""
     rows = [*ROWS[:16], *ROWS[17:], replace(ROWS[16], n=SIZE + 1, sig="")]
-    faults = check([rows], SIGNED).faults
+    faults = check_chains([rows], SIGNED).faults
     assert [(fault.n, fault.reason) for fault in faults] == [(17, "removed"), (SIZE + 1, "edited")]
 
 
@@ -159,7 +159,7 @@ def test_swapped_neighbours_are_named(index):
 
 def test_entry_that_was_moved_ahead_is_one_fault():
     """The first place out of order, not all that now come too late."""
-    faults = check([[ROWS[3], *ROWS[:3], *ROWS[4:]]], SIGNED).faults
+    faults = check_chains([[ROWS[3], *ROWS[:3], *ROWS[4:]]], SIGNED).faults
     assert [(fault.n, fault.reason) for fault in faults] == [(1, "reordered")]
 
 
@@ -204,7 +204,7 @@ def test_whatever_is_done_to_a_log_is_noticed(done):
                 rows[at : at + 1] = [replace(row, text=row.text.replace("event-", word)) for row in rows[at : at + 1]]
             case "cut":
                 del rows[at:]
-    assert (check([rows], SIGNED).first is None) == (rows == ROWS)
+    assert (check_chains([rows], SIGNED).first is None) == (rows == ROWS)
 
 
 @settings(max_examples=200)
@@ -212,7 +212,7 @@ def test_whatever_is_done_to_a_log_is_noticed(done):
 def test_garbage_is_a_fault_and_no_crash(texts):
     """Whatever somebody wrote into the list."""
     kept = [RecordedEntry(0, n, text) for n, text in enumerate(texts, start=1)]
-    assert (check([kept], Terms(whole=True)).first is None) == (texts == LOG.texts[: len(texts)])
+    assert (check_chains([kept], CheckContext(whole=True)).first is None) == (texts == LOG.texts[: len(texts)])
 
 
 def test_entry_from_another_shard_is_not_genuine():
@@ -222,33 +222,33 @@ def test_entry_from_another_shard_is_not_genuine():
 
 def test_log_that_begins_late_is_a_note():
     """Old entries may be gone; who kept them all can say so."""
-    report = check([ROWS[10:]], replace(SIGNED, whole=False))
+    report = check_chains([ROWS[10:]], replace(SIGNED, whole=False))
     assert report.faults == ()
     assert report.notes == ("shard 0 begins with entry 11: older ones are not here",)
-    assert check([ROWS[10:]], SIGNED).first == Fault(0, 1, "removed", "up to 10")
+    assert check_chains([ROWS[10:]], SIGNED).first == Fault(0, 1, "removed", "up to 10")
 
 
 def test_redis_from_an_old_file_is_noticed():
     """Its head is behind the log; as soon as it goes on, two entries have one number."""
     for head in (NO_HEAD, "1" * 40):
-        assert first(ROWS, Terms(SIGNER, tips={0: Tip(0, head)})) == (1, "rolled back")
+        assert first(ROWS, CheckContext(SIGNER, tips={0: ChainHead(0, head)})) == (1, "rolled back")
     other = StateLog()
     other.live("other")
-    faults = check([ROWS, other.ledger], Terms(SIGNER)).faults
+    faults = check_chains([ROWS, other.ledger], CheckContext(SIGNER)).faults
     assert [(fault.n, fault.reason) for fault in faults] == [(n, "forked") for n in range(1, 6)]
 
 
 def test_log_that_grows_while_it_is_read_is_whole():
     """Entries that were written after Redis's head was read are there when it is read again."""
-    early = {0: Tip(50, head_of(LOG.texts[49]))}
-    assert check([ROWS], Terms(SIGNER, tips=early, newest=TIPS)).faults == ()
-    assert check([ROWS], Terms(SIGNER, tips=early, newest=early)).first is not None
+    early = {0: ChainHead(50, entry_hash(LOG.texts[49]))}
+    assert check_chains([ROWS], CheckContext(SIGNER, tips=early, newest=TIPS)).faults == ()
+    assert check_chains([ROWS], CheckContext(SIGNER, tips=early, newest=early)).first is not None
 
 
 def test_faults_of_several_shards_come_in_order():
     """The first is of the first shard."""
     logs = [busy_log(shard=shard).ledger for shard in (9, 3)]
-    report = check([changed(kept, 4, text="{}") for kept in logs], Terms(SIGNER))
+    report = check_chains([changed(kept, 4, text="{}") for kept in logs], CheckContext(SIGNER))
     assert [str(fault) for fault in report.faults] == ["shard 3, entry 5: edited", "shard 9, entry 5: edited"]
 
 
@@ -256,12 +256,12 @@ def test_only_shards_that_have_entries_are_counted():
     """One is enough; where Redis knows of none, there is none."""
     log = StateLog(3)
     log.add("a", "armed")
-    report = check([log.ledger], Terms(SIGNER, tips={3: log.tip, 4: Tip(0, NO_HEAD)}))
+    report = check_chains([log.ledger], CheckContext(SIGNER, tips={3: log.tip, 4: ChainHead(0, NO_HEAD)}))
     assert (report.entries, report.shards, report.faults) == (1, 1, ())
 
 
-@pytest.mark.parametrize("before", [event for event in LAWFUL if event])
-@pytest.mark.parametrize("after", [*(event for event in LAWFUL if event), "paid"])
+@pytest.mark.parametrize("before", [event for event in ALLOWED if event])
+@pytest.mark.parametrize("after", [*(event for event in ALLOWED if event), "paid"])
 def test_impossible_moves_are_faults(before, after):
     """Nobody gets from done to shown, or in any other way that the protocol does not know."""
     path = {
@@ -270,8 +270,8 @@ def test_impossible_moves_are_faults(before, after):
     }  # fmt: skip
     log = StateLog()
     log.live("a", *path.get(before, [*path["started"], "started"]), before, after)
-    faults = check([log.ledger], Terms(SIGNER, whole=True)).faults
-    expected = [] if after in LAWFUL[before] else [(log.tip.n, "impossible")]
+    faults = check_chains([log.ledger], CheckContext(SIGNER, whole=True)).faults
+    expected = [] if after in ALLOWED[before] else [(log.tip.n, "impossible")]
     assert [(fault.n, fault.reason) for fault in faults] == expected
 
 
@@ -281,7 +281,7 @@ def test_every_impossible_move_is_named():
     log.live("a")
     log.live("a", "shown")
     log.live("b", "armed", "paid", "done")
-    assert [str(fault) for fault in check([log.ledger], Terms(SIGNER)).faults] == [
+    assert [str(fault) for fault in check_chains([log.ledger], CheckContext(SIGNER)).faults] == [
         "shard 0, entry 6: impossible (done -> shown)",
         "shard 0, entry 8: impossible ('paid' is no event)",
         "shard 0, entry 9: impossible (paid -> done)",
@@ -295,8 +295,8 @@ def test_second_start_is_a_fault_unless_it_may_be_repeated():
     """The log knows by the body whether it may."""
     log = StateLog()
     log.live("a", "armed", "shown", "claimed", "started", "started", "done")
-    assert check([log.ledger], Terms(SIGNER)).faults == ()
-    once = check([log.ledger], Terms(SIGNER, once=frozenset({"a"})))
+    assert check_chains([log.ledger], CheckContext(SIGNER)).faults == ()
+    once = check_chains([log.ledger], CheckContext(SIGNER, once=frozenset({"a"})))
     assert [str(fault) for fault in once.faults] == ["shard 0, entry 5: impossible (started twice)"]
 
 
@@ -305,9 +305,9 @@ def test_action_without_a_beginning_is_a_fault():
     log = StateLog()
     log.live("a")
     log.live("b", "claimed", "started")
-    faults = check([log.ledger], Terms(SIGNER)).faults
+    faults = check_chains([log.ledger], CheckContext(SIGNER)).faults
     assert [str(fault) for fault in faults] == ["shard 0, entry 6: impossible (nothing -> claimed)"]
-    assert check([log.ledger[5:]], Terms(SIGNER)).faults == ()
+    assert check_chains([log.ledger[5:]], CheckContext(SIGNER)).faults == ()
 
 
 def test_entry_about_another_record_is_a_fault():
@@ -315,7 +315,7 @@ def test_entry_about_another_record_is_a_fault():
     log = StateLog()
     log.add("a", "armed")
     log.add("a", "shown", body="f" * 64)
-    faults = check([log.ledger], Terms(SIGNER)).faults
+    faults = check_chains([log.ledger], CheckContext(SIGNER)).faults
     assert [str(fault) for fault in faults] == ["shard 0, entry 2: impossible (another record)"]
 
 
@@ -334,6 +334,6 @@ def test_only_the_scripts_spelling_is_an_entry():
 
 def test_keys_may_rotate():
     """The first key signs, any verifies; nothing signed here passes as anything else."""
-    assert check([ROWS], Terms(EntrySigner(["new", KEY]))).faults == ()
-    assert check([ROWS], Terms(EntrySigner(["new"]))).first == Fault(0, 1, "bad signature")
+    assert check_chains([ROWS], CheckContext(EntrySigner(["new", KEY]))).faults == ()
+    assert check_chains([ROWS], CheckContext(EntrySigner(["new"]))).first == Fault(0, 1, "bad signature")
     assert signed(0, 1, "x").sig != signed(0, 2, "x").sig

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sayso.pending.concurrency import TimeIsUp, in_time
+from sayso.pending.concurrency import DeadlineExceeded, await_within
 
 NEVER = 60.0
 
@@ -49,17 +49,17 @@ async def _hung(log: list[str]) -> None:
 async def test_what_takes_too_long_is_cancelled_and_has_ended():
     """It could clean up, also where that waits."""
     log: list[str] = []
-    with pytest.raises(TimeIsUp, match=r"0\.01 s"):
-        await in_time(_hung(log), 0.01)
+    with pytest.raises(DeadlineExceeded, match=r"0\.01 s"):
+        await await_within(_hung(log), 0.01)
     assert log == ["told", "cleaned up"]
 
 
 @in_a_loop
 async def test_no_time_is_no_time():
     """What waits at all is too late; what does not is not."""
-    with pytest.raises(TimeIsUp):
-        await in_time(_hung([]), 0)
-    assert await in_time(_at_once("done"), 0) == "done"
+    with pytest.raises(DeadlineExceeded):
+        await await_within(_hung([]), 0)
+    assert await await_within(_at_once("done"), 0) == "done"
 
 
 @in_a_loop
@@ -73,7 +73,7 @@ async def test_its_own_timeout_error_is_its_own():
 
     for waits in (0, 1):
         with pytest.raises(TimeoutError, match="its own"):
-            await in_time(fails(waits), NEVER)
+            await await_within(fails(waits), NEVER)
 
 
 @in_a_loop
@@ -86,8 +86,8 @@ async def test_what_fails_when_its_time_is_up_took_too_long():
         finally:
             raise LookupError("broken")
 
-    with pytest.raises(TimeIsUp) as caught:
-        await in_time(breaks(), 0)
+    with pytest.raises(DeadlineExceeded) as caught:
+        await await_within(breaks(), 0)
     assert isinstance(caught.value.__cause__, LookupError)
 
 
@@ -103,9 +103,9 @@ async def test_it_returns_what_the_coroutine_returns(seconds):
         async with asyncio.timeout(NEVER):
             return await future
 
-    assert await in_time(_at_once("at once"), seconds) == "at once"
-    assert await in_time(_later("later"), seconds) == "later"
-    assert await in_time(waits(), seconds) == "from a future"
+    assert await await_within(_at_once("at once"), seconds) == "at once"
+    assert await await_within(_later("later"), seconds) == "later"
+    assert await await_within(waits(), seconds) == "from a future"
 
 
 @in_a_loop
@@ -123,7 +123,7 @@ async def test_its_errors_can_be_handled_in_it():
             return "went on"
         return "never"
 
-    assert await in_time(goes_on(), NEVER) == "went on"
+    assert await await_within(goes_on(), NEVER) == "went on"
 
 
 @in_a_loop
@@ -139,7 +139,7 @@ async def test_what_it_has_handled_is_over():
         raise LookupError("later")
 
     with pytest.raises(LookupError) as caught:
-        await in_time(fails_later(), NEVER)
+        await await_within(fails_later(), NEVER)
     assert caught.value.__context__ is None
 
 
@@ -147,7 +147,7 @@ async def test_what_it_has_handled_is_over():
 async def test_whoever_cancels_the_caller_cancels_it():
     """And it is CancelledError that the caller ends with."""
     log: list[str] = []
-    task = asyncio.create_task(in_time(_hung(log), NEVER))
+    task = asyncio.create_task(await_within(_hung(log), NEVER))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -166,7 +166,7 @@ async def test_it_shares_the_context_of_its_caller():
         assert variable.get() == "before"
         variable.set("after")
 
-    await in_time(sets(), NEVER)
+    await await_within(sets(), NEVER)
     assert variable.get() == "after"
 
 
@@ -180,7 +180,7 @@ def test_thrown_away_it_closes_what_it_waits_for():
         finally:
             log.append("closed")
 
-    outer = in_time(open_(), None)
+    outer = await_within(open_(), None)
 
     async def begin() -> None:
         outer.send(None)

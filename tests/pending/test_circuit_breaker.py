@@ -1,4 +1,4 @@
-"""Breather: a server that hangs holds up one caller at a time, and nobody longer than it hangs."""
+"""RedisCircuitBreaker: a server that hangs holds up one caller at a time, and only for its timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Server:
 
     def __init__(self) -> None:
         self.now, self.asked, self.seconds, self.error = 0.0, 0, 0.0, None
-        self.breather = RedisCircuitBreaker(slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now)
+        self.breaker = RedisCircuitBreaker(slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now)
 
     def hangs(self) -> None:
         """From now on nobody hears from it."""
@@ -35,7 +35,7 @@ class Server:
     def ask(self) -> str:
         """What a caller hears, or the name of what is raised."""
         try:
-            return self.breather.ask(self.question)
+            return self.breaker.call(self.question)
         except (RedisTimeoutError, RedisConnectionError, ResponseError) as exc:
             return type(exc).__name__
 
@@ -60,18 +60,18 @@ def test_one_asks_again_each_second(server: Server):
     server.now += 1.0
     heard = []
     with pytest.raises(RedisTimeoutError, match="Timeout reading"):
-        server.breather.ask(lambda: heard.append(server.ask()) or server.question())
+        server.breaker.call(lambda: heard.append(server.ask()) or server.question())
     assert (heard, server.ask(), server.asked) == (["CircuitOpen"], "CircuitOpen", 2)
 
 
 def test_without_a_pause_the_next_one_finds_out(server: Server):
     """One at a time: who comes while he waits hears at once, and a server that was slow once loses hardly anybody."""
-    server.breather = RedisCircuitBreaker(slow_seconds=0.25, clock=lambda: server.now)
+    server.breaker = RedisCircuitBreaker(slow_seconds=0.25, clock=lambda: server.now)
     server.hangs()
     server.ask()
     heard = []
     with pytest.raises(RedisTimeoutError, match="Timeout reading"):
-        server.breather.ask(lambda: heard.append(server.ask()) or server.question())
+        server.breaker.call(lambda: heard.append(server.ask()) or server.question())
     server.answers()
     assert (heard, server.ask(), server.ask()) == (["CircuitOpen"], "PONG", "PONG")
 
@@ -86,7 +86,7 @@ def test_who_is_interrupted_leaves_finding_out_to_the_next(server: Server):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        server.breather.ask(interrupted)
+        server.breaker.call(interrupted)
     server.answers()
     assert server.ask() == "PONG"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from sayso.agent import Agent, AgentConfig, AgentResult, ScriptedProvider, ToolCall, tool
-from sayso.pending.concurrency import own_loop
+from sayso.pending.concurrency import thread_loop
 
 
 def agent_with(function: Callable[[], str]) -> Agent:
@@ -109,6 +109,6 @@ def test_process_that_was_forked_inside_a_tool_has_a_loop_of_its_own():
 def test_loop_is_kept_from_call_to_call():
     """Also the one that was needed beside it."""
     kept = []
-    agent_with(lambda: str(kept.append(own_loop()))).run("go")
-    agent_with(lambda: str(kept.append(own_loop()))).run("go")
-    assert kept[0] is kept[1] is not own_loop()
+    agent_with(lambda: str(kept.append(thread_loop()))).run("go")
+    agent_with(lambda: str(kept.append(thread_loop()))).run("go")
+    assert kept[0] is kept[1] is not thread_loop()

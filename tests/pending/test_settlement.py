@@ -11,11 +11,11 @@ import pytest
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import run_here
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.executors import Executors, NotFound
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.repository import ActionResult, Claim, seal_action
-from sayso.pending.settlement import Settlement, state_of_plan
+from sayso.pending.repository import ActionResult, Claim, sign_action
+from sayso.pending.settlement import Settlement, plan_end_state
 from sayso.pending.store import scope_of
 from sayso.pending.turns.change import Lease, Transition, TurnChange
 from sayso.pending.turns.queued import LeaseLost, StaleTurn
@@ -32,12 +32,12 @@ class Desk:
         self.now = 1000.0
         self.store = InMemoryPendingStore(clock=lambda: self.now)
         given = {"language": "pt", "requested_at": 1.0, **fields}
-        self.action = self.store.arm(PendingAction("ana", "delete", "Apagar A", {"id": 1}, **given), executor)
+        self.action = self.store.create(PendingAction("ana", "delete", "Apagar A", {"id": 1}, **given), executor)
 
     @property
     def stored(self):
         """What is stored of it."""
-        return self.store.records.read(HERE.conversation.id, (self.action.pending_action_id,))[0]
+        return self.store.repository.read(HERE.conversation.id, (self.action.pending_action_id,))[0]
 
     def claim(self, by: str = "yes-1") -> Claim:
         """A claim to it, without a lane."""
@@ -45,26 +45,26 @@ class Desk:
 
     def confirm(self, by: str = "yes-1"):
         """The way of a lane, where claim and start are two steps."""
-        return run_here(self.store.settlement.confirm(self.claim(by), self.stored))
+        return run_without_loop(self.store.settlement.confirm(self.claim(by), self.stored))
 
     def begin(self) -> None:
         """Somebody started it, and was never heard of again."""
-        self.store.records.claim(self.claim(), self.stored)
-        self.store.records.start(self.claim(), self.stored, "try-1")
+        self.store.repository.claim(self.claim(), self.stored)
+        self.store.repository.start(self.claim(), self.stored, "try-1")
 
     def move(self, before: str, after: str, told: str) -> None:
         """Somebody else changes its state."""
-        change = TurnChange(move=Transition(self.action.pending_action_id, (before,), after, told))
-        self.store.records.change(HERE.conversation.id, change)
+        change = TurnChange(transition=Transition(self.action.pending_action_id, (before,), after, told))
+        self.store.repository.change(HERE.conversation.id, change)
 
     def heard(self, outcome, status: str, state: str, told: str, result: str | None = None) -> None:
         """The outcome is exactly this one, of this action; where it is over, the same is stored."""
-        assert (outcome.status, outcome.told, outcome.result) == (status, told, result)
+        assert (outcome.status, outcome.outcome_text, outcome.result) == (status, told, result)
         record = outcome.record
         assert (record.pending_action_id, record.state) == (self.action.pending_action_id, state)
         assert self.stored.state == state
         if record.outcome is not None:
-            assert record.outcome == told == self.stored.told
+            assert record.outcome == told == self.stored.outcome_text
 
 
 def raises():
@@ -99,10 +99,10 @@ def test_error_is_a_failure_that_tells_its_type_and_reference_only(door):
     """What broke stays in the log."""
     desk = Desk(raises)
     outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
-    failed, _, reference = outcome.told.rpartition("\n")
+    failed, _, reference = outcome.outcome_text.rpartition("\n")
     assert failed == WORDS.failed("Apagar A")
     assert re.fullmatch(r"Referência: [0-9a-f]{8} \(RuntimeError\)", reference)
-    assert (outcome.status, outcome.effects, desk.stored.told) == ("failed", (), outcome.told)
+    assert (outcome.status, outcome.effects, desk.stored.outcome_text) == ("failed", (), outcome.outcome_text)
 
 
 @pytest.mark.parametrize("door", ["lane", "store"])
@@ -111,7 +111,7 @@ def test_action_without_executor_failed_and_says_that_nothing_was_done(door):
     desk = Desk(None)
     outcome = desk.confirm() if door == "lane" else desk.store.pop_if_intent("ana", "confirm")
     desk.heard(outcome, "no_executor", "failed", WORDS.unsafe("Apagar A"))
-    assert outcome.record.outcome == outcome.told
+    assert outcome.record.outcome == outcome.outcome_text
     assert (outcome.executed, outcome.effects) == (False, ())
 
 
@@ -180,11 +180,11 @@ def test_changed_record_is_disarmed_without_its_words(door):
     desk = Desk()
     pid = desk.action.pending_action_id
     if door == "claimed":
-        desk.store.records.claim(desk.claim(), desk.stored)
-    desk.store.records._put(pid, replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar")))
+        desk.store.repository.claim(desk.claim(), desk.stored)
+    desk.store.repository._put(pid, replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar")))
     outcome = desk.store.pop_if_confirmed("ana", "sim") if door == "store" else desk.confirm()
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
-    assert desk.stored.told == texts_for().tampered()
+    assert desk.stored.outcome_text == texts_for().tampered()
     assert desk.stored.by == ("yes-1" if door != "store" else desk.stored.by) != ""
 
 
@@ -194,19 +194,19 @@ def test_changed_record_is_disarmed_whatever_is_decided_on_it(state, intent):
     """Before its question was delivered too; whoever asks again hears that it was changed, not just cancelled."""
     desk = Desk()
     changed = replace(desk.stored, state=state, record=desk.stored.record.replace("Apagar", "Pagar"))
-    desk.store.records._put(desk.action.pending_action_id, changed)
+    desk.store.repository._put(desk.action.pending_action_id, changed)
     desk.heard(desk.store.pop_if_intent("ana", intent), "digest_mismatch", "cancelled", texts_for().tampered())
-    assert desk.stored.told == texts_for().tampered()
+    assert desk.stored.outcome_text == texts_for().tampered()
 
 
 def test_record_that_is_changed_after_it_was_checked_is_disarmed():
     """The claim compares what is there with what was checked, letter by letter."""
     desk = Desk()
     seen = desk.stored
-    desk.store.records._put(seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar")))
-    outcome = run_here(desk.store.settlement.confirm(desk.claim(), seen))
+    desk.store.repository._put(seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar")))
+    outcome = run_without_loop(desk.store.settlement.confirm(desk.claim(), seen))
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
-    assert desk.stored.told == texts_for().tampered()
+    assert desk.stored.outcome_text == texts_for().tampered()
 
 
 def test_what_was_started_meanwhile_is_not_called_off():
@@ -214,9 +214,9 @@ def test_what_was_started_meanwhile_is_not_called_off():
     desk = Desk()
     seen = replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar"))
     desk.begin()
-    outcome = run_here(desk.store.settlement.confirm(desk.claim("yes-2"), seen))
-    assert (outcome.executed, outcome.told) == (False, texts_for().tampered())
-    assert (desk.stored.state, desk.stored.told, desk.stored.by) == ("started", "", "yes-1")
+    outcome = run_without_loop(desk.store.settlement.confirm(desk.claim("yes-2"), seen))
+    assert (outcome.executed, outcome.outcome_text) == (False, texts_for().tampered())
+    assert (desk.stored.state, desk.stored.outcome_text, desk.stored.by) == ("started", "", "yes-1")
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,9 @@ def test_interrupted_action_ends_as_the_world_says(answer, state, told):
 def test_repeatable_action_that_cannot_be_begun_again_is_unknown(executor, tries):
     """An earlier worker may have done it: nobody says that nothing was done."""
     desk = Desk(executor, idempotent=True)
-    desk.store.records.claim(desk.claim(), desk.stored)
+    desk.store.repository.claim(desk.claim(), desk.stored)
     for number in range(tries):
-        assert desk.store.records.start(desk.claim(), desk.stored, f"try-{number}") == "go"
+        assert desk.store.repository.start(desk.claim(), desk.stored, f"try-{number}") == "go"
     desk.heard(desk.confirm(), "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
@@ -261,8 +261,8 @@ def test_outcome_that_comes_in_meanwhile_is_looked_at_again():
     desk.store.register_reconciler("delete", lambda _: desk.move("started", "done", "apagado"))
     claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
     with pytest.raises(StaleTurn, match="the outcome came in just now"):
-        run_here(desk.store.settlement.confirm(claim, desk.stored))
-    assert (desk.stored.state, desk.stored.told) == ("done", "apagado")
+        run_without_loop(desk.store.settlement.confirm(claim, desk.stored))
+    assert (desk.stored.state, desk.stored.outcome_text) == ("done", "apagado")
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_outcome_that_comes_in_meanwhile_is_told_where_there_is_no_lane(state, s
     desk.begin()
     ending = ActionResult(state, told, result or "")
     desk.store.register_reconciler(
-        "delete", lambda _: (desk.store.records.finish(desk.claim(), "try-1", ending), state != "done")[1]
+        "delete", lambda _: (desk.store.repository.finish(desk.claim(), "try-1", ending), state != "done")[1]
     )
     desk.heard(desk.confirm(), status, state, told, result)
 
@@ -290,9 +290,9 @@ def test_record_that_vanished_meanwhile_takes_no_outcome_with_it():
     desk = Desk()
     desk.begin()
     stored = desk.stored
-    desk.store.register_reconciler("delete", lambda _: (desk.store.records._actions.clear(), "apagado")[1])
-    outcome = run_here(desk.store.settlement.confirm(desk.claim(), stored))
-    assert (outcome.status, outcome.told) == ("executed", "apagado")
+    desk.store.register_reconciler("delete", lambda _: (desk.store.repository._actions.clear(), "apagado")[1])
+    outcome = run_without_loop(desk.store.settlement.confirm(desk.claim(), stored))
+    assert (outcome.status, outcome.outcome_text) == ("executed", "apagado")
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -303,8 +303,8 @@ def test_unknown_that_was_said_meanwhile_is_not_overwritten(answer):
     desk.store.register_reconciler("delete", lambda _: (desk.move("started", "unknown", "quem sabe"), answer)[1])
     claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
     with pytest.raises(StaleTurn, match="the outcome came in just now"):
-        run_here(desk.store.settlement.confirm(claim, desk.stored))
-    assert (desk.stored.state, desk.stored.told) == ("unknown", "quem sabe")
+        run_without_loop(desk.store.settlement.confirm(claim, desk.stored))
+    assert (desk.stored.state, desk.stored.outcome_text) == ("unknown", "quem sabe")
 
 
 def test_two_who_both_do_not_know_agree():
@@ -313,7 +313,7 @@ def test_two_who_both_do_not_know_agree():
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: desk.move("started", "unknown", "quem sabe"))
     claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
-    outcome = run_here(desk.store.settlement.confirm(claim, desk.stored))
+    outcome = run_without_loop(desk.store.settlement.confirm(claim, desk.stored))
     desk.heard(outcome, "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
@@ -344,21 +344,23 @@ def test_what_nobody_runs_is_ended_in_redis_though_each_answer_is_lost_once(
     run = LuaScripts.run
     monkeypatch.setattr(LuaScripts, "run", lambda *call: (run(*call), run(*call))[1])
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
-    action = store.arm(PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None)
+    action = store.create(PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None)
     claim, pids = Claim(HERE, action.pending_action_id, "yes-1"), (action.pending_action_id,)
-    store.records.claim(claim, store.records.read(HERE.conversation.id, pids)[0])
+    store.repository.claim(claim, store.repository.read(HERE.conversation.id, pids)[0])
     if started:
-        store.records.start(claim, store.records.read(HERE.conversation.id, pids)[0], "try-1")
-    outcome = run_here(getattr(store.settlement, way)(claim, store.records.read(HERE.conversation.id, pids)[0]))
-    (stored,) = store.records.read(HERE.conversation.id, pids)
-    assert (stored.state, stored.told, outcome.told) == (state, told, told)
+        store.repository.start(claim, store.repository.read(HERE.conversation.id, pids)[0], "try-1")
+    outcome = run_without_loop(
+        getattr(store.settlement, way)(claim, store.repository.read(HERE.conversation.id, pids)[0])
+    )
+    (stored,) = store.repository.read(HERE.conversation.id, pids)
+    assert (stored.state, stored.outcome_text, outcome.outcome_text) == (state, told, told)
 
 
 def test_action_that_another_worker_took_up_is_not_called_failed():
     """A factory that breaks here, and somebody who starts it there: his word counts."""
     desk = Desk(None)
     desk.store.register_executor_factory("delete", lambda _: desk.move("claimed", "started", ""))
-    with pytest.raises(StaleTurn, match="another worker can run what this one cannot"):
+    with pytest.raises(StaleTurn, match="another worker has taken the action further"):
         desk.confirm()
     assert desk.stored.state == "started"
 
@@ -373,7 +375,7 @@ def test_action_that_moved_before_its_start_is_looked_at_again():
         return lambda: ran.append(1)
 
     desk.store.register_executor_factory("delete", factory)
-    with pytest.raises(StaleTurn, match="the action moved before it was started"):
+    with pytest.raises(StaleTurn, match="the action changed before it was started"):
         desk.confirm()
     assert (ran, desk.stored.state) == ([], "cancelled")
 
@@ -390,15 +392,15 @@ def test_worker_that_may_not_go_on_stops(verdict, error):
             """Refuse."""
             return verdict, ""
 
-    settlement = Settlement(Refusing(), desk.store.seal, Executors())
+    settlement = Settlement(Refusing(), desk.store.signer, Executors())
     with pytest.raises(error, match=HERE.conversation.id):
-        run_here(settlement.confirm(desk.claim(), desk.stored))
+        run_without_loop(settlement.confirm(desk.claim(), desk.stored))
 
 
 def test_yes_that_was_won_by_another_executes_nothing():
     """There is nothing to tell either."""
     desk = Desk()
-    desk.store.records.claim(desk.claim("yes-0"), desk.stored)
+    desk.store.repository.claim(desk.claim("yes-0"), desk.stored)
     assert desk.confirm() is None
     assert desk.stored.state == "claimed"
 
@@ -410,7 +412,7 @@ def test_effects_of_what_is_over_are_read_from_its_record(state, effects):
     if state == "unknown":
         desk.begin()
     desk.confirm()
-    found = run_here(desk.store.settlement.effects(HERE, desk.stored))
+    found = run_without_loop(desk.store.settlement.effects(HERE, desk.stored))
     assert [(effect.action.preview[-1], effect.result) for effect in found] == effects
     assert desk.stored.state == state
 
@@ -422,7 +424,7 @@ def test_tool_that_is_cut_off_is_unknown_and_leaves_no_word():
         await asyncio.sleep(60)
 
     desk = Desk(hang)
-    settlement = Settlement(desk.store.records, desk.store.seal, desk.store.executors, timeout_seconds=0.01)
+    settlement = Settlement(desk.store.repository, desk.store.signer, desk.store.executors, timeout_seconds=0.01)
     outcome = asyncio.run(settlement.confirm(desk.claim(), desk.stored))
     desk.heard(outcome, "unknown", "unknown", WORDS.unknown("Apagar A"))
     assert desk.stored.result == ""
@@ -439,8 +441,8 @@ def test_late_failure_is_recorded_as_one_and_keeps_its_words_private():
             await go.wait()
             raise RuntimeError("secret")
 
-        desk.store.executors.keep(desk.action.pending_action_id, breaks)
-        settlement = Settlement(desk.store.records, desk.store.seal, desk.store.executors, timeout_seconds=0.01)
+        desk.store.executors.keep_closure(desk.action.pending_action_id, breaks)
+        settlement = Settlement(desk.store.repository, desk.store.signer, desk.store.executors, timeout_seconds=0.01)
         outcome = await settlement.confirm(desk.claim(), desk.stored)
         go.set()
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
@@ -448,8 +450,8 @@ def test_late_failure_is_recorded_as_one_and_keeps_its_words_private():
 
     assert asyncio.run(too_late()).status == "unknown"
     assert (desk.stored.state, desk.stored.result) == ("failed", "")
-    assert desk.stored.told.startswith(WORDS.failed("Apagar A"))
-    assert "secret" not in desk.stored.told
+    assert desk.stored.outcome_text.startswith(WORDS.failed("Apagar A"))
+    assert "secret" not in desk.stored.outcome_text
 
 
 def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
@@ -463,7 +465,7 @@ def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
             begun.set()
             await asyncio.sleep(60)
 
-        desk.store.executors.keep(desk.action.pending_action_id, hang)
+        desk.store.executors.keep_closure(desk.action.pending_action_id, hang)
         task = asyncio.create_task(desk.store.settlement.confirm(desk.claim(), desk.stored))
         await begun.wait()
         task.cancel()
@@ -471,7 +473,11 @@ def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
             await task
 
     asyncio.run(stopped())
-    assert (desk.stored.state, desk.stored.told, desk.stored.result) == ("unknown", WORDS.unknown("Apagar A"), "")
+    assert (desk.stored.state, desk.stored.outcome_text, desk.stored.result) == (
+        "unknown",
+        WORDS.unknown("Apagar A"),
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -486,7 +492,7 @@ def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
 )
 def test_plan_is_as_unsure_as_its_steps(states, end):
     """What is left as started may still be at it: a plan with it has not failed."""
-    assert state_of_plan(states) == end
+    assert plan_end_state(states) == end
 
 
 def test_sealed_record_leaves_out_what_goes_without_saying():
@@ -496,11 +502,11 @@ def test_sealed_record_leaves_out_what_goes_without_saying():
         requested_at=1.0, parser_version="v1", idempotent=True, code="4821", reason="r", version="2", language="pt",
         plan="P",
     )  # fmt: skip
-    arm = seal_action(action, InMemoryPendingStore().seal, user="-")
+    arm = sign_action(action, InMemoryPendingStore().signer, user="-")
     assert (arm.ttl_ms, arm.kind, arm.digest, arm.idempotent) == (5000, "delete", action.args_digest, True)
     assert (arm.code, arm.plan, arm.user, arm.live, arm.steps) == ("4821", "P", "-", True, ())
     assert "outcome" not in arm.record
-    assert seal_action(replace(action, ttl_seconds=0.0), InMemoryPendingStore().seal, user="-").ttl_ms == 1
+    assert sign_action(replace(action, ttl_seconds=0.0), InMemoryPendingStore().signer, user="-").ttl_ms == 1
 
 
 def test_yes_before_the_question_hears_that_it_was_not_asked_yet():
@@ -508,7 +514,7 @@ def test_yes_before_the_question_hears_that_it_was_not_asked_yet():
     desk = Desk()
     stored = desk.stored
     pid = desk.action.pending_action_id
-    desk.store.records._put(pid, replace(stored, state="armed", expires_at=0.0))
+    desk.store.repository._put(pid, replace(stored, state="armed", expires_at=0.0))
     outcome = desk.store.pop_if_intent("ana", "confirm")
     desk.heard(outcome, "early", "armed", WORDS.early("Apagar A"))
     assert desk.store.get("ana") is None

@@ -15,17 +15,25 @@ import pytest
 
 from sayso.agent import AgentConfig, ToolCall, ToolMetadata, tool
 from sayso.agent.run.tool_call import invoke
-from sayso.pending import concurrency as crossings
-from sayso.pending.concurrency import NotStarted, Threads, TimedOut, bound_threads, in_thread, perform, run_sync
+from sayso.pending import concurrency
+from sayso.pending.concurrency import (
+    DaemonThreadPool,
+    NotStarted,
+    TimedOut,
+    call_in_tool_thread,
+    run_sync,
+    run_with_timeout,
+    set_tool_thread_limit,
+)
 from tests.flows.system import until
 
 
 @pytest.fixture
 def one():
     """A process that has one thread for tools."""
-    bound_threads(1)
-    yield crossings._threads[os.getpid()]
-    del crossings._threads[os.getpid()]
+    set_tool_thread_limit(1)
+    yield concurrency._tool_pools[os.getpid()]
+    del concurrency._tool_pools[os.getpid()]
 
 
 class Hanging:
@@ -57,7 +65,7 @@ async def begun(function: Hanging) -> None:
 
 def test_no_more_run_than_there_are_threads():
     """Forty calls, four threads, each thread used again."""
-    bound_threads(4)
+    set_tool_thread_limit(4)
     running, most, lock = set(), [], threading.Lock()
     together = threading.Barrier(4)
 
@@ -71,12 +79,12 @@ def test_no_more_run_than_there_are_threads():
         return threading.get_ident()
 
     async def story():
-        return await asyncio.gather(*(in_thread(call) for _ in range(40)))
+        return await asyncio.gather(*(call_in_tool_thread(call) for _ in range(40)))
 
     try:
         threads = asyncio.run(story())
     finally:
-        del crossings._threads[os.getpid()]
+        del concurrency._tool_pools[os.getpid()]
     assert (len(threads), len(set(threads)), max(most)) == (40, 4, 4)
 
 
@@ -85,9 +93,11 @@ def test_calls_wait_in_order(one, hanging):
     order = []
 
     async def story():
-        first = asyncio.create_task(in_thread(hanging))
+        first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
-        rest = [asyncio.create_task(in_thread(lambda number=number: order.append(number))) for number in range(20)]
+        rest = [
+            asyncio.create_task(call_in_tool_thread(lambda number=number: order.append(number))) for number in range(20)
+        ]
         await asyncio.sleep(0)
         hanging.door.set()
         await asyncio.gather(first, *rest)
@@ -101,9 +111,11 @@ def test_call_that_left_before_it_had_a_thread_never_runs(one, hanging):
     ran = []
 
     async def story():
-        first = asyncio.create_task(in_thread(hanging))
+        first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
-        second, third = (asyncio.create_task(in_thread(lambda name=name: ran.append(name))) for name in ("2", "3"))
+        second, third = (
+            asyncio.create_task(call_in_tool_thread(lambda name=name: ran.append(name))) for name in ("2", "3")
+        )
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait({second})
@@ -122,17 +134,17 @@ def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(
         heard.append((result, type(error)))
 
     async def story():
-        first = asyncio.create_task(in_thread(hanging))
+        first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
-        second = asyncio.create_task(perform(lambda: ran.append("second"), 30, late))
+        second = asyncio.create_task(run_with_timeout(lambda: ran.append("second"), 30, late))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait({second})
-        await asyncio.gather(*crossings._left)
+        await asyncio.gather(*concurrency._late_tasks)
         hanging.door.set()
         await first
-        await in_thread(lambda: None)
+        await call_in_tool_thread(lambda: None)
 
     asyncio.run(story())
     assert (ran, heard) == ([], [(None, NotStarted)])
@@ -140,8 +152,8 @@ def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(
 
 def test_work_that_was_left_before_it_was_started_is_not_counted():
     """Its caller was cancelled before its first step."""
-    pool = Threads("tool", 1)
-    assert pool.leave(crossings.ThreadCall(lambda: None))
+    pool = DaemonThreadPool("tool", 1)
+    assert pool.abandon(concurrency.ThreadCall(lambda: None))
     assert pool.hung == 0
 
 
@@ -149,9 +161,9 @@ def test_waiting_for_a_thread_costs_no_tool_its_time(one, hanging):
     """Its limit is about the tool: it counts from when it runs, and then it holds."""
 
     async def story():
-        first = asyncio.create_task(in_thread(hanging))
+        first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
-        waiting = asyncio.create_task(perform(lambda: "done", 0.01))
+        waiting = asyncio.create_task(run_with_timeout(lambda: "done", 0.01))
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
         hanging.door.set()
@@ -170,7 +182,7 @@ def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
         return "done"
 
     async def story():
-        first = asyncio.create_task(in_thread(hanging))
+        first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
         waiting = asyncio.create_task(invoke(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
@@ -187,7 +199,7 @@ def test_limit_holds_once_it_runs(one, hanging):
 
     async def story():
         with pytest.raises(TimedOut):
-            await perform(hanging, 0.01)
+            await run_with_timeout(hanging, 0.01)
         await asyncio.sleep(0)
 
     asyncio.run(story())
@@ -201,7 +213,7 @@ def test_hung_tool_is_logged_with_its_stack(one, hanging, caplog):
 
     async def story():
         with pytest.raises(TimedOut):
-            await perform(hanging, 0.01)
+            await run_with_timeout(hanging, 0.01)
         await asyncio.sleep(0)
 
     asyncio.run(story())
@@ -216,7 +228,7 @@ def test_what_a_call_was_given_is_let_go_of_when_it_ends(one):
     seen = weakref.ref(given)
     gc.disable()
     try:
-        run_sync(in_thread(partial(id, given)))
+        run_sync(call_in_tool_thread(partial(id, given)))
         del given
         until(lambda: seen() is None)
     finally:
@@ -230,18 +242,18 @@ def test_tool_that_runs_tools_does_not_wait_for_itself(one):
         return "inner"
 
     def outer() -> str:
-        return f"outer {run_sync(in_thread(lambda: run_sync(in_thread(inner))))}"
+        return f"outer {run_sync(call_in_tool_thread(lambda: run_sync(call_in_tool_thread(inner))))}"
 
-    assert asyncio.run(in_thread(outer)) == "outer inner"
+    assert asyncio.run(call_in_tool_thread(outer)) == "outer inner"
 
 
 def test_tool_that_ends_its_thread_ends_only_itself(one):
     """The thread serves the next one."""
 
     async def story():
-        with pytest.raises(crossings.Escaped):
-            await in_thread(lambda: sys.exit(1))
-        return await in_thread(lambda: "next")
+        with pytest.raises(concurrency.Escaped):
+            await call_in_tool_thread(lambda: sys.exit(1))
+        return await call_in_tool_thread(lambda: "next")
 
     assert asyncio.run(story()) == "next"
 
@@ -251,10 +263,10 @@ def test_result_for_a_loop_that_is_gone_harms_no_thread(one, hanging):
 
     async def story():
         with pytest.raises(TimedOut):
-            await perform(hanging, 0.01)
+            await run_with_timeout(hanging, 0.01)
 
     async def again():
-        return await in_thread(lambda: "next")
+        return await call_in_tool_thread(lambda: "next")
 
     asyncio.run(story())
     hanging.door.set()
@@ -263,13 +275,13 @@ def test_result_for_a_loop_that_is_gone_harms_no_thread(one, hanging):
 
 def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
     """No call waits for a thread that will never come."""
-    pool = Threads("tool", 2)
+    pool = DaemonThreadPool("tool", 2)
 
     def refuse(_) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    work = crossings.ThreadCall(lambda: None)
+    work = concurrency.ThreadCall(lambda: None)
     with pytest.raises(RuntimeError):
         pool.start(work)
     assert (pool._threads, list(pool._waiting)) == (0, [])
@@ -278,21 +290,21 @@ def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
 def test_threads_that_nobody_needs_end(monkeypatch):
     """A burst of tools leaves no crowd of threads."""
     monkeypatch.setattr("sayso.pending.concurrency.IDLE_SECONDS", 0.01)
-    pool, done = Threads("tool", 8), threading.Event()
-    pool.start(crossings.ThreadCall(done.set))
+    pool, done = DaemonThreadPool("tool", 8), threading.Event()
+    pool.start(concurrency.ThreadCall(done.set))
     assert done.wait(30)
     until(lambda: pool._threads == 0)
     again = threading.Event()
-    pool.start(crossings.ThreadCall(again.set))
+    pool.start(concurrency.ThreadCall(again.set))
     assert again.wait(30)
 
 
 def test_forked_child_has_threads_of_its_own(one):
     """RQ's own worker forks: a parent's threads do not exist in its child."""
-    asyncio.run(in_thread(lambda: None))
+    asyncio.run(call_in_tool_thread(lambda: None))
     child = os.fork()
     if child == 0:
-        os._exit(0 if asyncio.run(in_thread(lambda: "there")) == "there" else 1)
+        os._exit(0 if asyncio.run(call_in_tool_thread(lambda: "there")) == "there" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -300,10 +312,10 @@ def test_hung_tool_does_not_hold_the_process():
     """Daemon threads: Python waits for none of them."""
     script = """
 import asyncio, threading
-from sayso.pending.concurrency import TimedOut, perform
+from sayso.pending.concurrency import TimedOut, run_with_timeout
 async def main():
     try:
-        await perform(threading.Event().wait, 0.01)
+        await run_with_timeout(threading.Event().wait, 0.01)
     except TimedOut:
         print("left")
 asyncio.run(main())
@@ -316,9 +328,9 @@ def test_our_own_functions_hold_no_process_either():
     """A round of the reaper that waits for a silent Redis is left behind at exit."""
     script = """
 import asyncio, threading
-from sayso.pending.concurrency import offload
+from sayso.pending.concurrency import call_in_thread
 async def main():
-    task = asyncio.create_task(offload(threading.Event().wait))
+    task = asyncio.create_task(call_in_thread(threading.Event().wait))
     await asyncio.sleep(0)
     task.cancel()
 asyncio.run(main())

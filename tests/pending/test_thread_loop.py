@@ -11,7 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sayso.pending.concurrency import Escaped, OwnLoop, in_lent_thread, lending, own_loop, run_sync
+from sayso.pending.concurrency import (
+    Escaped,
+    ThreadLoop,
+    call_in_caller_thread,
+    lend_caller_thread,
+    run_sync,
+    thread_loop,
+)
 
 
 async def loop_now() -> asyncio.AbstractEventLoop:
@@ -21,8 +28,8 @@ async def loop_now() -> asyncio.AbstractEventLoop:
 
 def lent(function):
     """What a sync caller gets that lends its thread to the function."""
-    with lending(True):
-        return run_sync(in_lent_thread(function))
+    with lend_caller_thread(True):
+        return run_sync(call_in_caller_thread(function))
 
 
 def test_interrupted_function_leaves_the_loop_usable():
@@ -63,15 +70,15 @@ def test_interrupted_function_stops_what_is_beside_it():
     async def run():
         run.task = asyncio.ensure_future(background())
         await asyncio.sleep(0)
-        await in_lent_thread(interrupted)
+        await call_in_caller_thread(interrupted)
 
     def interrupted():
         raise KeyboardInterrupt
 
-    before = own_loop()
-    with pytest.raises(KeyboardInterrupt), lending(True):
+    before = thread_loop()
+    with pytest.raises(KeyboardInterrupt), lend_caller_thread(True):
         run_sync(run())
-    assert (steps, own_loop()) == (["cleaned up"], before)
+    assert (steps, thread_loop()) == (["cleaned up"], before)
 
 
 def test_interrupted_wait_stops_what_was_under_way():
@@ -80,7 +87,7 @@ def test_interrupted_wait_stops_what_was_under_way():
 
     async def run():
         try:
-            await in_lent_thread(interrupted)
+            await call_in_caller_thread(interrupted)
         finally:
             await asyncio.sleep(0)
             steps.append("cleaned up")
@@ -88,9 +95,9 @@ def test_interrupted_wait_stops_what_was_under_way():
     def interrupted():
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), lending(True):
+    with pytest.raises(KeyboardInterrupt), lend_caller_thread(True):
         run_sync(run())
-    assert (steps, run_sync(loop_now())) == (["cleaned up"], own_loop()._loop)
+    assert (steps, run_sync(loop_now())) == (["cleaned up"], thread_loop()._loop)
 
 
 @pytest.mark.parametrize("leaving", [SystemExit, GeneratorExit, asyncio.CancelledError])
@@ -149,7 +156,7 @@ def test_loop_is_kept_from_call_to_call():
 
 def test_closed_loop_is_replaced():
     """Somebody may close whatever loop he finds."""
-    own_loop()._loop.close()
+    thread_loop()._loop.close()
     assert run_sync(asyncio.sleep(0, "again")) == "again"
 
 
@@ -167,9 +174,9 @@ def test_no_task_is_running_to_a_lent_function():
 
     async def run():
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        return await in_lent_thread(lambda: asyncio.current_task(loop)), asyncio.current_task() is task
+        return await call_in_caller_thread(lambda: asyncio.current_task(loop)), asyncio.current_task() is task
 
-    with lending(True):
+    with lend_caller_thread(True):
         assert run_sync(run()) == (None, True)
 
 
@@ -177,14 +184,14 @@ def test_another_loop_in_the_same_context_has_nothing_lent():
     """What a coroutine runs in a thread of its own, in a copy of its context, stays on its own loop."""
 
     async def elsewhere():
-        await in_lent_thread(lambda: None)
+        await call_in_caller_thread(lambda: None)
         return asyncio.get_running_loop()
 
     async def run():
         return await asyncio.to_thread(asyncio.run, elsewhere())
 
-    with lending(True):
-        assert run_sync(run()) is not own_loop()._loop
+    with lend_caller_thread(True):
+        assert run_sync(run()) is not thread_loop()._loop
 
 
 def test_stop_iteration_of_a_lent_function_is_told():
@@ -206,7 +213,7 @@ def test_errors_come_without_our_own():
 
 def test_loop_is_closed_with_its_thread():
     """A thread that ends leaves no loop behind."""
-    kept = OwnLoop()
+    kept = ThreadLoop()
     loop = kept._loop
     del kept
     assert loop.is_closed()
@@ -216,7 +223,7 @@ def test_lent_function_may_wait_for_coroutines_of_its_own():
     """They have another loop: the one that lends goes on where it was."""
 
     def nested():
-        with lending(True):
-            return run_sync(in_lent_thread(lambda: run_sync(asyncio.sleep(0, "inner"))))
+        with lend_caller_thread(True):
+            return run_sync(call_in_caller_thread(lambda: run_sync(asyncio.sleep(0, "inner"))))
 
-    assert lent(nested) == lent(lambda: run_sync(in_lent_thread(lambda: "inner"))) == "inner"
+    assert lent(nested) == lent(lambda: run_sync(call_in_caller_thread(lambda: "inner"))) == "inner"
