@@ -122,27 +122,27 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
 
     The id of the call is that of the action, and the name of the tool is its kind. Raises the errors of the call.
     """
-    chronicle = RunEvents(
+    events = RunEvents(
         config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=_in_event_loop()
     )
     began, call = perf_counter(), (action.pending_action_id, action.kind)
-    await chronicle.tell("run_start", [], "")
-    await chronicle.tell("tool_start", *call, action.args)
+    await events.tell("run_start", [], "")
+    await events.tell("tool_start", *call, action.args)
     try:
         value = await _execute(executor)
     except asyncio.CancelledError:
-        await chronicle.tell("cancelled", 0, "the confirmed call was cut off")
+        await events.tell("cancelled", 0, "the confirmed call was cut off")
         raise
     except Exception as exc:
-        await _tell_failure(chronicle, action, _original_error(exc), began)
+        await _tell_failure(events, action, _original_error(exc), began)
         raise
     result = _observed_text(value)
     if isinstance(value, Ambiguous | NotFound):
-        await _tell_failure(chronicle, action, EffectFailed(result), began)
+        await _tell_failure(events, action, EffectFailed(result), began)
         return value
-    chronicle.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, tool_result=result)
-    await chronicle.tell("tool_end", *call, result, (perf_counter() - began) * 1000)
-    await chronicle.tell("run_end", AgentResult(result, trace=chronicle.trace, stop_reason="terminal"))
+    events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, tool_result=result)
+    await events.tell("tool_end", *call, result, (perf_counter() - began) * 1000)
+    await events.tell("run_end", AgentResult(result, trace=events.trace, stop_reason="terminal"))
     return value
 
 
@@ -162,11 +162,11 @@ def _observed_text(value: Any) -> str:
         return type(value).__name__
 
 
-async def _tell_failure(chronicle: RunEvents, action: PendingAction, error: BaseException, began: float) -> None:
+async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseException, began: float) -> None:
     call = (action.pending_action_id, action.kind)
-    chronicle.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=str(error))
-    await chronicle.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
-    await chronicle.tell("run_end", AgentResult("", trace=chronicle.trace, stop_reason="error"))
+    events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=str(error))
+    await events.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
+    await events.tell("run_end", AgentResult("", trace=events.trace, stop_reason="error"))
 
 
 def _in_event_loop() -> bool:

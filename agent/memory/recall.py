@@ -1,4 +1,4 @@
-"""RunMemory: what one run is told about the past, and what is remembered of the run afterwards."""
+"""RunMemory: what one run reads from the memories at its start, and writes to them at its end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunMemory:
     memory: ConversationMemory | None
     own: bool
     scope: str
-    chronicle: RunEvents
+    events: RunEvents
     entity_memory: EntityMemory | None = None
     knowledge_graph: KnowledgeGraphMemory | None = None
     knowledge_memory: KnowledgeMemory | None = None
@@ -86,15 +86,13 @@ class RunMemory:
 
     async def context(self, query: str) -> str:
         """Return what the model is told about the past, fenced as data, or "" if nothing is remembered."""
-        sections = [self._summary_section(), _text_or_nothing("entities", self._entities_section)]
+        summary = one_line(self.memory.summary, SUMMARY_CHARS) if self.memory is not None else ""
+        sections = [f"[Conversation Summary]\n- {summary}" if summary else ""]
+        sections.append(_text_or_nothing("entities", self._entities_section))
         if self.knowledge_graph is not None or self.knowledge_memory is not None:
             sections += await call_in_thread(self._stored_sections, query)
         text = "\n\n".join(filter(None, sections))
         return f"{PREFACE}\n{fenced(text)}" if text else ""
-
-    def _summary_section(self) -> str:
-        text = one_line(self.memory.summary, SUMMARY_CHARS) if self.memory is not None else ""
-        return f"[Conversation Summary]\n- {text}" if text else ""
 
     def _entities_section(self) -> str:
         entities = self._bound_entities()
@@ -122,12 +120,11 @@ class RunMemory:
         memory = self.entity_memory
         if memory is None or (self.memory is None and not self.own):
             return
-        began = time.perf_counter()
-        model = self._model(memory.provider, memory.model)
+        began, model = time.perf_counter(), self._model(memory.provider, memory.model)
         entities, usage = await memory.aextract_entities(messages, model, timeout=self.timeout)
         _text_or_nothing("entities", lambda: self._keep_entities(entities))
         self._note("entity_extraction", began, usage, f"{len(entities)} entities")
-        await self.chronicle.tell("entity_extraction", entities, sum(each.role is Role.USER for each in messages))
+        await self.events.tell("entity_extraction", entities, sum(each.role is Role.USER for each in messages))
 
     def _keep_entities(self, entities: Sequence[Entity]) -> None:
         """Add the entities to the current notes, which another run may have changed meanwhile."""
@@ -141,12 +138,11 @@ class RunMemory:
         graph = self.knowledge_graph
         if graph is None:
             return
-        began = time.perf_counter()
-        model = self._model(graph.provider, graph.model)
+        began, model = time.perf_counter(), self._model(graph.provider, graph.model)
         triples, usage = await graph.aextract_triples(messages, model, timeout=self.timeout)
         await call_in_thread(_text_or_nothing, "triples", lambda: graph.update(triples))
         self._note("kg_extraction", began, usage, f"{len(triples)} relationships")
-        await self.chronicle.tell("kg_extraction", triples)
+        await self.events.tell("kg_extraction", triples)
 
     async def record_trim(
         self,
@@ -165,7 +161,7 @@ class RunMemory:
         remaining = len(memory.get_history())
         exceeds_messages = remaining + len(removed) > memory.max_messages
         reason = "max_tokens" if memory.max_tokens and not exceeds_messages else "max_messages"
-        await self.chronicle.tell("memory_trim", len(removed), remaining, reason)
+        await self.events.tell("memory_trim", len(removed), remaining, reason)
         if self.summarize_on_trim and may_summarize:
             await self._update_summary(memory, removed, latest_summary or partial(getattr, memory, "summary"))
 
@@ -181,7 +177,7 @@ class RunMemory:
             previous, summary = latest, await self._summary_of(removed, latest)
         if summary != previous:
             memory.summary = summary
-            await self.chronicle.tell("memory_summarize", summary, len(removed))
+            await self.events.tell("memory_summarize", summary, len(removed))
 
     async def _summary_of(self, removed: Sequence[Message], previous: str) -> str:
         began, provider = time.perf_counter(), self.summarize_provider or self.provider
@@ -199,8 +195,8 @@ class RunMemory:
         return configured or default or self.model
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
-        self.chronicle.add_side_usage(usage)
-        self.chronicle.note(
+        self.events.add_side_usage(usage)
+        self.events.note(
             type_,
             began=began,
             summary=summary,

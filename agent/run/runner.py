@@ -108,7 +108,7 @@ class Runner:
             memory=None,
             own=request.uses_agent_knowledge,
             scope=request.scope,
-            chronicle=events,
+            events=events,
             entity_memory=config.entity_memory,
             knowledge_graph=config.knowledge_graph,
             knowledge_memory=config.knowledge_memory,

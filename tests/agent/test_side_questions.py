@@ -115,7 +115,7 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
         memory, model = ConversationMemory(), Together()
         runs = [
             RunMemory(
-                provider=model, model="m", timeout=1.0, memory=memory, own=True, scope="", chronicle=RunEvents(()),
+                provider=model, model="m", timeout=1.0, memory=memory, own=True, scope="", events=RunEvents(()),
                 summarize_on_trim=True,
             )
             for _ in range(2)

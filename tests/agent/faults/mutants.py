@@ -94,10 +94,10 @@ async def _end_in_silence(whole: Any, watch: Any, asked: Any, ran: Any, *args: A
         await whole(watch, asked, ran, *args)
 
 
-async def _tell_twice(whole: Any, chronicle: Any, event: str, *args: Any) -> None:
-    await whole(chronicle, event, *args)
+async def _tell_twice(whole: Any, events: Any, event: str, *args: Any) -> None:
+    await whole(events, event, *args)
     if event == "run_end":
-        await whole(chronicle, event, *args)
+        await whole(events, event, *args)
 
 
 async def _one_step_more(whole: Any, looping: Any, run: RunState, watch: Any) -> Any:

@@ -9,7 +9,7 @@ from sayso.agent.messages import Message, Role, UsageStats
 
 
 class Diary:
-    """Stands for a run's chronicle: what was noted and told, in order."""
+    """Stands for a run's events: records the steps and the events, in order."""
 
     def __init__(self) -> None:
         self.noted: list[tuple[str, dict[str, Any]]] = []

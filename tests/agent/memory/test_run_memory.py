@@ -69,7 +69,7 @@ def remembering(*observers, own=False, scope="alice", provider=None, **options):
         timeout=1.0,
         own=own,
         scope=scope,
-        chronicle=RunEvents(observers),
+        events=RunEvents(observers),
         **options,
     )
 
@@ -216,10 +216,10 @@ def test_it_learns_entities_and_relationships_at_once():
     run = remembering(heard, memory=memory, entity_memory=EntityMemory(Meeting({"name": "A"})), knowledge_graph=graph)
     asyncio.run(run.learn(SAID))
     assert sorted(heard.events) == [("entities", ["A"], 1), ("triples", ["A"])]
-    assert {step.type: step.summary for step in run.chronicle.trace} == {
+    assert {step.type: step.summary for step in run.events.trace} == {
         "entity_extraction": "1 entities", "kg_extraction": "1 relationships",
     }  # fmt: skip
-    assert run.chronicle.side_usage.total_tokens == 24
+    assert run.events.side_usage.total_tokens == 24
     assert graph.provider.requests[0]["model"] == "big"
     assert [entity["name"] for entity in memory.notes["entities"]["entities"]] == ["A"]
     assert "[Known Relationships]\n- A is B" in asyncio.run(run.context(""))
@@ -252,7 +252,7 @@ def test_what_is_forgotten_is_told_and_summed_up():
     asyncio.run(run.record_trim(gone))
     assert heard.events == [("trim", 2, 2, "max_messages"), ("summarize", "They spoke of tea.", 2)]
     assert (cheap.requests[0]["model"], cheap.requests[0]["max_tokens"]) == ("small", 99)
-    assert [step.type for step in run.chronicle.trace] == ["memory_summarize"]
+    assert [step.type for step in run.events.trace] == ["memory_summarize"]
     assert "[Conversation Summary]\n- They spoke of tea." in asyncio.run(run.context(""))
 
 
