@@ -251,15 +251,15 @@ class ChannelAgent:
             return live is not None and live.by == queued.turn.event_id
         return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""
 
-    def words(self, turn: Turn) -> Texts:
+    def texts_for_turn(self, turn: Turn) -> Texts:
         """Return the texts in the sender's language: that of the message, of the app, or else of the channel."""
         return self._choose_texts([turn.text], turn)
 
-    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
+    async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
         """Return what a turn changes that could not be answered.
 
         The user gets the outcome of the action that the turn settled, or else the calls with an unknown outcome and
-        `words`. A pending action is cancelled. Raises LeaseLost.
+        `failure_text`. A pending action is cancelled. Raises LeaseLost.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
         current = await call_store(self.store.repository.find_open, conversation, queued.user)
@@ -272,7 +272,7 @@ class ChannelAgent:
                 return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
                 return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
-        paragraphs = [*await self._unclear_call_texts(queued, lease), words]
+        paragraphs = [*await self._unclear_call_texts(queued, lease), failure_text]
         if live and live.state in WAITING_STATES and (is_choice or not queued.turn.tap):
             transition = dropped_transition(live, queued.turn)
             closed = await self._prompts.close(queued.turn, live, "cancelled", transition.outcome_text)
@@ -290,18 +290,18 @@ class ChannelAgent:
             calls = unclear_calls(replace(queued, journal=entries))
         except JournalUnreadable:  # then the calls are unknown too
             return []
-        return [self.words(queued.turn).unknown(call.tool_name) for call in calls]
+        return [self.texts_for_turn(queued.turn).unknown(call.tool_name) for call in calls]
 
     async def _outcome_of_failed_turn(self, queued: QueuedTurn, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
         genuine = stored.is_genuine(self.store.signer, queued.turn.scope)
-        words = texts_for(stored.action.language if genuine else "")
+        texts = texts_for(stored.action.language if genuine else "")
         preview = stored.action.preview if genuine else CHANGED  # its text must not be repeated
         state, outcome, transition = stored.state, "", None
         if state == "claimed":  # it has not started
-            state, outcome = "superseded", words.unsafe(preview)
+            state, outcome = "superseded", texts.unsafe(preview)
         elif state == "started":
-            state, outcome = "unknown", words.unknown(preview)
+            state, outcome = "unknown", texts.unknown(preview)
             transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, queued.turn.event_id)
         else:
             outcome = await self._confirmation.outcome_text(queued.turn.scope, stored)
@@ -493,11 +493,11 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text]
 
 
-def _failed(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
+def _failed(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
     """Return why there is no answer. The text of a model that refuses comes first."""
     if not result.refusal:
-        return words.model_lost(result.failure) if has_acted else words.model_failed(result.failure)
-    return f"{result.refusal}\n\n{words.model_lost(result.failure)}" if has_acted else result.refusal
+        return texts.model_lost(result.failure) if has_acted else texts.model_failed(result.failure)
+    return f"{result.refusal}\n\n{texts.model_lost(result.failure)}" if has_acted else result.refusal
 
 
 def turn_label(turn: Turn) -> str:
@@ -509,9 +509,9 @@ def _join(paragraphs: Iterable[str]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _with_language(replies: Sequence[tuple[Reply, str]], words: Texts) -> tuple[tuple[Reply, str], ...]:
+def _with_language(replies: Sequence[tuple[Reply, str]], texts: Texts) -> tuple[tuple[Reply, str], ...]:
     """Return the replies with their language set."""
-    return tuple((replace(reply, language=words.language), pid) for reply, pid in replies)
+    return tuple((replace(reply, language=texts.language), pid) for reply, pid in replies)
 
 
 def _is_typed(message: Message) -> bool:

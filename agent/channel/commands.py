@@ -80,12 +80,12 @@ class Commands:
         return usable
 
     def _help(self, context: TurnContext, usable: list[UsableTool]) -> str:
-        words, tool_names = context.texts, self._tool_names()
-        lines = [f"- /{name}: {words.command(name)}" for name in LISTED if name not in tool_names]
+        texts, tool_names = context.texts, self._tool_names()
+        lines = [f"- /{name}: {texts.command(name)}" for name in LISTED if name not in tool_names]
         asking = [f"`{each.tool.name}`" for each in usable if each.asks]
         more = ["..."] if len(asking) > MAX_TOOLS else []
-        first = words.asks_first(", ".join([*asking[:MAX_TOOLS], *more])) if asking else ""
-        return "\n\n".join(filter(None, [words.help_intro(), "\n".join(lines), first]))
+        first = texts.asks_first(", ".join([*asking[:MAX_TOOLS], *more])) if asking else ""
+        return "\n\n".join(filter(None, [texts.help_intro(), "\n".join(lines), first]))
 
     async def _reset(self, context: TurnContext) -> TurnAnswer:
         """Clear the history and cancel the pending action. Other memories and reminders are kept."""
@@ -102,17 +102,17 @@ class Commands:
 def _reset_outcome(context: TurnContext, waiting: StoredAction) -> tuple[ActionState, str]:
     """Return the state and the text with which a reset ends the pending action."""
     action = waiting.action
-    words = texts_for(action.language)
+    texts = texts_for(action.language)
     if action.is_expired(context.received_at):
-        return "expired", words.expired(action.preview)
-    return "cancelled", words.cancelled(action.preview)
+        return "expired", texts.expired(action.preview)
+    return "cancelled", texts.cancelled(action.preview)
 
 
 def _tool_list(context: TurnContext, usable: list[UsableTool]) -> str:
-    words = context.texts
+    texts = context.texts
     if not usable:
-        return words.no_tools()
-    lines = [_tool_line(each, f" ({words.needs_yes()})" if each.asks else "") for each in usable[:MAX_TOOLS]]
+        return texts.no_tools()
+    lines = [_tool_line(each, f" ({texts.needs_yes()})" if each.asks else "") for each in usable[:MAX_TOOLS]]
     return "\n".join([*lines, *(["- ..."] if len(usable) > MAX_TOOLS else [])])
 
 
@@ -124,15 +124,15 @@ def _tool_line(each: UsableTool, mark: str) -> str:
 
 def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
     """Yield what identifies the user to an operator. A user without a role sees a dash."""
-    turn, words = context.turn, context.texts
-    yield words.who("id", f"`{turn.user_id}`")
+    turn, texts = context.turn, context.texts
+    yield texts.who("id", f"`{turn.user_id}`")
     if turn.user_name:
-        yield words.who("name", literal(turn.user_name))
-    yield words.who("channel", f"`{turn.conversation.channel}`")
+        yield texts.who("name", literal(turn.user_name))
+    yield texts.who("channel", f"`{turn.conversation.channel}`")
     if roles:
-        yield words.who("role", ", ".join(dict.fromkeys(role or "-" for role in roles)))
+        yield texts.who("role", ", ".join(dict.fromkeys(role or "-" for role in roles)))
     if turn.aliases and not turn.in_group:  # an alias may be a phone number, which others must not see
-        yield words.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
+        yield texts.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 
 
 def _status(context: TurnContext) -> Iterator[str]:
@@ -140,18 +140,18 @@ def _status(context: TurnContext) -> Iterator[str]:
 
     Turns of a conversation run one at a time, so no other turn is running; an action confirmed elsewhere may be.
     """
-    live, words = context.live, context.texts
+    live, texts = context.live, context.texts
     if context.waiting and not context.waiting.action.is_expired(context.received_at):
         action = context.waiting.action
         left = action.expires_at - context.received_at if action.expires_at else action.ttl_seconds
-        yield words.status_waiting(action.preview, left)
+        yield texts.status_waiting(action.preview, left)
     elif live and live.state in ("claimed", "started"):
-        yield words.status_running(live.action.preview)
+        yield texts.status_running(live.action.preview)
     else:
-        yield words.status_idle()
+        yield texts.status_idle()
     for timer in context.timers:
         if timer.user == context.turn.scope.id:
-            yield words.status_reminder(timer.note or timer.text, timer.at - context.received_at)
+            yield texts.status_reminder(timer.note or timer.text, timer.at - context.received_at)
 
 
 def _text_answer(text: str) -> TurnAnswer:

@@ -94,10 +94,10 @@ class ConfirmationHandler:
                 return await self._confirm(context, target)
             case "cancel" if target.state in WAITING_STATES:
                 return await self._cancel(context, target)
-        words, preview = texts_for(target.action.language), target.action.preview
+        texts, preview = texts_for(target.action.language), target.action.preview
         if target.state not in WAITING_STATES:  # it was confirmed outside of a turn
-            return fixed_answer(context, words.status_running(preview))
-        expired = words.expired(preview)
+            return fixed_answer(context, texts.status_running(preview))
+        expired = texts.expired(preview)
         if target.action.is_expired(context.received_at):
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         decision = ActionDecision(
@@ -107,7 +107,7 @@ class ConfirmationHandler:
         decided, _ = await call_store(self._store.repository.decide, decision)
         if decided == "expired":
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
-        return fixed_answer(context, words.ignored(preview))
+        return fixed_answer(context, texts.ignored(preview))
 
     async def decide(self, context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> TurnAnswer:
         """Confirm, cancel, repeat or drop the pending action, as the parsed answer says."""
@@ -139,12 +139,12 @@ class ConfirmationHandler:
 
         A turn without a worker has the number 0; then `newest` decides.
         """
-        words = read_answer(self._parser, turn.text, live.action.language)
-        if words.intent or not self._confirm_ok or live.action.code:
-            return words
+        answer = read_answer(self._parser, turn.text, live.action.language)
+        if answer.intent or not self._confirm_ok or live.action.code:
+            return answer
         is_next = live.state == "shown" and live.newest and not live.outcome_text and seq in (0, live.seen + 1)
         says_ok = (is_next or live.by == turn.event_id) and is_ok(self._parser, turn.text, live.action.language)
-        return ParsedAnswer("confirm") if says_ok else words
+        return ParsedAnswer("confirm") if says_ok else answer
 
     def is_late_answer(self, context: TurnContext, live: StoredAction) -> bool:
         """Return whether this is an answer to a question that has just expired, or a yes to one of unknown outcome."""
@@ -157,8 +157,8 @@ class ConfirmationHandler:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         action = live.action
         over = action.is_expired(context.received_at)
-        words = texts_for(action.language)
-        outcome = words.expired(action.preview) if over else words.dropped(action.preview)
+        texts = texts_for(action.language)
+        outcome = texts.expired(action.preview) if over else texts.dropped(action.preview)
         transition = replace(
             dropped_transition(live, context.turn), to="expired" if over else "cancelled", outcome_text=outcome
         )
@@ -188,12 +188,12 @@ class ConfirmationHandler:
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Repeat the question within its time limit. The record keeps its expiry text as a mark."""
         action = live.action
-        words = texts_for(action.language)
-        answer = fixed_answer(context, words.unclear(action.preview, action.code))
+        texts = texts_for(action.language)
+        answer = fixed_answer(context, texts.unclear(action.preview, action.code))
         ((reply, _),) = answer.change.replies
         left = max(0.0, action.expires_at - context.received_at)
         asked = replace(reply, buttons=self._prompts.buttons(action, context), answer_seconds=left)
-        transition = Transition(live.pid, ("shown",), "shown", words.expired(action.preview), context.turn.event_id)
+        transition = Transition(live.pid, ("shown",), "shown", texts.expired(action.preview), context.turn.event_id)
         return _quoting_question(
             replace(answer, change=TurnChange(replies=((asked, ""),), transition=transition)), live
         )
@@ -218,9 +218,9 @@ class ConfirmationHandler:
 
     def _foreign_button_text(self, context: TurnContext) -> str:
         """Return the text for a button of another user, or of a question that has ended."""
-        words, tapped = context.texts, context.tapped
+        texts, tapped = context.texts, context.tapped
         foreign = tapped is not None and tapped.action.user_id not in ("", context.turn.user_id)
-        return words.not_yours() if foreign else words.stale()
+        return texts.not_yours() if foreign else texts.stale()
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         if stored.state == "armed":
@@ -300,17 +300,17 @@ def _stored_outcome(stored: StoredAction) -> str:
     """Return the stored outcome of an action that has ended, or a text for its state."""
     if stored.outcome_text:
         return stored.outcome_text
-    preview, words = stored.action.preview, texts_for(stored.action.language)
+    preview, texts = stored.action.preview, texts_for(stored.action.language)
     match stored.state:
         case "expired":
-            return words.expired(preview)
+            return texts.expired(preview)
         case "cancelled" | "superseded":
-            return words.cancelled(preview)
+            return texts.cancelled(preview)
         case "unknown":
-            return words.unknown(preview)
+            return texts.unknown(preview)
         case "failed":
-            return words.failed(preview)
-    return words.stale()
+            return texts.failed(preview)
+    return texts.stale()
 
 
 def dropped_transition(live: StoredAction, turn: Turn) -> Transition:

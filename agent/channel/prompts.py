@@ -69,8 +69,8 @@ class ConfirmPrompts:
         `above` is text that disappears with the question. `prompt` is the tool's own text below the preview.
         """
         head = proposal.head
-        words = texts_for(head.language)
-        question = words.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
+        texts = texts_for(head.language)
+        question = texts.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
         text = "\n\n".join(filter(None, [above, question]))
         reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds)
         *steps, action = proposal.new_actions(self._store.signer, context.turn.scope.id)
@@ -78,10 +78,10 @@ class ConfirmPrompts:
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
         """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
-        words = texts_for(head.language)
+        texts = texts_for(head.language)
         signer, scope, pid = self._store.signer, context.turn.scope, head.pending_action_id
-        confirm = Button(words.confirm_label, signer.button_token(pid, "confirm", scope), "danger", short_effect(head))
-        cancel = Button(words.cancel_label, signer.button_token(pid, "cancel", scope))
+        confirm = Button(texts.confirm_label, signer.button_token(pid, "confirm", scope), "danger", short_effect(head))
+        cancel = Button(texts.cancel_label, signer.button_token(pid, "cancel", scope))
         return (cancel,) if head.code else (confirm, cancel)
 
     def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
@@ -91,12 +91,12 @@ class ConfirmPrompts:
         preview, here = brief(head.preview), context.turn.conversation
         if self._escalation:
             action = self._escalation.added_to(action, preview, here)
-        words = texts_for(head.language)
-        closed = closed_prompt("", preview, "expired", words.expired(head.preview))
+        texts = texts_for(head.language)
+        closed = closed_prompt("", preview, "expired", texts.expired(head.preview))
         action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language)))
         if not self._expiry_notice:
             return action
-        notice = Reply(words.expired_unanswered(preview), language=head.language)
+        notice = Reply(texts.expired_unanswered(preview), language=head.language)
         return replace(action, notice=outbox_entry(here, notice))
 
     async def close(
@@ -114,9 +114,9 @@ class ConfirmPrompts:
         closed = closed_prompt(prompt, kept_text, state, outcome)
         if stored.action.kind == CHOICE_KIND or not kept_text:  # nothing of a modified record is repeated
             return ((closed, ""),)
-        words = texts_for(stored.action.language)
-        yes = words.undo_label if is_undo(stored.action) else words.confirm_label
-        label = {"cancelled": words.cancel_label, "superseded": words.cancel_label, "expired": ""}.get(state, yes)
+        texts = texts_for(stored.action.language)
+        yes = texts.undo_label if is_undo(stored.action) else texts.confirm_label
+        label = {"cancelled": texts.cancel_label, "superseded": texts.cancel_label, "expired": ""}.get(state, yes)
         mark = f"{state_symbol(state)} {label}".strip()
         return ((replace(closed, outcome_elsewhere=f"{kept_text}\n\n{mark}".strip()), ""),)
 
@@ -141,12 +141,12 @@ class ConfirmPrompts:
         undo = undo_proposal([effect for limit, effect in limits if limit], seconds)
         if undo is None:
             return answer
-        scope, words, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
+        scope, texts, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
         (outcome, _), *files = answer.change.replies
-        button = Button(words.undo_label, self._store.signer.button_token(pid, "confirm", scope))
+        button = Button(texts.undo_label, self._store.signer.button_token(pid, "confirm", scope))
         is_long = len(outcome.text) > MAX_KEPT_CHARS
         above = ((outcome, ""),) if is_long else ()
-        paragraphs = [*([] if is_long else [outcome.text]), words.undo_offer(seconds)]
+        paragraphs = [*([] if is_long else [outcome.text]), texts.undo_offer(seconds)]
         offer = Reply("\n\n".join(paragraphs), (button,), answer_seconds=seconds)
         new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
         return replace(

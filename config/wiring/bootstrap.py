@@ -201,7 +201,7 @@ def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
 
     def texts(turn: Turn) -> Texts:
         agent = agents.get(turn.conversation.channel)
-        return agent.words(turn) if agent else texts_for(turn.language)
+        return agent.texts_for_turn(turn) if agent else texts_for(turn.language)
 
     return texts
 
