@@ -113,18 +113,15 @@ def _parse(text: str) -> ast.expr:
         raise ValueError(f"{text!r}: a percentage of what? Write '15% of 80', or 0.15; a % b is the remainder")
     source = _PERCENT_OF.sub("**percent_of**", text.translate(_SIGN_REPLACEMENTS)).strip()
     try:
-        return _with_exact_numbers(ast.parse(source, mode="eval").body, source)
+        tree = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError) as exc:
         raise ValueError(
             f"{text!r} is not an expression: write it like '(2 + 3) * 4', with * for every multiplication"
         ) from exc
-
-
-def _with_exact_numbers(tree: ast.expr, source: str) -> ast.expr:
-    """Replace each float by the number as it is written: Python keeps 17 digits, and none above 1E+308."""
     for node in ast.walk(tree):
+        # Each float as it is written: Python keeps 17 digits, and none above 1E+308.
         if isinstance(node, ast.Constant) and isinstance(node.value, float):
-            node.value = Decimal(ast.get_source_segment(source, node) or repr(node.value))  # type: ignore[assignment]
+            vars(node)["value"] = Decimal(ast.get_source_segment(source, node) or repr(node.value))
     return tree
 
 
@@ -162,13 +159,9 @@ def _binary_value(node: ast.BinOp) -> Decimal:
             return _value(share) / 100 * _value(whole)
         case ast.BinOp(op=ast.Pow(), right=ast.BinOp(right=ast.BinOp(left=ast.Name(id="percent_of")))):
             raise ValueError("a power beside '% of' may mean two things: write 10 / 100 * 50 for 10% of 50")
-    return _operator(node.op)(_value(node.left), _value(node.right))
-
-
-def _operator(operator: ast.operator) -> Callable[[Decimal, Decimal], Decimal]:
-    if type(operator) not in _OPERATORS:
+    if type(node.op) not in _OPERATORS:
         raise ValueError("only the operators + - * / // % ** are calculated")
-    return _OPERATORS[type(operator)]
+    return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
 
 
 def _call(name: str, args: list[Decimal]) -> Decimal:
@@ -195,10 +188,6 @@ def _divide(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
     return quotient, remainder
 
 
-def _power(base: Decimal, exponent: Decimal) -> Decimal:
-    return Decimal(1) if exponent == 0 else base**exponent
-
-
 def _round_half_up(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
     """Round half away from zero, as on an invoice."""
     digits = _whole(places, MAX_COUNTED)
@@ -206,14 +195,6 @@ def _round_half_up(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
         return value
     separate = getcontext().copy()  # rounding on request does not make the result inexact
     return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, separate)
-
-
-def _log(value: Decimal, base: Decimal) -> Decimal:
-    return value.ln() / base.ln()
-
-
-def _mean(*values: Decimal) -> Decimal:
-    return sum(values, Decimal(0)) / len(values)
 
 
 def _of_floats(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
@@ -255,7 +236,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] =
     ast.Div: lambda left, right: left / right,
     ast.FloorDiv: lambda left, right: _divide(left, right)[0],
     ast.Mod: lambda left, right: _divide(left, right)[1],
-    ast.Pow: _power,
+    ast.Pow: lambda base, exponent: Decimal(1) if exponent == 0 else base**exponent,
 }
 
 #: The most arguments of functions like max and sum.
@@ -277,11 +258,11 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
     "gcd": (_of_whole_numbers(math.gcd, 10**DIGITS), 1, _MANY),
     "lcm": (_of_whole_numbers(math.lcm, 10**DIGITS), 1, _MANY),
     "ln": (Decimal.ln, 1, 1),
-    "log": (_log, 2, 2),
+    "log": (lambda value, base: value.ln() / base.ln(), 2, 2),
     "log10": (Decimal.log10, 1, 1),
-    "log2": (lambda value: _log(value, Decimal(2)), 1, 1),
+    "log2": (lambda value: value.ln() / Decimal(2).ln(), 1, 1),
     "max": (max, 1, _MANY),
-    "mean": (_mean, 1, _MANY),
+    "mean": (lambda *values: sum(values, Decimal(0)) / len(values), 1, _MANY),
     "median": (lambda *values: statistics.median(values), 1, _MANY),
     "min": (min, 1, _MANY),
     "perm": (_of_whole_numbers(math.perm), 2, 2),

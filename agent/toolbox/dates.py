@@ -63,8 +63,10 @@ def parse_zone(name: str) -> tzinfo:
         return _fixed_offset(offset)
     key = _zones().get(_fold(stripped))
     if key is None:
+        close = nearest(_fold(stripped), _zones())
+        hint = f"did you mean {_zones()[close]!r}? " if close else ""
         raise ValueError(
-            f"unknown time zone {name[:MAX_ZONE_CHARS]!r}; {_hint(stripped)}write it like 'Europe/Berlin' or '+02:00'"
+            f"unknown time zone {name[:MAX_ZONE_CHARS]!r}; {hint}write it like 'Europe/Berlin' or '+02:00'"
         )
     return ZoneInfo(key)
 
@@ -101,11 +103,6 @@ def _fold(name: str) -> str:
     return "_".join(name[:MAX_ZONE_CHARS].casefold().split())
 
 
-def _hint(name: str) -> str:
-    close = nearest(_fold(name), _zones())
-    return f"did you mean {_zones()[close]!r}? " if close else ""
-
-
 need("dates", "dateutil", "tzdata")
 
 
@@ -124,7 +121,8 @@ class _Moment:
         weekday = _WEEKDAYS[self.at.weekday()]
         if self.whole_day:
             return f"{weekday} {self.at.date().isoformat()}"
-        return f"{weekday} {self.at.isoformat(sep=' ', timespec='minutes')}{_zone_suffix(self.at.tzinfo)}"
+        zone_name = getattr(self.at.tzinfo, "key", "")
+        return f"{weekday} {self.at.isoformat(sep=' ', timespec='minutes')}{f' ({zone_name})' if zone_name else ''}"
 
 
 @tool(
@@ -172,7 +170,11 @@ def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clo
     first, last = _parse_moment(start, zone, now), _parse_moment(end, zone, now)
     if first.whole_day and last.whole_day:
         return f"{first} to {last}: {_format_days(first.at.date(), last.at.date())}"
-    return f"{first} to {last}: {_format_duration(_elapsed(first.at, last.at))}"
+    try:  # in UTC, because Python ignores clock changes between two times of one zone
+        elapsed = last.at.astimezone(UTC) - first.at.astimezone(UTC)
+    except OverflowError as exc:
+        raise ValueError("that is outside the years 1 to 9999") from exc
+    return f"{first} to {last}: {_format_duration(elapsed)}"
 
 
 @tool(read_only=True, description="Convert a time of one time zone to another time zone")
@@ -219,24 +221,11 @@ def _format_days(first: date, last: date) -> str:
         for count, unit in ((span.years, "year"), (span.months, "month"), (span.days, "day"))
         if count
     )
-    working = _working_days(early, total)
+    rest = range(total - total % 7, total)  # the days beside the whole weeks, which have five working days each
+    working = total // 7 * 5 + sum((early.weekday() + day) % 7 < 5 for day in rest)
     weeks = f"{_plural(total // 7, 'week')} {_plural(total % 7, 'day')}"
     answer = f"{_plural(total, 'day')} ({parts or '0 days'}; {weeks}); {working} Monday to Friday"
     return f"minus {answer}: the end is before the start" if last < first else answer
-
-
-def _working_days(early: date, total: int) -> int:
-    """Return the days from Monday to Friday: five for each whole week, and those of the remaining days."""
-    rest = range(total - total % 7, total)
-    return total // 7 * 5 + sum((early.weekday() + day) % 7 < 5 for day in rest)
-
-
-def _elapsed(first: datetime, last: datetime) -> timedelta:
-    """Return the time between. Computed in UTC: Python ignores clock changes between two times of one zone."""
-    try:
-        return last.astimezone(UTC) - first.astimezone(UTC)
-    except OverflowError as exc:
-        raise ValueError("that is outside the years 1 to 9999") from exc
 
 
 def _format_duration(span: timedelta) -> str:
@@ -250,8 +239,3 @@ def _format_duration(span: timedelta) -> str:
 
 def _plural(count: int, unit: str) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
-
-
-def _zone_suffix(zone: tzinfo | None) -> str:
-    key = getattr(zone, "key", "")
-    return f" ({key})" if key else ""

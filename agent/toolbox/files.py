@@ -56,15 +56,23 @@ class Folder:
 
     def find(self, name: str) -> Path:
         """Return the path of a name such as `reports/may.csv`; "" is the folder itself. Raises ValueError."""
-        parts = _parts(name)
-        path = _resolved(self.root.joinpath(*parts))
+        try:
+            path = self.root.joinpath(*_parts(name)).resolve(strict=True)
+        except (OSError, RuntimeError):  # nothing there, or links in a circle; its message holds the whole path
+            path = None
         if path is None or not path.is_relative_to(self.root.resolve()):
             raise ValueError(f"there is no {name!r} here: list_files shows what there is")
         return path
 
     def text(self, name: str) -> str:
-        """Return the text of a file. Raises ValueError if it does not exist, is too large or is not text."""
-        return _decode(name, _read(name, self.find(name)))
+        """Return the text of a file. Raises ValueError if it does not exist, is too large or is not UTF-8 text."""
+        try:
+            text = _read(name, self.find(name)).decode("utf-8-sig")
+        except UnicodeDecodeError as exc:
+            raise ValueError(f"{name!r} is not UTF-8 text: only text files can be read") from exc
+        if "\0" in text:
+            raise ValueError(f"{name!r} is not text: only text files can be read")
+        return text
 
     def walk(self, name: str = "") -> Iterator[tuple[str, int]]:
         """Return the names and sizes of the files below, at most MAX_WALKED. Follows no link. Raises ValueError."""
@@ -84,14 +92,6 @@ class Folder:
                 return
 
 
-def _resolved(path: Path) -> Path | None:
-    """Return the path without links; None if nothing is there, if links form a circle, or if the name is too long."""
-    try:
-        return path.resolve(strict=True)
-    except (OSError, RuntimeError):  # not passed on: its message holds the whole path
-        return None
-
-
 def _size(path: Path) -> int | None:
     """Return the bytes of a plain file; None for hidden files, for anything else, and for a file that is gone."""
     try:
@@ -107,17 +107,6 @@ def _can_be_named(name: str) -> bool:
         return bool(_parts(name))
     except ValueError:
         return False
-
-
-def _decode(name: str, data: bytes) -> str:
-    """Return the bytes as UTF-8 text. Raises ValueError."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise ValueError(f"{name!r} is not UTF-8 text: only text files can be read") from exc
-    if "\0" in text:
-        raise ValueError(f"{name!r} is not text: only text files can be read")
-    return text
 
 
 def _parts(name: str) -> list[str]:
@@ -157,7 +146,8 @@ def list_files(_folder: Folder, folder: FolderName = "") -> str:
     files = list(islice(_folder.walk(folder), MAX_LISTED + 1))
     if not files:
         return f"There are no files in {folder!r}." if folder else "There are no files."
-    lines = [f"{name} ({_format_size(size)})" for name, size in files[:MAX_LISTED]]
+    sizes = ((name, f"{size} bytes" if size < 10_000 else f"{size // 1000} kB") for name, size in files[:MAX_LISTED])
+    lines = [f"{name} ({size})" for name, size in sizes]
     if len(files) > MAX_LISTED:
         lines.append(f"... and more: only the first {MAX_LISTED} are listed; name a folder")
     return "\n".join(lines)
@@ -201,7 +191,7 @@ def search_files(
         except ValueError:
             skipped += 1
             continue
-        matches += _matching_lines(name, text, wanted)
+        matches += islice(_matching_lines(name, text, wanted), MAX_MATCHES + 1)
     return _write_matches(words, matches, skipped, complete=budget >= 0)
 
 
@@ -225,15 +215,13 @@ def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
     ]
 
 
-def _matching_lines(name: str, text: str, wanted: str) -> list[str]:
-    numbered = enumerate(text.splitlines(), 1)
-    hits = ((number, line) for number, line in numbered if wanted in line.casefold())
-    return [f"{name}:{number}: {_surroundings(line, wanted)}" for number, line in islice(hits, MAX_MATCHES + 1)]
-
-
-def _surroundings(line: str, wanted: str) -> str:
-    at = max(0, line.casefold().find(wanted) - MAX_LINE_CHARS // 2)
-    return line[at : at + MAX_LINE_CHARS].strip()
+def _matching_lines(name: str, text: str, wanted: str) -> Iterator[str]:
+    """Yield the lines with the wanted words, each with file and line number, and shortened around the words."""
+    for number, line in enumerate(text.splitlines(), 1):
+        place = line.casefold().find(wanted)
+        if place >= 0:
+            start = max(0, place - MAX_LINE_CHARS // 2)
+            yield f"{name}:{number}: {line[start : start + MAX_LINE_CHARS].strip()}"
 
 
 def _write_matches(words: str, matches: list[str], skipped: int, *, complete: bool) -> str:
@@ -245,7 +233,3 @@ def _write_matches(words: str, matches: list[str], skipped: int, *, complete: bo
     if not complete:
         lines.append("(there are more files than one search can read: name a folder)")
     return "\n".join(lines)
-
-
-def _format_size(size: int) -> str:
-    return f"{size} bytes" if size < 10_000 else f"{size // 1000} kB"

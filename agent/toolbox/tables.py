@@ -229,7 +229,8 @@ class Table:
 def answer_csv(text: str, question: TableQuestion) -> str:
     """Return the selected rows of a CSV text as CSV, after a sentence that counts them. Raises ValueError."""
     table = parse_csv(text)
-    matching = _filter(table, question.where)
+    tests = [(table.index(condition.column), _cell_test(condition)) for condition in question.where]
+    matching = Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
     notes = []
     if table.long_rows:
         notes.append(
@@ -240,7 +241,13 @@ def answer_csv(text: str, question: TableQuestion) -> str:
     if question.measures or question.group_by:
         result, measure_notes = _aggregate(matching, question)
         notes += measure_notes
-    result = _select(_sort(result, question.sort_by, descending=question.descending), question.columns)
+    if question.sort_by:
+        at = result.index(question.sort_by)
+        result.rows.sort(key=lambda row: _sort_key(row[at]), reverse=question.descending)
+    if question.columns:
+        places = [result.index(column) for column in question.columns]
+        rows = [[row[at] for at in places] for row in result.rows]
+        result = Table([result.columns[at] for at in places], rows)
     return _write_answer(table, matching, result, question.limit, notes)
 
 
@@ -260,7 +267,11 @@ def parse_csv(text: str) -> Table:
             raise ValueError(f"the table has more than {MAX_ROWS} rows or {MAX_CELLS} cells: query a part of it")
         if any(row):
             rows.append((row + [""] * len(columns))[: len(columns)])
-    return Table(_distinct(columns), rows, long_rows)
+    # The second column of the same name is called `name (2)`.
+    folded = [name.casefold() for name in columns]
+    earlier = [folded[:at].count(name) for at, name in enumerate(folded)]
+    names = [f"{name} ({count + 1})" if count else name for name, count in zip(columns, earlier, strict=True)]
+    return Table(names, rows, long_rows)
 
 
 def _csv_lines(text: str) -> Iterator[list[str]]:
@@ -279,18 +290,6 @@ def _delimiter(text: str) -> str:
         if any(counts.values()):
             break
     return max(_DELIMITERS, key=lambda mark: counts[mark])
-
-
-def _distinct(columns: list[str]) -> list[str]:
-    """Return the names of columns; the second one of the same name is called `name (2)`."""
-    folded = [name.casefold() for name in columns]
-    earlier = [folded[:at].count(name) for at, name in enumerate(folded)]
-    return [f"{name} ({count + 1})" if count else name for name, count in zip(columns, earlier, strict=True)]
-
-
-def _filter(table: Table, where: Sequence[Condition]) -> Table:
-    tests = [(table.index(condition.column), _cell_test(condition)) for condition in where]
-    return Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
 
 
 def _cell_test(condition: Condition) -> Callable[[str], bool]:
@@ -394,24 +393,10 @@ def _measure_notes(column: str, measure: ColumnMeasure, at: int, groups: Iterabl
         )
 
 
-def _sort(table: Table, column: str, *, descending: bool) -> Table:
-    if not column:
-        return table
-    at = table.index(column)
-    return Table(table.columns, sorted(table.rows, key=lambda row: _sort_key(row[at]), reverse=descending))
-
-
 def _sort_key(cell: str) -> tuple[int, Decimal, str]:
     """Sort empty cells first, then numbers by size, then text by letters."""
     number = parse_number(cell)
     return (0 if not cell.strip() else 2 if number is None else 1, number or Decimal(0), cell.casefold())
-
-
-def _select(table: Table, columns: Sequence[str]) -> Table:
-    if not columns:
-        return table
-    places = [table.index(column) for column in columns]
-    return Table([table.columns[at] for at in places], [[row[at] for at in places] for row in table.rows])
 
 
 def _write_answer(table: Table, matching: Table, result: Table, limit: int, notes: Sequence[str]) -> str:
@@ -485,7 +470,12 @@ def search_json(text: str, expression: str) -> str:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
-    document = _parse_json(text)
+    try:
+        document = json.loads(text)
+    except RecursionError as exc:
+        raise ValueError("the JSON is nested too deeply") from exc
+    except ValueError as exc:
+        raise ValueError(f"that is not JSON: {exc}") from exc
     try:
         value = _bounded_interpreter().visit(jmespath.compile(expression).parsed, document)
         answer = json.dumps(value, ensure_ascii=False)
@@ -499,15 +489,6 @@ def search_json(text: str, expression: str) -> str:
     if len(answer) > MAX_ANSWER_CHARS:
         return f"{answer[:MAX_ANSWER_CHARS]}\n... cut off: {len(answer)} characters in all; ask for less, such as [:10]"
     return answer
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError as exc:
-        raise ValueError("the JSON is nested too deeply") from exc
-    except ValueError as exc:
-        raise ValueError(f"that is not JSON: {exc}") from exc
 
 
 def _describe_json(document: Any) -> str:

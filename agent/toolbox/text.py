@@ -66,10 +66,10 @@ def find_in_text(
     """Return the count and the first places."""
     pattern = rf"(?<!\w){re.escape(words)}(?!\w)" if whole_words else re.escape(words)
     places = [match.start() for match in re.finditer(pattern, text, 0 if match_case else re.IGNORECASE)]
-    head = f"{words!r} is there {_times(len(places))}"
+    times = {0: "not at all", 1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
     listed = "".join(f"\n- at character {at + 1}: {_surroundings(text, at, len(words))}" for at in places[:MAX_PLACES])
     more = f"\n... and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
-    return f"{head}.{listed}{more}"
+    return f"{words!r} is there {times}.{listed}{more}"
 
 
 @tool(read_only=True, description="Change a text: case, order of lines, duplicates, spaces, accents")
@@ -109,10 +109,6 @@ def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]
     return [text_stats, find_in_text, change_text, compare_texts, encode_text]
 
 
-def _times(count: int) -> str:
-    return {0: "not at all", 1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
 def _surroundings(text: str, at: int, length: int) -> str:
     part = text[max(0, at - CONTEXT_CHARS) : at + length + CONTEXT_CHARS]
     return repr(" ".join(part.split()))
@@ -133,10 +129,6 @@ def _slug(text: str) -> str:
     return "-".join(re.findall(r"[^\W_]+", _remove_accents(german)))
 
 
-def _number_lines(text: str) -> str:
-    return "\n".join(f"{number}. {line}" for number, line in enumerate(text.splitlines(), 1))
-
-
 _CHANGES: Mapping[TextChange, Callable[[str], str]] = {
     "upper case": str.upper,
     "lower case": str.lower,
@@ -144,7 +136,7 @@ _CHANGES: Mapping[TextChange, Callable[[str], str]] = {
     "sort lines": lambda text: "\n".join(sorted(text.splitlines(), key=str.casefold)),
     "remove duplicate lines": lambda text: "\n".join(dict.fromkeys(text.splitlines())),
     "remove empty lines": lambda text: "\n".join(line for line in text.splitlines() if line.strip()),
-    "number lines": _number_lines,
+    "number lines": lambda text: "\n".join(f"{at}. {line}" for at, line in enumerate(text.splitlines(), 1)),
     "reverse lines": lambda text: "\n".join(reversed(text.splitlines())),
     "reverse characters": lambda text: _composed(text)[::-1],
     "trim": lambda text: "\n".join(line.strip() for line in text.strip().splitlines()),

@@ -145,22 +145,13 @@ def _replace_aliases(text: str) -> str:
     return "".join(_ALIASES.get(part) or _ALIASES.get(part.lower() if part.isupper() else part, part) for part in parts)
 
 
-def _read_temperatures(*units: str) -> list[str]:
-    """Return the units, with C, F and K as temperatures if all units are temperatures."""
-    if not all(unit.lower() in _TEMPERATURES or _is_temperature(unit) for unit in units):
-        return list(units)
-    return [_TEMPERATURES.get(unit.lower(), unit) for unit in units]
-
-
-def _is_temperature(unit: str) -> bool:
-    return _parse(unit).dimensionality == {"[temperature]": 1}
-
-
 def _convert(amount: Decimal, source: str, target: str) -> Decimal:
     import pint
 
     try:
-        source, target = _read_temperatures(source, target)
+        both = (source, target)
+        if all(each.lower() in _TEMPERATURES or _parse(each).dimensionality == {"[temperature]": 1} for each in both):
+            source, target = (_TEMPERATURES.get(each.lower(), each) for each in both)
         units = _parse(source), _parse(target)
         if _is_below_absolute_zero(amount, *units):
             raise ValueError(
@@ -200,15 +191,12 @@ def _parse(unit: str) -> pint.Unit:
         try:
             return _registry().parse_units(_replace_aliases(unit.lower()))
         except pint.UndefinedUnitError:
-            raise ValueError(_unknown_unit_message(unit)) from exc
+            names = [name for name in re.split(r"[*/^]", unit) if name and name not in _registry()]
+            hint = did_you_mean(names[0] if names else unit, _registry(), "; {}")
+            cure = hint or ": write it in full, in English, such as 'kilometer'"
+            raise ValueError(f"unknown unit {unit!r}{cure}") from exc
     except (ValueError, AssertionError) as exc:  # pint fails an assertion for characters such as ¼
         raise ValueError(f"{unit!r} is not a unit: write it like 'km', 'km/h' or 'm^2'") from exc
-
-
-def _unknown_unit_message(unit: str) -> str:
-    names = [name for name in re.split(r"[*/^]", unit) if name and name not in _registry()]
-    hint = did_you_mean(names[0] if names else unit, _registry(), "; {}")
-    return f"unknown unit {unit!r}" + (hint or ": write it in full, in English, such as 'kilometer'")
 
 
 @functools.lru_cache(maxsize=1)

@@ -80,7 +80,10 @@ class WebRules:
             return "holds a name or password: leave out what is before the @"
         if url.port not in (None, _PORT):
             return f"names port {url.port}: only {_PORT} is allowed"
-        if self.hosts and not any(_matches_host(allowed, url.raw_host.decode()) for allowed in self.hosts):
+        host = url.raw_host.decode().lower().rstrip(".")
+        # `*.example.com` means the hosts below example.com, not example.com itself.
+        is_allowed = (host.endswith(each[1:]) if each.startswith("*.") else host == each for each in self.hosts)
+        if self.hosts and not any(is_allowed):
             return f"names a host that is not allowed here; allowed: {list(self.hosts)!r}"
         return ""
 
@@ -129,12 +132,6 @@ def _https_url(url: str) -> str:
     if not address.lower().startswith("https://") or any(char.isspace() or not char.isprintable() for char in address):
         raise ValueError(f"{url[:80]!r} cannot be fetched: the URL must begin with https://")
     return address
-
-
-def _matches_host(allowed: str, host: str) -> bool:
-    """Return whether a host is allowed. `*.example.com` means the hosts below example.com, not example.com itself."""
-    bare = host.lower().rstrip(".")
-    return bare.endswith(allowed[1:]) if allowed.startswith("*.") else bare == allowed
 
 
 def _page_text(page: DownloadedFile) -> str:

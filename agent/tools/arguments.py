@@ -118,7 +118,9 @@ class TypedArguments:
             raise self._refusal(error)
         repaired = thawed(dict(params))
         for issue in error.errors(include_url=False, include_context=False):
-            if issue["input"] is None and (len(issue["loc"]) > 1 or self._is_optional(issue["loc"][0])):
+            parameter = self._parameters.get(str(issue["loc"][0]))
+            is_optional = len(issue["loc"]) > 1 or (parameter is not None and not parameter.required)
+            if issue["input"] is None and is_optional:
                 _repair(repaired, issue["loc"])
             elif issue["type"] == "int_parsing_size" and isinstance(issue["input"], float):
                 _repair(repaired, issue["loc"], int(issue["input"]))
@@ -126,9 +128,6 @@ class TypedArguments:
             return self._validate(repaired)
         except ValidationError as exc:
             raise self._refusal(exc) from exc
-
-    def _is_optional(self, name: Any) -> bool:
-        return name in self._parameters and not self._parameters[name].required
 
     def _refusal(self, error: ValidationError) -> ToolParameterError:
         expected = {name: bool(each.required) for name, each in self._parameters.items()}
@@ -153,11 +152,8 @@ def _repair(value: Any, path: Sequence[Any], replacement: Any = None) -> None:
 
 def _is_same(one: Any, other: Any) -> bool:
     """Return whether two values are equal. Values of a type that compares by identity count as equal."""
-    return bool(one == other) or (type(one) is type(other) and not _defines_equality(type(one)))
-
-
-def _defines_equality(kind: type) -> bool:
-    return any("__eq__" in vars(each) for each in kind.__mro__ if each is not object)
+    compares = any("__eq__" in vars(each) for each in type(one).__mro__ if each is not object)
+    return bool(one == other) or (type(one) is type(other) and not compares)
 
 
 class Mistake(NamedTuple):

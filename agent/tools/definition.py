@@ -16,7 +16,7 @@ from sayso.agent.tools.context import InjectedArguments, Injector
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.preview import Preview, check_preview
-from sayso.agent.tools.schema.json_schema import FrozenDict, frozen, thawed
+from sayso.agent.tools.schema.json_schema import frozen, thawed
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS
@@ -156,7 +156,11 @@ class ToolDefinition:
             proposes=names_stash_pending(function) if self.proposes is None else self.proposes,
         )
         if is_json_schema(self.parameters):
-            self._set(input_schema=_frozen_schema(self.name, self.parameters), parameters=())
+            try:
+                schema = frozen(thawed(dict(self.parameters)))
+            except RecursionError as exc:
+                raise self._undefinable("its parameters are nested too deep") from exc
+            self._set(input_schema=schema, parameters=())
         self._set(parameters=with_own_defaults(as_parameters(self.name, self.parameters), function))
         if self.input_schema is not None:
             self._set(parameters=as_parameters(self.name, SchemaArguments(self.name, self.input_schema).parameters))
@@ -251,15 +255,6 @@ class ToolDefinition:
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-
-def _frozen_schema(tool_name: str, schema: Mapping[str, Any]) -> FrozenDict:
-    """Return an immutable copy of the schema."""
-    try:
-        copy: FrozenDict = frozen(thawed(dict(schema)))
-    except RecursionError as exc:
-        raise ToolValidationError(f"the parameters of {tool_name!r} are nested too deep", tool_name=tool_name) from exc
-    return copy
 
 
 def returns_awaitable(function: Any) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.errors import ToolError, ToolLoadError
@@ -86,7 +86,7 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
     path, is_folder = _path(source, base or Path())
     if source.endswith(".py"):
         return _file(source, path)
-    if _is_dotted_name(source):
+    if all(part.isidentifier() for part in source.split(".")):
         return _contents(source, _import_name(source, again=again))
     if not is_folder:
         raise ToolLoadError(
@@ -109,10 +109,6 @@ def _path(source: str, base: Path) -> tuple[Path, bool]:
     if not source.strip() or (is_folder and path in base.resolve().parents):
         raise ToolLoadError(f"cannot load tools from {source!r}: give the tools a file or a folder of their own")
     return path, is_folder
-
-
-def _is_dotted_name(source: str) -> bool:
-    return all(part.isidentifier() for part in source.split("."))
 
 
 def _folder(source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> LoadedTools:
@@ -217,25 +213,16 @@ def _contents(source: str, module: ModuleType) -> LoadedTools:
     tools: dict[str, Tool] = {}
     factories: dict[str, ExecutorFactory] = {}
     for value in vars(module).values():
-        for tool in _tools_of(value):
-            claim(tools, tool.name, tool, source)
-        kind = _kind_of(value)
-        if kind is not None:
+        # No attribute of a value is read: proxies, such as Flask's `request`, raise outside of a request.
+        members = value.all() if issubclass(type(value), ToolRegistry) else [value]
+        for tool in members:
+            if issubclass(type(tool), Tool):
+                claim(tools, tool.name, tool, source)
+        kind = inspect.getattr_static(value, "__sayso_kind__", None) if callable(value) else None
+        if isinstance(kind, str):
             claim(factories, kind, value, source)
     file = getattr(module, "__file__", None)
     return LoadedTools(tuple(tools.values()), factories, files=(Path(file),) if file else ())
-
-
-# No attribute of a module's values is read: proxies, such as Flask's `request`, raise outside of a request.
-def _tools_of(value: Any) -> list[Tool]:
-    if issubclass(type(value), Tool):
-        return [value]
-    return value.all() if issubclass(type(value), ToolRegistry) else []
-
-
-def _kind_of(value: Any) -> str | None:
-    kind = inspect.getattr_static(value, "__sayso_kind__", None) if callable(value) else None
-    return kind if isinstance(kind, str) else None
 
 
 def _merged(source: str, parts: list[LoadedTools]) -> LoadedTools:
@@ -297,16 +284,13 @@ class ToolReloader:
 
     def check(self) -> list[str]:
         """Load the sources that changed since the last check. Returns the names of those that were replaced."""
-        changed = [source for source in self._files if self._has_changed(source)]
+        changed = [source for source, files in self._files.items() if self._state(source, tuple(files)) != files]
         return [self._watched[source].name for source in changed if self._reloaded(source)]
 
     def _forever(self, every_seconds: float) -> None:
         never = threading.Event()
         while not never.wait(every_seconds):
             self.check()
-
-    def _has_changed(self, source: str) -> bool:
-        return self._state(source, tuple(self._files[source])) != self._files[source]
 
     def _reloaded(self, source: str) -> bool:
         before = tuple(self._files[source])
@@ -332,12 +316,9 @@ class ToolReloader:
                 files = [*files, *path.glob("*.py")]
             elif path.suffix == ".py":
                 files = [*files, path]
-        return {file: _file_state(file) for file in sorted(set(files))}
-
-
-def _file_state(file: Path) -> FileState | None:
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
+        states: dict[Path, FileState | None] = dict.fromkeys(sorted(set(files)))
+        for file in states:
+            with contextlib.suppress(OSError):
+                stat = file.stat()
+                states[file] = stat.st_mtime_ns, stat.st_size
+        return states

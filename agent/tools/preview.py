@@ -119,7 +119,7 @@ def check_preview(tool_name: str, preview: Preview | None, names: Collection[str
     if not isinstance(preview, str):
         return
     try:
-        used = {_root(field) for _, field, _, _ in _parsed(preview) if field is not None}
+        used = {re.split(r"[.\[]", field)[0] for _, field, _, _ in _parsed(preview) if field is not None}
     except ValueError as exc:
         raise ToolValidationError(f"preview of {tool_name!r} is no format template: {exc}") from exc
     unknown = sorted(used - set(names))
@@ -135,10 +135,6 @@ def check_preview(tool_name: str, preview: Preview | None, names: Collection[str
 
 def _parsed(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
     return list(string.Formatter().parse(template))
-
-
-def _root(field: str) -> str:
-    return field.split(".")[0].split("[")[0]
 
 
 def preview_text(
@@ -202,12 +198,8 @@ def literal(text: str) -> str:
     """Return the text on one line, escaped so that Markdown shows it literally, with invisible characters as codes."""
     line = _WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), _BREAK.sub(" ⏎ ", readable(text).strip()))
     for pattern in (_MARKUP, _AT_START, _NUMBER_AT_START):
-        line = pattern.sub(_escaped, line)
+        line = pattern.sub(r"\1\\\2", line)
     return line
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"{found[1]}\\{found[2]}"
 
 
 #: The argument that `think_augment` adds to a tool.

@@ -28,18 +28,15 @@ def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
     Raises ToolValidationError if there are none, or if a class cannot be instantiated.
     """
     members = _module_members(target) if isinstance(target, ModuleType) else _class_members(target)
-    tools = [_as_tool(name, each) for name, each in members]
+    tools = [
+        # A lambda gets the name of its attribute.
+        each if isinstance(each, Tool) else Tool.from_function(each, name=name if name_of(each) == "<lambda>" else None)
+        for name, each in members
+    ]
     if not tools:
         raise ToolValidationError(f"{_name(target)!r} has no public functions: nothing to register")
     space = _name(target).rpartition(".")[2] if namespace is True else namespace or None
     return [tool.update_namespace(space and normalize_namespace(space), force=True) for tool in tools]
-
-
-def _as_tool(name: str, value: Any) -> Tool:
-    """Return a member as a tool. A lambda gets the name of its attribute."""
-    if isinstance(value, Tool):
-        return value
-    return Tool.from_function(value, name=name if name_of(value) == "<lambda>" else None)
 
 
 def _module_members(module: ModuleType) -> Iterator[tuple[str, Any]]:

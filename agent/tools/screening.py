@@ -179,14 +179,12 @@ def generated_phrases() -> Iterator[tuple[str, str]]:
     ]
     for kind, combinations in content["combinations"].items():
         for combination, (has_no_spaces, blocks) in product(combinations, languages):
-            template = _GAP.sub(_widened, combination) if has_no_spaces else combination
+            template = combination
+            if has_no_spaces:
+                template = _GAP.sub(lambda gap: f"~{int(gap[1]) * _CHARS_PER_WORD}", combination)
             phrase = _BLOCK.sub(partial(_block_words, blocks), template)
             if "{}" not in phrase:
                 yield kind, phrase
-
-
-def _widened(gap: re.Match[str]) -> str:
-    return f"~{int(gap[1]) * _CHARS_PER_WORD}"
 
 
 def _block_words(blocks: Mapping[str, str], names: re.Match[str]) -> str:
@@ -334,7 +332,8 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 def plain(text: str) -> str:
     """Return the text in lower case without hidden characters, accents, entities and escapes; signs and lines stay."""
-    visible = HIDDEN.sub("", html.unescape(_ESCAPED.sub(_unescaped, text)))
+    unescaped = _ESCAPED.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else "\n", text)
+    visible = HIDDEN.sub("", html.unescape(unescaped))
     if not visible.isascii():
         decomposed = unicodedata.normalize("NFKD", visible.translate(_SENTENCES)).casefold()
         visible = "".join(each for each in decomposed if not unicodedata.combining(each)).translate(_LOOKALIKES)
@@ -354,10 +353,6 @@ def words(text: str) -> str:
 def decoded(text: str) -> str:
     """Return the texts that are encoded as base64 in a text, a line each."""
     return "\n".join(filter(None, map(_text_of, _BASE64.findall(text))))
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    return chr(int(escape[1], 16)) if escape[1] else "\n"
 
 
 def _text_of(run: str) -> str:
