@@ -196,7 +196,7 @@ class Doctor:
             yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk)
         if halt_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
-            yield CheckResult("halt", "fail", says, "read docs/how-to/outages.md, then run `sayso redis resume`")
+            yield CheckResult("halt", "fail", says, "read docs/how-to/operate.md, then run `sayso redis resume`")
         yield self._clock(client)
         yield _workers(client, self._settings.key_prefix)
         if is_suspended(client):

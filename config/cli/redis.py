@@ -36,7 +36,7 @@ def status(options: Options) -> None:
     lines = [f"redis: {f'halted: {halt}' if halt else 'whole'}"]
     if halt:
         lines.append(
-            "`sayso redis resume` continues without what is missing: docs/how-to/outages.md says what that means"
+            "`sayso redis resume` continues without what is missing: docs/how-to/operate.md says what that means"
         )
     print_result(options, {"redis": str(halt) if halt else None}, lines)
     sys.exit(FINDING if halt else 0)

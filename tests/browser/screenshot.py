@@ -1,37 +1,71 @@
-"""Screenshots for the README, taken from the running demo: `make screenshot`."""
+"""Screenshots for README and tutorial, taken from running bots in a real browser: `make screenshot`."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Page
 
-from tests.browser.demo import DESKTOP, PHONE, browsing, running_demo, say
+from tests.browser.demo import DEMO, DESKTOP, PHONE, browsing, running_demo, say
 
 IMAGES = Path(__file__).parents[2] / "docs" / "img"
+#: A page of the tutorial holds two or three messages.
+SMALL = (800, 620)
 
 
 def main() -> None:
-    """Play the same short scene on a desktop and on a phone."""
-    for name, size in (("console-desktop", DESKTOP), ("console-phone", PHONE)):
-        with (
-            tempfile.TemporaryDirectory(prefix="sayso-shot-") as folder,
-            running_demo(Path(folder)) as address,
-            browsing(address, size) as page,
-        ):
-            play(page)
-            page.screenshot(path=IMAGES / f"{name}.png")
+    """Take the pictures of the demo on a desktop and a phone, and those of the bot of the tutorial."""
+    with tempfile.TemporaryDirectory(prefix="sayso-shot-") as folder:
+        bot = Path(folder) / "mybot"
+        subprocess.run([sys.executable, "-m", "sayso", "init", str(bot)], check=True)
+        take("console-desktop", DEMO, DESKTOP, ask_the_demo)
+        take("console-phone", DEMO, PHONE, ask_the_demo)
+        take("tutorial-question", bot / "sayso.yaml", SMALL, ask_the_first_bot)
+        take("tutorial-done", bot / "sayso.yaml", SMALL, confirm_the_first_bot)
 
 
-def play(page: Page) -> None:
-    """A chart, and a question that waits for its answer."""
+def take(name: str, config: Path, size: tuple[int, int], play: Callable[[Page], None]) -> None:
+    """Start a bot, play a scene on its page, and save the picture with 256 colors."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-shot-") as folder,
+        running_demo(Path(folder), config) as address,
+        browsing(address, size) as page,
+    ):
+        play(page)
+        page.wait_for_timeout(400)  # the page scrolls smoothly to its end
+        file = IMAGES / f"{name}.png"
+        page.screenshot(path=file)
+    with Image.open(file) as picture:
+        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(file, optimize=True)
+
+
+def ask_the_demo(page: Page) -> None:
+    """Show a chart, and a question that waits for its answer."""
     say(page, "sales chart")
     page.wait_for_selector("figure img")
     page.locator("figure img").evaluate("image => image.decode()")
     say(page, "delete invoice INV-42")
     page.locator(".buttons .danger").wait_for()
-    page.wait_for_timeout(400)  # the page scrolls smoothly to its end
+
+
+def ask_the_first_bot(page: Page) -> None:
+    """Show the list of tasks, and the question before one is deleted."""
+    say(page, "list tasks")
+    say(page, "delete task milk")
+    page.locator(".buttons .danger").wait_for()
+
+
+def confirm_the_first_bot(page: Page) -> None:
+    """Tap Confirm, and show the outcome."""
+    ask_the_first_bot(page)
+    page.locator(".buttons .danger").click()
+    page.get_by_text("The task milk is deleted.").last.wait_for()
 
 
 if __name__ == "__main__":

@@ -20,3 +20,11 @@ def generate() -> ModuleType:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def part(page: str, *, begin: str = "", end: str = "") -> str:
+    """Return a how-to page from the heading `begin` (the page's start) up to the heading `end` (its end)."""
+    text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
+    start = text.index(f"\n## {begin}\n") if begin else 0
+    stop = text.index(f"\n## {end}\n") if end else len(text)
+    return text[start:stop]

@@ -1,4 +1,4 @@
-"""docs/how-to/access.md: its configuration is valid and its rules hold, and every key has a line."""
+"""docs/how-to/guard-the-agent.md: its configuration is valid and its rules hold, and every key has a line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.workers.access.rules import Admitted, Ignored, UnknownSender
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "access.md").read_text()
+PAGE = part("guard-the-agent.md", begin="Decide who may talk to the bot", end="Guardrails, budgets and loops")
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")
 
 

@@ -1,19 +1,20 @@
-"""docs/how-to/actions.md: what it shows is run."""
+"""docs/how-to/ask-before-acting.md: what it shows is run."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "actions.md").read_text()
+from tests.docs.pages import part
+
+PAGE = part("ask-before-acting.md", end="Say something later")
 
 
 def test_the_tools_of_the_page_ask_before_they_act(capsys) -> None:
     """Both blocks, one after the other: a question, a yes, an effect; and a code where one is asked for."""
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(block, "docs/how-to/actions.md", "exec"), names)
+        exec(compile(block, "docs/how-to/ask-before-acting.md", "exec"), names)
     question, outcome = capsys.readouterr().out.strip().rsplit("\n", 1)[0], names["BALANCE"]
     assert "Pay 5 EUR to bob" in question
     assert outcome == {"ana": 100, "bob": 25}

@@ -1,11 +1,10 @@
-"""docs/how-to/agent.md: what it shows is run, and every setting, field, stop reason and method has its line."""
+"""docs/how-to/use-an-agent-in-code.md: what it shows is run; every setting, field and method has a line."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from dataclasses import MISSING, Field, fields
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -13,8 +12,9 @@ import pytest
 from sayso.agent import Agent, AgentConfig, AgentResult
 from sayso.agent.config import DEFAULT_SYSTEM_PROMPT
 from sayso.agent.result import StopReason
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "agent.md").read_text()
+PAGE = part("use-an-agent-in-code.md", end="Ask for typed answers")
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -34,7 +34,7 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     assert len(SHOWN) == PAGE.count("```python\n") > 1
     for code, printed in SHOWN:
-        exec(compile(code, "docs/how-to/agent.md", "exec", dont_inherit=True), names)
+        exec(compile(code, "docs/how-to/use-an-agent-in-code.md", "exec", dont_inherit=True), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

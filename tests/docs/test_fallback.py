@@ -1,17 +1,17 @@
-"""docs/how-to/fallback.md: what it shows is run, and its figures are those of the code."""
+"""docs/how-to/use-a-real-model.md: what it shows is run, and its figures are those of the code."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sayso.agent import AgentConfig
 from sayso.agent.run.model_call import JITTER, MAX_RETRY_AFTER_SECONDS
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "fallback.md").read_text()
+PAGE = part("use-a-real-model.md", begin="Fall back to another model, and retry", end="Cache answers")
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -21,7 +21,7 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     assert len(SHOWN) == PAGE.count("```python") == 3
     for code, printed in SHOWN:
-        exec(compile(code, "docs/how-to/fallback.md", "exec"), names)
+        exec(compile(code, "docs/how-to/use-a-real-model.md", "exec"), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

@@ -1,16 +1,16 @@
-"""docs/how-to/guards.md: what it shows is run."""
+"""docs/how-to/guard-the-agent.md: what it shows is run."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from sayso import agent
 from sayso.agent.guards.pipeline import Guardrail, GuardrailAction
 from sayso.channels.i18n.texts import catalogue
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "guards.md").read_text()
+PAGE = part("guard-the-agent.md", begin="Guardrails, budgets and loops")
 
 
 def test_the_python_of_the_page_runs() -> None:
@@ -18,7 +18,7 @@ def test_the_python_of_the_page_runs() -> None:
     names: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     for block in blocks:
-        exec(compile(block, "docs/how-to/guards.md", "exec"), names)
+        exec(compile(block, "docs/how-to/guard-the-agent.md", "exec"), names)
     assert len(blocks) == 7
 
 

@@ -1,10 +1,9 @@
-"""docs/how-to/long_term_memory.md: what it shows is run, and every option has a line."""
+"""docs/how-to/memory.md: what it shows is run, and every option has a line."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,9 @@ from sayso.agent.memory import knowledge as notes_file
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "long_term_memory.md").read_text()
+PAGE = part("memory.md", begin="Remember things beyond the conversation")
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -26,7 +26,7 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     assert len(SHOWN) == 4
     for code, printed in SHOWN:
-        exec(compile(code, "docs/how-to/long_term_memory.md", "exec"), names)
+        exec(compile(code, "docs/how-to/memory.md", "exec"), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from sayso import agent
 from sayso.agent import ConversationMemory
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "memory.md").read_text()
+PAGE = part("memory.md", end="Remember things beyond the conversation")
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""docs/how-to/models.md: what it shows is run, and what it says is so."""
+"""docs/how-to/use-a-real-model.md: what it shows is run, and what it says is so."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from sayso.agent.providers.files import MAX_TEXT_CHARS
 from sayso.agent.providers.pydantic_ai.errors import MAX_REASON_CHARS
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OpenAIProvider
+from tests.docs.pages import part
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "models.md").read_text()
+PAGE = part("use-a-real-model.md", end="Fall back to another model, and retry")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

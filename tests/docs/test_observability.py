@@ -1,10 +1,9 @@
-"""docs/how-to/observability.md: what it shows is run, and every event and step has its line."""
+"""docs/how-to/operate.md: what it shows is run, and every event and step has its line."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,8 +11,9 @@ import pytest
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.observability.trace import StepType, TraceStep
 from tests.agent.observability.test_observers import SEED
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "observability.md").read_text()
+PAGE = part("operate.md", begin="Watch runs: logs, traces, metrics, costs")
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -23,7 +23,7 @@ def test_the_examples_of_the_page_print_what_it_says(at: int, capsys: pytest.Cap
     """Each by itself, to the letter."""
     code, printed = SHOWN[at]
     names: dict[str, Any] = {}
-    exec(compile(code, "docs/how-to/observability.md", "exec"), names)
+    exec(compile(code, "docs/how-to/operate.md", "exec"), names)
     assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""docs/how-to/policy.md: what it shows is run, and answers as it says."""
+"""docs/how-to/guard-the-agent.md: what it shows is run, and answers as it says."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from sayso.config.cli.main import main
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "policy.md").read_text()
+PAGE = part("guard-the-agent.md", begin="Decide what runs: the policy", end="Decide who may talk to the bot")
 EXAMPLES = re.findall(r"^    \$ sayso (.*)\n((?:    .*\n)+?)(?=\n)", PAGE, re.MULTILINE)
 
 

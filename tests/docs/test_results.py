@@ -1,18 +1,18 @@
-"""docs/how-to/results.md: what it shows is run, and its figures are those of today."""
+"""docs/how-to/write-tools.md: what it shows is run, and its figures are those of today."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.screening.__main__ import table
 from sayso.agent import ToolConfig
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "results.md").read_text()
+PAGE = part("write-tools.md", begin="What the model reads of a result", end="Ready-made tools: the toolbox")
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -22,7 +22,7 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     assert len(SHOWN) == 4
     for code, printed in SHOWN:
-        exec(compile(code, "docs/how-to/results.md", "exec"), names)
+        exec(compile(code, "docs/how-to/write-tools.md", "exec"), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

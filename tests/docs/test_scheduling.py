@@ -1,21 +1,21 @@
-"""docs/how-to/scheduling.md: what it shows is run."""
+"""docs/how-to/ask-before-acting.md: what it shows is run."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from sayso.agent.tools.context import TurnTimers, provide_timers
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "scheduling.md").read_text()
+PAGE = part("ask-before-acting.md", begin="Say something later")
 
 
 def test_the_tool_of_the_page_sets_its_timers() -> None:
     """Two, in the book of its turn; and words for the user where there is none."""
     names: dict[str, Any] = {}
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(block, "docs/how-to/scheduling.md", "exec"), names)
+    exec(compile(block, "docs/how-to/ask-before-acting.md", "exec"), names)
     book = TurnTimers("ana", 1000.0, "en")
     with provide_timers(book):
         assert names["call_back"](about="the offer") == "I will."

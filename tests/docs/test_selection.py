@@ -1,4 +1,4 @@
-"""docs/how-to/selection.md: what it shows is run."""
+"""docs/how-to/tools-from-elsewhere.md: what it shows is run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from sayso.agent.toolsets import embedding, selectors
 from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.tools import SelectorSettings
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "selection.md").read_text()
+PAGE = part("tools-from-elsewhere.md", begin="Show a model only the tools it needs")
 
 
 def blocks(language: str) -> list[str]:
@@ -24,7 +25,7 @@ def test_the_python_of_the_page_runs() -> None:
     """One block after the other, with what they assert."""
     names: dict[str, Any] = {}
     for block in blocks("python"):
-        exec(compile(block, "docs/how-to/selection.md", "exec"), names)
+        exec(compile(block, "docs/how-to/tools-from-elsewhere.md", "exec"), names)
     assert len(names["everything"].selectors) == 3
 
 

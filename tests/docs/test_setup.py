@@ -1,4 +1,4 @@
-"""docs/how-to/setup.md: what it shows of a command is what the command prints."""
+"""docs/how-to/connect-a-platform.md: what it shows of a command is what the command prints."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from sayso.channels.slack.app_manifest import events, scopes
 from sayso.config.cli.main import main
 from sayso.testing.platforms.fake_platforms import SLACK_CONFIG_TOKEN, FakePlatforms
 from tests.config.fake_bots import ENVIRON, written
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "setup.md").read_text()
+PAGE = part("connect-a-platform.md", begin="Register the bot, and find what is wrong", end="How replies look")
 SHOWN = re.findall(r"```console\n\$ sayso (.*?)\n(.*?)```", PAGE, re.DOTALL)
-PLATFORMS = (Path(__file__).parents[2] / "docs" / "how-to" / "platforms.md").read_text()
+PLATFORMS = part("connect-a-platform.md", end="Register the bot, and find what is wrong")
 NAMES = {"wa": "shop-wa", "tg": "ops-tg", "sl": "desk"}
 
 
@@ -42,7 +43,7 @@ def test_every_block_is_what_its_command_prints(config: Path) -> None:
 
 
 def test_what_slack_needs_stands_where_an_app_is_made_by_hand() -> None:
-    """docs/how-to/platforms.md names each scope and each event, and no other."""
+    """docs/how-to/connect-a-platform.md names each scope and each event, and no other."""
     by_hand = PLATFORMS.partition("## Slack")[2].partition("3. Install")[0]
     told = {word for words in re.findall(r"`([a-z_:. \n]+)`", by_hand) for word in words.split()}
     needed = {*scopes(), *events("assistant")}

@@ -1,4 +1,4 @@
-"""docs/how-to/sources.md: what it shows is run."""
+"""docs/how-to/tools-from-elsewhere.md: what it shows is run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import MAX_DESCRIPTION_CHARS, MAX_PATTERNS, MAX_TOOLS
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.tools import OPEN_SECONDS
+from tests.docs.pages import part
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "sources.md").read_text()
+PAGE = part("tools-from-elsewhere.md", end="Show a model only the tools it needs")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

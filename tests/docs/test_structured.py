@@ -1,14 +1,15 @@
-"""docs/how-to/structured.md: what it shows is run."""
+"""docs/how-to/use-an-agent-in-code.md: what it shows is run."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "structured.md").read_text()
+from tests.docs.pages import part
+
+PAGE = part("use-an-agent-in-code.md", begin="Ask for typed answers")
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -18,5 +19,5 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     assert len(SHOWN) == PAGE.count("```python\n") > 1
     for code, printed in SHOWN:
-        exec(compile(code, "docs/how-to/structured.md", "exec", dont_inherit=True), names)
+        exec(compile(code, "docs/how-to/use-an-agent-in-code.md", "exec", dont_inherit=True), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]

@@ -1,4 +1,4 @@
-"""docs/how-to/toolbox.md: its example runs, and its table names every tool and parameter there is."""
+"""docs/how-to/write-tools.md: its example runs, and its table names every tool and parameter there is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sayso.agent.toolbox import FAMILIES, open_toolbox
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "toolbox.md").read_text()
+PAGE = part("write-tools.md", begin="Ready-made tools: the toolbox")
 #: The rows of the table, without those that only say what they have beside others.
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count(" | ") == 4]
 
@@ -18,7 +19,7 @@ def test_the_example_prints_what_the_page_shows(capsys) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/how-to/toolbox.md", "exec"), names)
+    exec(compile(block, "docs/how-to/write-tools.md", "exec"), names)
     assert capsys.readouterr().out == printed
 
 

@@ -1,22 +1,22 @@
-"""docs/how-to/tools.md: what it shows is run, and every option has a line."""
+"""docs/how-to/write-tools.md: what it shows is run, and every option has a line."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 from typing import Any
 
 from sayso.agent import Agent, Tool, ToolMetadata
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "tools.md").read_text()
+PAGE = part("write-tools.md", end="What the model reads of a result")
 
 
 def test_the_blocks_of_the_page_run() -> None:
     """One after the other, with what they claim."""
     names: dict[str, Any] = {"__name__": "docs_tools"}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(block, "docs/how-to/tools.md", "exec"), names)
+        exec(compile(block, "docs/how-to/write-tools.md", "exec"), names)
     assert names["outcomes"][1].error.startswith("Unknown tool 'ad'. Available: ")
     assert names["menu"] == "Which size?\n\n- Small\n- Large"
     agent = Agent([names["guest_list"]])

@@ -1,4 +1,4 @@
-"""docs/how-to/workers.md: RQ's own worker, started as the page says, works on our conversations and on nothing else."""
+"""docs/how-to/deploy.md: RQ's own worker, started as the page says, works on our conversations and on nothing else."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from sayso.channels.types import Conversation, Turn
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.workers.rq.jobs import QUEUE
+from tests.docs.pages import part
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "workers.md").read_text()
+PAGE = part("deploy.md")
 YAML = "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
 ROOM = Conversation("web", "u1")
 

@@ -1,0 +1,43 @@
+"""docs/how-to/test-a-bot.md and add-a-platform.md: what they show is run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from sayso.channels import base
+from sayso.examples.json_webhook.sayso_json_webhook import JsonWebhookSettings
+from tests.docs.pages import part
+
+ROOT = Path(__file__).parents[2]
+
+
+def block(page: str, language: str) -> str:
+    """Return the only block of a page in one language."""
+    (text,) = re.findall(rf"```{language}\n(.*?)```", part(page), re.DOTALL)
+    return text
+
+
+def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    """Saved beside a bot, and run by pytest."""
+    (tmp_path / "test_bot.py").write_text(block("test-a-bot.md", "python"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_bot.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_platform_of_the_page_is_that_of_the_example() -> None:
+    """Its entry point, its settings, and errors that exist."""
+    shown = tomllib.loads(block("add-a-platform.md", "toml"))["project"]
+    example = tomllib.loads((ROOT / "examples/json_webhook/pyproject.toml").read_text())["project"]
+    assert (shown["name"], shown["entry-points"]) == (example["name"], example["entry-points"])
+    names: dict[str, type] = {}
+    exec(compile(block("add-a-platform.md", "python"), "add-a-platform.md", "exec"), names)
+    assert names["JsonWebhookSettings"].__annotations__.keys() == JsonWebhookSettings.__annotations__.keys()
+    errors = part("add-a-platform.md", begin="3. Write the adapter", end="4. Register it")
+    raised = re.findall(r"^\| `(\w+)(?:\(seconds\))?` \| [^|]+ \| [^|]+ \|$", errors, re.MULTILINE)
+    assert len(raised) == 6
+    assert [name for name in raised if not hasattr(base, name)] == []
