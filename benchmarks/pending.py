@@ -93,20 +93,20 @@ class Floor:
         self._title = title
         self._bench = Bench(store, f"floor-{title}")
         self._scripts = store.repository._scripts  # type: ignore[attr-defined]  # the product has no door to a bare call
-        self._run = self._scripts.run
+        self._run = self._scripts.arun
         for script in self._scripts._scripts.values():
             client.script_load(script.text)
 
     def time(self, operation: Callable[[str], object], *, arms: bool = True) -> float:
         """Seconds of the operation's first script."""
         user = self._bench.arm() if arms else f"floor-{self._title}-stash-{next(self._bench.numbers)}"
-        self._scripts.run = self._capture
+        self._scripts.arun = self._capture
         try:
             operation(user)
         except Captured as captured:
             name, conversation, *args = captured.args
         finally:
-            self._scripts.run = self._run
+            self._scripts.arun = self._run
         sha, key = self._scripts._scripts[name].sha, f"sayso:{{{shard_of(conversation)}}}"
         started = time.perf_counter()
         self._client.evalsha(sha, 1, key, conversation, *args)

@@ -29,6 +29,7 @@ from benchmarks.turns import accept
 from sayso.agent import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedReply, QueuedTurn
@@ -188,16 +189,16 @@ def _lived(stack: Stack) -> Conversation:
     mailbox, outbox = stack.mailbox(wakes=False), RedisOutbox(LuaScripts(stack.client, LUA))
     turn = _turn(-1 - next(_NUMBERS), 0)
     mailbox.accept(turn)
-    lease, queued = mailbox.lease(turn.conversation.id, "bench") or (None, None)
+    lease, queued = run_without_loop(mailbox.lease(turn.conversation.id, "bench")) or (None, None)
     assert lease
     assert isinstance(queued, QueuedTurn)
     memory = ConversationMemory()
     memory.add_many([Message(Role.USER, TEXT), Message(Role.ASSISTANT, f"You said: {TEXT}")])
     change = TurnChange(((Reply(f"You said: {TEXT}"), ""),), json.dumps(memory.to_dict()))
-    reply = mailbox.commit(lease, queued, change)
+    reply = run_without_loop(mailbox.commit(lease, queued, change))
     assert isinstance(reply, QueuedReply)
-    outbox.mark_delivered(lease, reply, receipt="1795300000.000001")
-    assert mailbox.release(lease) is None
+    run_without_loop(outbox.mark_delivered(lease, reply, receipt="1795300000.000001"))
+    assert run_without_loop(mailbox.release(lease)) is None
     return turn.conversation
 
 

@@ -1,8 +1,7 @@
 """Run blocking code from an event loop and coroutines from sync code, with time limits and a bounded number of threads.
 
-From a loop: `call_store` for our stores, `call_in_thread` for our own short blocking functions, `call_in_tool_thread`
-and `run_with_timeout` for code of others, such as tools. From sync code: `run_sync`, or `run_without_loop` where a
-coroutine only calls stores.
+From a loop: `call_in_thread` for our own short blocking functions, `call_in_tool_thread` and `run_with_timeout` for
+code of others, such as tools. From sync code: `run_sync`, or `run_without_loop` where a coroutine only calls stores.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import uvloop
-
-from sayso.pending.redis.ferry import ferry
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -60,19 +57,11 @@ class DeadlineExceeded(Exception):
     """Raised when a coroutine took too long. It was cancelled and has ended."""
 
 
-#: Runs a blocking call in place of `call_store` and `call_in_thread`.
-CallOverride = Callable[[Callable[[], Any]], Awaitable[Any]]
-call_override: ContextVar[CallOverride | None] = ContextVar("sayso_call_override", default=None)
+#: Whether `run_without_loop` runs this code, so that what would wait on the event loop blocks this thread instead.
+has_no_loop: ContextVar[bool] = ContextVar("sayso_has_no_loop", default=False)
 
 #: Receives the result or the error of a call that ended after `run_with_timeout` had given it up.
 LateOutcomeHandler = Callable[[Any, BaseException | None], Awaitable[None]]
-
-
-async def call_store(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a sync method of a store in this thread. The event loop goes on while the store waits for Redis."""
-    run = call_override.get() or ferry
-    result: T = await run(functools.partial(function, *args, **kwargs))
-    return result
 
 
 async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -80,12 +69,9 @@ async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
 
     `asyncio.to_thread` would not do: Python waits for its threads at exit, for most of a minute when Redis is silent.
     """
-    call = functools.partial(function, *args, **kwargs)
-    override = call_override.get()
-    if override is None:
-        return await _CallInThread(call, _own_pool())()
-    result: T = await override(call)
-    return result
+    if has_no_loop.get():
+        return function(*args, **kwargs)
+    return await _CallInThread(functools.partial(function, *args, **kwargs), _own_pool())()
 
 
 async def call_in_tool_thread(function: Callable[[], T]) -> T:
@@ -126,7 +112,7 @@ async def run_with_timeout(
 
     Under `run_without_loop` the function runs in the caller's thread, where nothing can stop it.
     """
-    if call_override.get() is not None:
+    if has_no_loop.get():
         return _call_isolated(lambda: _finish_sync(function()))
     limit = asyncio.timeout(seconds)
     token = _time_limits.set((*_time_limits.get(), limit))
@@ -307,22 +293,18 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run, in this thread and without an event loop, a coroutine that awaits nothing but the calls of this module.
+    """Run, in this thread and without an event loop, a coroutine that awaits nothing but stores and this module.
 
-    A loop and its thread pool would cost more than the one Redis call that the coroutine waits for.
+    Their calls block here. A loop and its thread pool would cost more than the one Redis call that the coroutine makes.
     """
-
-    async def call_here(function: Callable[[], Any]) -> Any:
-        return function()
-
-    token = call_override.set(call_here)
+    token = has_no_loop.set(True)
     try:
         coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
     finally:
-        call_override.reset(token)
+        has_no_loop.reset(token)
     raise RuntimeError("a coroutine that waits for an event loop was run without one")
 
 
@@ -332,7 +314,7 @@ def _finish_sync(result: Any) -> Any:
         return result
 
     async def wait() -> Any:
-        call_override.set(None)
+        has_no_loop.set(False)
         return await result
 
     return run_sync(wait())

@@ -86,18 +86,21 @@ class MemoryActionRepository:
         self._occupants: dict[tuple[str, str], str] = {}
         self._scopes: dict[str, tuple[str, str]] = {}
 
-    def find_open(self, conversation: str, user: str) -> StoredAction | None:
+    async def find_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
+        return self._find_open(conversation, user)
+
+    def _find_open(self, conversation: str, user: str) -> StoredAction | None:
         with self.lock:
             stored = self._get(self._occupants.get((conversation, user), ""))
             return replace(stored, looked_at=self._clock()) if stored else None
 
-    def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
+    async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id."""
         with self.lock:
             return [self._get(pid) if self._scopes.get(pid, ("",))[0] == conversation else None for pid in pids]
 
-    def note_asked(self, chat: str, user: str, note: str) -> None:
+    async def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last."""
         with self.lock:
             self._last_asked[chat, user] = note
@@ -105,17 +108,17 @@ class MemoryActionRepository:
             while len(self._last_asked) > self._max_entries:
                 self._last_asked.popitem(last=False)
 
-    def last_asked(self, chat: str, user: str) -> str:
+    async def last_asked(self, chat: str, user: str) -> str:
         """Return the last note, "" when there is none."""
         with self.lock:
             return self._last_asked.get((chat, user), "")
 
-    def stash(self, conversation: str, new_action: NewAction) -> float | None:
+    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease."""
-        answer, stored = self.change(conversation, TurnChange(new_actions=(new_action,)))
+        answer, stored = await self.change(conversation, TurnChange(new_actions=(new_action,)))
         return stored.expires_at if answer == "ok" and stored else None
 
-    def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
+    async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease."""
         with self.lock:
             refusal = self._refusal(conversation, change)
@@ -127,7 +130,7 @@ class MemoryActionRepository:
             changed = change.new_actions[-1] if change.new_actions else change.transition
             return "ok", self._get(changed.pending_action_id) if changed else None
 
-    def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
+    async def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Claim a shown action, once."""
         with self.lock:
             if self._has_lost_lease(claim):
@@ -147,11 +150,11 @@ class MemoryActionRepository:
                 return "tampered", now.state
             return self._claim_step(claim, now) or self._claim_shown(claim, now)
 
-    def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
+    async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Check, then confirm, cancel or ignore, without a lease."""
         scope = decision.scope
         with self.lock:
-            now = self.find_open(scope.conversation.id, scope.id)
+            now = self._find_open(scope.conversation.id, scope.id)
             if now is None or (now.state not in ("armed", "shown") and not now.is_stale):
                 return "gone", None
             action = self._actions[now.pid][1]
@@ -173,7 +176,7 @@ class MemoryActionRepository:
                 return "changed", self._set(now.pid, "cancelled", by=decision.by)
             return self._decide(decision, now)
 
-    def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
+    async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """Take the last step before the effect."""
         with self.lock:
             pid = claim.pending_action_id
@@ -189,7 +192,7 @@ class MemoryActionRepository:
                 return "no"
             return self._start(pid, attempt, limited=not action.steps)
 
-    def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
+    async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how an effect ended, also for a worker that lost its lease."""
         with self.lock:
             pid = claim.pending_action_id
@@ -213,21 +216,21 @@ class MemoryActionRepository:
         An action that is over leaves its scope.
         """
         user = context.user
-        for stored in (self.find_open(conversation, user), self._get(context.tapped)):
+        for stored in (self._find_open(conversation, user), self._get(context.tapped)):
             if stored and stored.by == context.event:  # claimed by this turn, and not settled by it
                 self._abandon(self._get(stored.pid))
         refusal = self._refusal(conversation, change)
         if refusal:
             return refusal
         self._apply(conversation, change)
-        occupant = self.find_open(conversation, user)
+        occupant = self._find_open(conversation, user)
         if occupant and occupant.state not in OPEN_STATES:
             del self._occupants[conversation, user]
         return ""
 
     def hashes_for_turn(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return the action that occupies a scope and the one that a button names, as Redis hashes."""
-        occupant, named = self.find_open(conversation, user), self._get(tapped)
+        occupant, named = self._find_open(conversation, user), self._get(tapped)
         return occupant.to_hash() if occupant else {}, named.to_hash() if named else {}
 
     def user_of(self, pid: str) -> str:
@@ -349,7 +352,7 @@ class MemoryActionRepository:
     def _is_occupied(self, conversation: str, new_action: NewAction, transition: Transition | None) -> bool:
         """Return whether another action occupies the scope. Ends one that has expired or was abandoned."""
         occupant = self._occupants.get((conversation, new_action.user), "")
-        now = self.find_open(conversation, new_action.user)
+        now = self._find_open(conversation, new_action.user)
         is_leaving = transition is not None and transition.pending_action_id == occupant
         if now is None or is_leaving or occupant == new_action.pending_action_id:
             return False

@@ -252,32 +252,32 @@ class ActionResult:
 class ActionRepository(Protocol):
     """Stores pending actions. Each call is one atomic step and safe to repeat."""
 
-    def find_open(self, conversation: str, user: str) -> StoredAction | None:
+    async def find_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
 
-    def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
+    async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id, such as the steps of a plan."""
 
-    def note_asked(self, chat: str, user: str, note: str) -> None:
+    async def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last. `chat` is the conversation without a thread."""
 
-    def last_asked(self, chat: str, user: str) -> str:
+    async def last_asked(self, chat: str, user: str) -> str:
         """Return the last note of `note_asked`, "" when there is none."""
 
-    def stash(self, conversation: str, new_action: NewAction) -> float | None:
+    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease. Return when its window closes, None if the scope is occupied."""
 
-    def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
+    async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease. The first value is "ok", "exists" or "state"."""
 
-    def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
+    async def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Claim a shown action, once. If the record differs from `stored`, which was verified, it is `tampered`."""
 
-    def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
+    async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Check, then confirm (claim and start at once), cancel or ignore, without a lease. The caller verifies."""
 
-    def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
+    async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """Take the last step before the effect. Return whether this attempt may go ahead."""
 
-    def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
+    async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how an effect ended, however late."""

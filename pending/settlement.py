@@ -12,7 +12,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionState, Executor, PendingAction
-from sayso.pending.concurrency import LateOutcomeHandler, NotStarted, TimedOut, call_store, run_with_timeout
+from sayso.pending.concurrency import LateOutcomeHandler, NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
 from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, with_action_key, words_for_person
 from sayso.pending.proposals import PLAN_KIND, Effect, confirmed_run, current_context, is_step_of, is_undo, step_ids
@@ -96,7 +96,7 @@ class Settlement:
             return await self._refuse_tampered(claim, stored)
         if not _may_decide(claim, stored.action, plan):
             return None
-        status, state = await call_store(self._repository.claim, claim, stored)
+        status, state = await self._repository.claim(claim, stored)
         action = stored.action
         match status:
             case "mine" if state == "started" and not (action.idempotent or action.kind == PLAN_KIND):
@@ -117,7 +117,7 @@ class Settlement:
 
     async def decide(self, decision: ActionDecision) -> ConfirmOutcome | None:
         """Settle the open action of a scope, without a lease. None: there is none, and nothing was run."""
-        verdict, stored = await call_store(self._repository.decide, decision)
+        verdict, stored = await self._repository.decide(decision)
         if stored is None:
             return None
         claim, action = decision.claim(stored.pid), stored.action
@@ -144,7 +144,7 @@ class Settlement:
             return await self._end_interrupted(claim, action)
         text = texts_for(action.language).unsafe(action.preview)  # only claimed: it has certainly not started
         transition = Transition(stored.pid, ("claimed",), "superseded", text, claim.by)
-        await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        await self._repository.change(claim.conversation, TurnChange(transition=transition))
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), outcome_text=text)
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
@@ -182,7 +182,7 @@ class Settlement:
                 return await self._end_interrupted(claim, action)
             return await self._fail_without_executor(claim, action)
         attempt = random_id()
-        match await call_store(self._repository.start, claim, stored, attempt):
+        match await self._repository.start(claim, stored, attempt):
             case "go":
                 return await self._run_started(claim, action, executor, attempt, deadline)
             case "worn":
@@ -193,7 +193,7 @@ class Settlement:
         """Claimed -> failed: nothing in this process can run the action."""
         text = texts_for(action.language).unsafe(action.preview)
         transition = Transition(claim.pending_action_id, ("claimed",), "failed", text, claim.by)
-        answer, _ = await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        answer, _ = await self._repository.change(claim.conversation, TurnChange(transition=transition))
         if answer != "ok":
             raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
         return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
@@ -206,7 +206,7 @@ class Settlement:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
             text = texts_for(action.language).unsafe(action.preview)
-            await call_store(self._repository.finish, claim, attempt, ActionResult("failed", text))
+            await self._repository.finish(claim, attempt, ActionResult("failed", text))
             return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
         seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
         state, result = await self._run(claim, action, executor, attempt, seconds)
@@ -266,7 +266,7 @@ class Settlement:
             corrected = texts_for(action.language).correction(action.preview, result)
             correction = outbox_entry(claim.scope.conversation, Reply(corrected))
         ending = ActionResult(state, text, result if state == "done" else "", correction)
-        await call_store(self._repository.finish, claim, attempt, ending)
+        await self._repository.finish(claim, attempt, ending)
         effects = (Effect(action, result),) if state == "done" else ()
         return effect_outcome(action, state, text, result, effects)
 
@@ -286,12 +286,12 @@ class Settlement:
                 break
         ended_steps = await self._with_current_state(claim.scope, steps)
         text, state = _plan_report(plan, ended_steps), plan_end_state([step.state for step in ended_steps])
-        await call_store(self._repository.finish, claim, attempt, ActionResult(state, text))
+        await self._repository.finish(claim, attempt, ActionResult(state, text))
         return effect_outcome(plan, state, text, text, effects)
 
     async def _genuine_steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
         """Return the steps of a plan, None when one of them is not what was shown."""
-        stored_steps = await call_store(self._repository.read, scope.conversation.id, step_ids(plan))
+        stored_steps = await self._repository.read(scope.conversation.id, step_ids(plan))
         steps = [
             step
             for number, step in enumerate(stored_steps)
@@ -311,7 +311,7 @@ class Settlement:
 
     async def _with_current_state(self, scope: Scope, steps: list[StoredAction]) -> list[StoredAction]:
         """Return the steps, which were genuine when the plan began, with the state that is stored now."""
-        current = await call_store(self._repository.read, scope.conversation.id, tuple(step.pid for step in steps))
+        current = await self._repository.read(scope.conversation.id, tuple(step.pid for step in steps))
         return [
             replace(step, state=now.state, outcome_text=now.outcome_text) if now else replace(step, state="unknown")
             for step, now in zip(steps, current, strict=True)
@@ -320,12 +320,12 @@ class Settlement:
     async def _end_tampered_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """End a plan with a step that is not the one that was shown. Runs nothing more."""
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        steps = await call_store(self._repository.read, claim.conversation, step_ids(plan))
+        steps = await self._repository.read(claim.conversation, step_ids(plan))
         has_begun = any(step and step.state not in ("shown", "claimed") for step in steps)
         texts = texts_for(plan.language)
         state: EndState = "unknown" if has_begun else "failed"
         text = texts.unknown(plan.preview) if has_begun else texts.unsafe(plan.preview)
-        await call_store(self._repository.finish, claim, attempt, ActionResult(state, text))
+        await self._repository.finish(claim, attempt, ActionResult(state, text))
         return effect_outcome(plan, state, text)
 
     async def _end_interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
@@ -375,10 +375,10 @@ class Settlement:
         # "unknown" may be stored already, and is repeated then. Only the process that ran it may correct it.
         before = ("started", "unknown") if state == "unknown" else ("started",)
         transition = Transition(claim.pending_action_id, before, state, text, claim.by)
-        answer, _ = await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        answer, _ = await self._repository.change(claim.conversation, TurnChange(transition=transition))
         if answer == "ok":
             return effect_outcome(action, state, text, text)
-        (now,) = await call_store(self._repository.read, claim.conversation, (claim.pending_action_id,))
+        (now,) = await self._repository.read(claim.conversation, (claim.pending_action_id,))
         if claim.lease:
             raise StaleTurn(f"{claim.conversation}: the outcome came in just now")
         if now is None or now.state not in ("done", "failed", "unknown"):
@@ -402,7 +402,7 @@ class Settlement:
         started = ("started",) if stored.state == "started" else ()  # by this very decision, which stops here
         before = ("armed", "shown", "claimed", *started, "cancelled")
         transition = Transition(claim.pending_action_id, before, "cancelled", text, claim.by)
-        await call_store(self._repository.change, claim.conversation, TurnChange(transition=transition))
+        await self._repository.change(claim.conversation, TurnChange(transition=transition))
         return ConfirmOutcome("digest_mismatch", replace(stored.action, state="cancelled"), outcome_text=text)
 
 

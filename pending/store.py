@@ -98,7 +98,8 @@ class PendingActionStore:
         """Store an action as shown. Raises PendingActionExistsError and ValueError, as `stash` does."""
         check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
-        expires_at = self.repository.stash(scope.conversation.id, sign_action(action, self.signer, user=scope.id))
+        stash = self.repository.stash(scope.conversation.id, sign_action(action, self.signer, user=scope.id))
+        expires_at = run_without_loop(stash)
         if expires_at is None:
             raise PendingActionExistsError(f"user {action.user_id!r} has an action waiting here: finish that one first")
         if executor is not None:
@@ -110,7 +111,7 @@ class PendingActionStore:
     ) -> PendingAction | None:
         """Return the action that waits in a scope, None when there is none or its window has closed."""
         scope = scope_of(user_id, channel_id, conversation_id)
-        stored = self.repository.find_open(scope.conversation.id, scope.id)
+        stored = run_without_loop(self.repository.find_open(scope.conversation.id, scope.id))
         if stored is None or stored.state != "shown" or stored.is_over:
             return None
         return stored.action

@@ -467,7 +467,7 @@ class MemoryConversations:
             state.due = state.due if awaited else now + WAKE_GRACE_SECONDS
             return Accepted("new", state.received)
 
-    def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
+    async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take the lease of a conversation and return it with what is next. None while another worker has it."""
         with self._lock:
             state, now = self._conversations.get(conversation), self._clock()
@@ -481,7 +481,7 @@ class MemoryConversations:
             state.due, state.unserved = state.until, 0.0
             return Lease(conversation, state.epoch, token), self._view(conversation, state)
 
-    def defer(self, conversation: str) -> float:
+    async def defer(self, conversation: str) -> float:
         """Leave a conversation to a worker that knows its channel. Return since how many seconds none has taken it."""
         with self._lock:
             state, now = self._conversations.get(conversation), self._clock()
@@ -492,14 +492,14 @@ class MemoryConversations:
             state.due = now + max(1.0, min(60.0, waited / 4))
             return waited
 
-    def renew(self, lease: Lease) -> int:
+    async def renew(self, lease: Lease) -> int:
         """Renew the lease. Return the last turn with which the user of the first turn said stop. Raises LeaseLost."""
         with self._lock:
             state = self._held(lease)
             state.until = state.due = self._clock() + LEASE_MS / 1000
             return state.stops.get(state.inbox[0].turn.scope.id, 0) if state.inbox else 0
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
+    async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Finish a turn, all or nothing, and return what is next. Raises LeaseLost, StaleTurn."""
         with self._lock:
             if self._ended(lease):
@@ -526,7 +526,7 @@ class MemoryConversations:
                 _append_reply(state, pid, outbox_entry(queued.turn.conversation, reply))
             return self._next_work(lease, state, let_go=let_go)
 
-    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+    async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
         """Append to the journal of the first turn. Raises LeaseLost, StaleTurn."""
         with self._lock:
             state = self._held(lease)
@@ -538,12 +538,12 @@ class MemoryConversations:
                 raise StaleTurn(f"{lease.conversation}: gap")
             state.journal += entries[len(state.journal) - at :]
 
-    def entries(self, lease: Lease) -> Sequence[str]:
+    async def entries(self, lease: Lease) -> Sequence[str]:
         """Return the journal of the first turn. Raises LeaseLost."""
         with self._lock:
             return tuple(self._held(lease).journal)
 
-    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
+    async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Release the lease. Work that came in meanwhile is returned instead, unless it is to be handed over."""
         with self._lock:
             if not self.holds(lease):
@@ -557,7 +557,7 @@ class MemoryConversations:
                 state.begun = (0, 0, 0)
             return None
 
-    def mark_delivered(
+    async def mark_delivered(
         self,
         lease: Lease,
         reply: QueuedReply,
@@ -611,7 +611,7 @@ class MemoryConversations:
                         self._expire_question_of(state, number)
             return self._next_work(lease, state, let_go=let_go)
 
-    def postpone(
+    async def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
     ) -> None:
         """Postpone the reply and release the lease, or hold the reply until the user writes. Raises LeaseLost."""
@@ -631,14 +631,14 @@ class MemoryConversations:
                 state.token = PARKED
                 state.until = state.due = later
 
-    def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+    async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store the channel's rate. Return the seconds until the reply's slot. Raises LeaseLost."""
         with self._lock:
             state, channel = self._held(lease), self._channel(lease.conversation)
             channel.gap = 1 / per_second
             return channel.book(state, reply.number, self._clock()) or 0.0
 
-    def forward(self, delivery: Delivery) -> str:
+    async def forward(self, delivery: Delivery) -> str:
         """Append a reply to another conversation, once. Return its id there, or "" when too many replies wait there."""
         with self._lock:
             first, name = self._forwarded.get(delivery.id), delivery.conversation.id

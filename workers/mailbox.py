@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from sayso.channels.base import SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Conversation, Reply, Turn, random_id, shown_to
-from sayso.pending.concurrency import call_store
+from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
 from sayso.pending.turns.change import Lease, TurnChange, outbox_entry
 from sayso.pending.turns.queued import (
@@ -115,28 +115,28 @@ class GuardedInbox(Inbox, Protocol):
 class Mailbox(Inbox, Protocol):
     """Turns in, one lease at a time, commits out. Every call is safe to repeat."""
 
-    def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
+    async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take the lease of a conversation and return it with what is next. None while another worker has it."""
 
-    def defer(self, conversation: str) -> float:
+    async def defer(self, conversation: str) -> float:
         """Leave a conversation to a worker that knows its channel. It is due again in a second to a minute.
 
         Return for how many seconds no worker has taken it, or -1 while one works on it.
         """
 
-    def renew(self, lease: Lease) -> int:
+    async def renew(self, lease: Lease) -> int:
         """Renew the lease. Return the number of the last turn with which the user of the first turn said stop, or 0.
 
         Raises LeaseLost.
         """
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
+    async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Finish a turn, all or nothing, and return what is next. With `let_go`, None means that the lease is released.
 
         Raises LeaseLost, StaleTurn.
         """
 
-    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
+    async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Release the lease. If work came in meanwhile, return that work instead, unless it is to be handed over.
 
         `begun` counts one more attempt at the first turn, as after a worker that died.
@@ -198,29 +198,29 @@ class RedisMailbox:
         answer: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, turn.event_id, spelled)
         return answer
 
-    def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
+    async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take the lease of a conversation if it is free. `token` is the worker's own random token."""
-        answer = self._scripts.run("lease", conversation, token, LEASE_MS)
+        answer = await self._scripts.arun("lease", conversation, token, LEASE_MS)
         if not answer:
             return None
         return Lease(conversation, int(answer[0]), token), parse_next_item(answer[1])
 
-    def defer(self, conversation: str) -> float:
+    async def defer(self, conversation: str) -> float:
         """Leave a conversation to a worker that knows its channel. Return since how many seconds none has taken it."""
-        waited = int(self._scripts.run("defer", conversation))
+        waited = int(await self._scripts.arun("defer", conversation))
         return waited / 1000 if waited >= 0 else -1.0
 
-    def renew(self, lease: Lease) -> int:
+    async def renew(self, lease: Lease) -> int:
         """Renew the lease for another LEASE_MS. Raises LeaseLost."""
-        answer = self._scripts.run("renew", lease.conversation, lease.epoch, lease.token, LEASE_MS)
+        answer = await self._scripts.arun("renew", lease.conversation, lease.epoch, lease.token, LEASE_MS)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return int(answer)
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
+    async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Remove the turn, append its replies, save its history, change or create its action: all or nothing."""
         data = change.to_json(queued.turn.conversation)
-        answer = self._scripts.run(
+        answer = await self._scripts.arun(
             "commit",
             lease.conversation,
             lease.epoch,
@@ -234,11 +234,11 @@ class RedisMailbox:
         )
         return next_item_of(answer, lease)
 
-    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
+    async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Release the lease. A lease that is lost is left as it is."""
         flags = ("1" if hand_over else "0", "1" if begun else "0")
         wake_up = self._wake_up(lease.conversation) if hand_over else ()
-        answer = self._scripts.run("release", lease.conversation, lease.epoch, lease.token, *flags, *wake_up)
+        answer = await self._scripts.arun("release", lease.conversation, lease.epoch, lease.token, *flags, *wake_up)
         return parse_next_item(answer[1]) if answer[0] == "more" else None
 
 
@@ -320,7 +320,7 @@ class AliasForwarder:
         if there == queued.turn.conversation:
             return await self.agent.answer(queued, lease, listener)
         for turn in queued.parts or (queued.turn,):
-            await call_store(self.inbox.accept, replace(turn, conversation=there))
+            await call_in_thread(self.inbox.accept, replace(turn, conversation=there))
         return TurnChange()
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, text: str) -> TurnChange:

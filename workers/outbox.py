@@ -280,7 +280,7 @@ def _key(delivery: Delivery) -> str:
 class Outbox(Protocol):
     """The replies of each conversation, first in first out."""
 
-    def mark_delivered(
+    async def mark_delivered(
         self,
         lease: Lease,
         reply: QueuedReply,
@@ -300,7 +300,7 @@ class Outbox(Protocol):
         silent. With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
         """
 
-    def postpone(
+    async def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
     ) -> None:
         """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
@@ -310,13 +310,13 @@ class Outbox(Protocol):
         it counts as an attempt.
         """
 
-    def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+    async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store how fast the reply's channel may send, and book a slot for the reply. Return the seconds until then.
 
         Raises LeaseLost.
         """
 
-    def forward(self, delivery: Delivery) -> str:
+    async def forward(self, delivery: Delivery) -> str:
         """Append a reply to the outbox of the conversation it is addressed to, once per id, and wake a worker there.
 
         Needs no lease. Return its id there, or "" when too many replies wait there already.
@@ -330,7 +330,7 @@ class RedisOutbox:
         self._scripts = scripts
         self._wake_up = wake_up
 
-    def mark_delivered(
+    async def mark_delivered(
         self,
         lease: Lease,
         reply: QueuedReply,
@@ -347,29 +347,29 @@ class RedisOutbox:
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
         when, cause = round(written_at * 1_000_000), "" if dead else reply.cause
         told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", when, cause)
-        answer = self._scripts.run("delivered", *place, *told)
+        answer = await self._scripts.arun("delivered", *place, *told)
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
         return parse_next_item(answer[1])
 
-    def postpone(
+    async def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
     ) -> None:
         """Postpone the reply and release the lease. Raises LeaseLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        if self._scripts.run("postpone", *place, round(seconds * 1000), why, reason) == "lost":
+        if await self._scripts.arun("postpone", *place, round(seconds * 1000), why, reason) == "lost":
             raise LeaseLost(lease.conversation)
 
-    def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+    async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store the channel's rate and book the reply's slot. Raises LeaseLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        wait_ms = int(self._scripts.run("rate_limit", *place, 1000 / per_second))
+        wait_ms = int(await self._scripts.arun("rate_limit", *place, 1000 / per_second))
         if wait_ms == -2:
             raise LeaseLost(lease.conversation)
         return wait_ms / 1000
 
-    def forward(self, delivery: Delivery) -> str:
+    async def forward(self, delivery: Delivery) -> str:
         """Append the reply to another conversation's outbox, once."""
         to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
-        said = self._scripts.run("forward", to, delivery.id, entry, *self._wake_up(to))
+        said = await self._scripts.arun("forward", to, delivery.id, entry, *self._wake_up(to))
         return f"{to}#{said}" if said else ""

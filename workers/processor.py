@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from sayso.channels.base import Channel, FetchError, QuoteSource, RateLimit
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
-from sayso.pending.concurrency import AbandonedCalls, call_in_thread, call_store, track_abandoned_calls
+from sayso.pending.concurrency import AbandonedCalls, call_in_thread, track_abandoned_calls
 from sayso.pending.redis.scripts import Halted
 from sayso.pending.turns.change import Lease, TurnChange
 from sayso.pending.turns.queued import (
@@ -138,7 +138,7 @@ class ConversationProcessor:
             return
         token, asked_at, abandoned = new_token(self.worker), self.clock(), track_abandoned_calls()
         try:
-            taken = await call_store(self.mailbox.lease, conversation, token)
+            taken = await self.mailbox.lease(conversation, token)
         except Halted as exc:  # it is woken when Redis is resumed
             _log_left(conversation, exc)
             return
@@ -162,7 +162,7 @@ class ConversationProcessor:
     async def _defer(self, conversation: str) -> bool:
         """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
         try:
-            waited = await call_store(self.mailbox.defer, conversation)
+            waited = await self.mailbox.defer(conversation)
         except Halted as exc:
             _log_left(conversation, exc)
             return True
@@ -212,7 +212,7 @@ class ConversationProcessor:
     async def _renew(self, held: HeldLease) -> None:
         asked_at, turn_seq = self.clock(), held.turn_seq
         try:
-            stop = await call_store(self.mailbox.renew, held.lease)
+            stop = await self.mailbox.renew(held.lease)
         except Halted:
             raise
         except RedisError as exc:
@@ -234,24 +234,24 @@ class ConversationProcessor:
             return
         with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
-                await call_store(self.mailbox.release, lease, hand_over=True, begun=True)
+                await self.mailbox.release(lease, hand_over=True, begun=True)
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
         until, turns, waited_for = self.clock() + MAX_SECONDS, 0, 0
         if work is None:
-            work = await call_store(self.mailbox.release, held.lease)
+            work = await self.mailbox.release(held.lease)
         while work is not None:
             match work:
                 case QueuedReply():
                     work = await self.sender.send(held.lease, work, lambda: held.is_fresh(self.clock()))
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
-                    await call_store(self.mailbox.release, held.lease, hand_over=True)
+                    await self.mailbox.release(held.lease, hand_over=True)
                     return
                 case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
                     waited_for = work.seq
                     await self.sleep(ALBUM_SECONDS - max(0.0, work.age))  # that clock may have been ahead
-                    work = await call_store(self.mailbox.release, held.lease)  # the turn stays, and may have grown
+                    work = await self.mailbox.release(held.lease)  # the turn stays, and may have grown
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held, self._joined(work))
@@ -275,12 +275,12 @@ class ConversationProcessor:
         shown = draft.shown if draft else ""
         try:
             pieces = await _split(_replace_draft(shown, change), channel)
-            return await call_store(self.mailbox.commit, lease, queued, pieces, let_go=True)
+            return await self.mailbox.commit(lease, queued, pieces, let_go=True)
         except StaleTurn as exc:
             log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
             broken = _shown_to(queued, await self._give_up(lease, queued, self.texts_for(queued.turn).broken()))
             pieces = await _split(_replace_draft(shown, broken), channel)
-            return await call_store(self.mailbox.commit, lease, queued, pieces, let_go=True)
+            return await self.mailbox.commit(lease, queued, pieces, let_go=True)
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
         """Return the draft message of a turn, if the channel can show drafts: of the answer, or only of the "still

@@ -25,7 +25,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
-from sayso.pending.concurrency import call_in_thread, call_store
+from sayso.pending.concurrency import call_in_thread
 from sayso.pending.turns.change import Lease
 from sayso.pending.turns.queued import ConversationParked, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import Alerts, MemoryAlerts
@@ -94,7 +94,7 @@ class ReplySender:
         earlier_receipt = await self._earlier_receipt(reply, delivery)
         if earlier_receipt is not None:
             log.info("reply.already_sent", extra={"delivery": delivery.id})
-            return await call_store(self._outbox.mark_delivered, lease, reply, receipt=earlier_receipt, let_go=True)
+            return await self._outbox.mark_delivered(lease, reply, receipt=earlier_receipt, let_go=True)
         if reply.closed:
             return await self._give_up(lease, reply, reply.closed, "closed")
         if reply.held is not None:
@@ -115,7 +115,7 @@ class ReplySender:
             await call_in_thread(self._alerts.clear, channel.name, "sending")
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         settle = partial(self._outbox.mark_delivered, receipt=receipt.message_id, written_at=receipt.written_at)
-        return await call_store(settle, lease, reply, gap=pace.chat_gap, let_go=True)
+        return await settle(lease, reply, gap=pace.chat_gap, let_go=True)
 
     async def _hold(self, lease: Lease, reply: QueuedReply) -> NextItem:
         """Keep a held reply waiting: the user has not written since, so the platform is not asked again."""
@@ -123,7 +123,7 @@ class ReplySender:
             return await self._give_up(
                 lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days"
             )
-        await call_store(self._outbox.postpone, lease, reply, 0.0, "held")
+        await self._outbox.postpone(lease, reply, 0.0, "held")
         raise ConversationParked(lease.conversation)
 
     async def _earlier_receipt(self, reply: QueuedReply, delivery: Delivery) -> str | None:
@@ -134,22 +134,22 @@ class ReplySender:
 
     async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> NextItem:
         """Append the reply to the outbox of another conversation: a problem with that platform delays nothing here."""
-        there = await call_store(self._outbox.forward, delivery)
+        there = await self._outbox.forward(delivery)
         if not there:
             return await self._give_up(lease, reply, "too many replies wait in the conversation that it is for")
         log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
-        return await call_store(self._outbox.mark_delivered, lease, reply, receipt=there, let_go=True)
+        return await self._outbox.mark_delivered(lease, reply, receipt=there, let_go=True)
 
     async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""
         wait = reply.wait
         if pace.per_second and (wait is None or channel not in self._paced):
-            wait = await call_store(self._outbox.book_slot, lease, reply, pace.per_second)
+            wait = await self._outbox.book_slot(lease, reply, pace.per_second)
             self._paced.add(channel)
         wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
         if wait > MAX_HOLD_SECONDS:
             log.info("reply.rate_limited", extra={"conversation": lease.conversation, "seconds": wait})
-            await call_store(self._outbox.postpone, lease, reply, wait, "paced")
+            await self._outbox.postpone(lease, reply, wait, "paced")
             raise ConversationParked(lease.conversation)
         if wait > 0:
             await self._sleep(wait)
@@ -165,7 +165,7 @@ class ReplySender:
         wait, why = max(pause, _asked_seconds(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
-        await call_store(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
+        await self._outbox.postpone(lease, reply, wait, why, f"{type(error).__name__}: {error}")
         raise ConversationParked(lease.conversation)
 
     async def _alert_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> NextItem:
@@ -175,7 +175,7 @@ class ReplySender:
         channel = lease.conversation.partition(":")[0]
         log.error("channel.down", extra={"channel": channel, "reason": str(error)})
         await call_in_thread(self._alerts.note, channel, str(error))
-        await call_store(self._outbox.postpone, lease, reply, DOWN_SECONDS, "down")
+        await self._outbox.postpone(lease, reply, DOWN_SECONDS, "down")
         raise ConversationParked(lease.conversation)
 
     async def _give_up(
@@ -183,7 +183,7 @@ class ReplySender:
     ) -> NextItem:
         """Record that the reply will not be sent, and return what is next."""
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await call_store(self._outbox.mark_delivered, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
+        return await self._outbox.mark_delivered(lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
         """Send. A crash of the adapter counts as a failed attempt: it cannot block a conversation forever."""

@@ -54,7 +54,7 @@ from sayso.agent.toolsets.selectors import role_of
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn, random_id
-from sayso.pending.concurrency import call_store, run_sync
+from sayso.pending.concurrency import run_sync
 from sayso.pending.consent.parser import (
     ConfirmParser,
     read_answer,
@@ -174,11 +174,11 @@ class ChannelAgent:
     async def _load_context(self, turn: Turn) -> TurnContext:
         """Return a turn with everything that this process knows about it."""
         scope, conversation = turn.scope, turn.conversation.id
-        live = await call_store(self.store.repository.find_open, conversation, scope.id)
+        live = await self.store.repository.find_open(conversation, scope.id)
         last_question = self._last_questions.pop(conversation, "")
         live = replace(live, newest=live.pid == last_question) if live else None
         parts = split_button_token(turn.tap.data) if turn.tap else None
-        (tapped,) = await call_store(self.store.repository.read, conversation, (parts[0],)) if parts else (None,)
+        (tapped,) = await self.store.repository.read(conversation, (parts[0],)) if parts else (None,)
         memory = self._memory_of(f"{conversation}:{scope.id}")
         received_at = live.looked_at if live else time.time()
         return TurnContext(turn, live, tapped, memory, received_at, self._texts_for(turn, memory))
@@ -203,7 +203,7 @@ class ChannelAgent:
     async def _note_question(self, context: TurnContext) -> None:
         """Note a new question of a turn without a worker, so that a plain "ok" may answer it next."""
         conversation = context.turn.conversation.id
-        asked = await call_store(self.store.repository.find_open, conversation, context.turn.scope.id)
+        asked = await self.store.repository.find_open(conversation, context.turn.scope.id)
         if asked and asked.state == "shown" and asked.pid != (context.live.pid if context.live else ""):
             self._last_questions[conversation] = asked.pid
             while len(self._last_questions) > MAX_MEMORIES:
@@ -262,12 +262,12 @@ class ChannelAgent:
         `failure_text`. A pending action is cancelled. Raises LeaseLost.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        current = await call_store(self.store.repository.find_open, conversation, queued.user)
+        current = await self.store.repository.find_open(conversation, queued.user)
         live = _with_prompt(current, queued) if current else None
         pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
         press = self.store.signer.read_button(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
         is_choice = press is not None and press.choice is not None
-        for stored in await call_store(self.store.repository.read, conversation, () if is_choice else pids):
+        for stored in await self.store.repository.read(conversation, () if is_choice else pids):
             if stored and stored.by == event and stored.state in ("claimed", "started", *EXECUTED_STATES):
                 return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
@@ -285,7 +285,7 @@ class ChannelAgent:
         """Return a text for each call that an attempt at this turn started without knowing its outcome."""
         if self._journals is None:
             return []
-        entries = tuple(await call_store(self._journals.entries, lease))
+        entries = tuple(await self._journals.entries(lease))
         try:
             calls = unclear_calls(replace(queued, journal=entries))
         except JournalUnreadable:  # then the calls are unknown too
@@ -429,13 +429,13 @@ class ChannelAgent:
         """Apply the change. Return False if another message of the scope was faster, so this answer is void."""
         if not (change.transition or change.new_actions):
             return True
-        word, _ = await call_store(self.store.repository.change, conversation, change)
+        word, _ = await self.store.repository.change(conversation, change)
         return word == "ok"
 
     async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
         action = live.action
         transition = Transition(action.pending_action_id, WAITING_STATES, "cancelled")
-        await call_store(self.store.repository.change, conversation, TurnChange(transition=transition))
+        await self.store.repository.change(conversation, TurnChange(transition=transition))
         return texts_for(action.language).unsafe(action.preview)
 
     def _memory_of(self, scope: str) -> ConversationMemory:

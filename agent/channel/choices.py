@@ -9,7 +9,6 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.channels.types import Button, Reply
 from sayso.pending.action import PendingAction, compute_args_digest
-from sayso.pending.concurrency import call_store
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns.change import NewAction
@@ -55,13 +54,13 @@ class Choices:
             return stored
         repository, event = self._store.repository, context.turn.event_id
         claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
-        verdict, _ = await call_store(repository.claim, claim, stored)
+        verdict, _ = await repository.claim(claim, stored)
         match verdict:
             case "mine":
                 label = stored.action.args["labels"][choice]
-                if await call_store(repository.start, claim, stored, event) != "go":
+                if await repository.start(claim, stored, event) != "go":
                     raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
-                await call_store(repository.finish, claim, event, ActionResult("done", label))
+                await repository.finish(claim, event, ActionResult("done", label))
                 return replace(stored, state="done", by=event, outcome_text=label)
             case "lost":
                 raise LeaseLost(claim.conversation)

@@ -16,7 +16,6 @@ from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, Turn
 from sayso.pending.action import ActionState, PendingAction
-from sayso.pending.concurrency import call_store
 from sayso.pending.consent.parser import (
     ConfirmParser,
     ParsedAnswer,
@@ -104,7 +103,7 @@ class ConfirmationHandler:
             turn.scope, "ignore", turn.event_id, expected_id=target.pid,
             ignore_seconds=self._store.ignore_ttl_seconds,
         )  # fmt: skip
-        decided, _ = await call_store(self._store.repository.decide, decision)
+        decided, _ = await self._store.repository.decide(decision)
         if decided == "expired":
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         return fixed_answer(context, texts.ignored(preview))

@@ -14,7 +14,6 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Conversation, Media, Reply, Turn
-from sayso.pending.concurrency import call_store
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, StoredAction
 from sayso.pending.store import PendingActionStore
@@ -119,21 +118,21 @@ async def note_question(store: PendingActionStore, turn: Turn, pid: str) -> None
     here = turn.conversation
     if here.thread:
         note = json.dumps({"thread": here.thread, "pid": pid})
-        await call_store(store.repository.note_asked, replace(here, thread="").id, turn.scope.id, note)
+        await store.repository.note_asked(replace(here, thread="").id, turn.scope.id, note)
 
 
 async def find_question_elsewhere(store: PendingActionStore, turn: Turn, now: float) -> StoredAction | None:
     """Return the question that is open for this person in another thread of the chat, or None."""
     here, chat = turn.conversation, replace(turn.conversation, thread="")
-    stored = await call_store(store.repository.find_open, chat.id, turn.scope.id) if here.thread else None
+    stored = await store.repository.find_open(chat.id, turn.scope.id) if here.thread else None
     if _is_open(store, stored, turn, chat, now):
         return stored
-    note = await call_store(store.repository.last_asked, chat.id, turn.scope.id)
+    note = await store.repository.last_asked(chat.id, turn.scope.id)
     asked = json.loads(note) if note else {}
     there = replace(chat, thread=asked.get("thread", here.thread))
     if there == here:
         return None
-    (stored,) = await call_store(store.repository.read, there.id, (asked["pid"],))
+    (stored,) = await store.repository.read(there.id, (asked["pid"],))
     return stored if _is_open(store, stored, turn, there, now) else None
 
 

@@ -15,7 +15,6 @@ from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, JournaledAnswer, ModelAnswer
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.types import Media
-from sayso.pending.concurrency import call_store
 from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns.change import Lease
@@ -33,14 +32,14 @@ StoreFile = Callable[[Artifact], Awaitable[Artifact]]
 class Journals(Protocol):
     """The store of the journals. A journal is read with its turn (`QueuedTurn.journal`) and deleted with it."""
 
-    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+    async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
         """Append entries to the journal of turn `seq`. The first entry gets the number `at`, counted from 0.
 
         Repeating is safe: an entry whose number exists is already stored. Entry 0 names the turn; it replaces the
         journal of another turn. Raises LeaseLost, and StaleTurn if the turn is not the next one or entries are missing.
         """
 
-    def entries(self, lease: Lease) -> Sequence[str]:
+    async def entries(self, lease: Lease) -> Sequence[str]:
         """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
 
 
@@ -50,17 +49,17 @@ class RedisJournals:
     def __init__(self, scripts: LuaScripts) -> None:
         self._scripts = scripts
 
-    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+    async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
         """Append entries to the journal of a turn. Raises redis.RedisError if they may or may not be stored."""
-        answer = self._scripts.run("journal", lease.conversation, lease.epoch, lease.token, seq, at, *entries)
+        answer = await self._scripts.arun("journal", lease.conversation, lease.epoch, lease.token, seq, at, *entries)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         if answer != "ok":
             raise StaleTurn(f"{lease.conversation}: {answer}")
 
-    def entries(self, lease: Lease) -> Sequence[str]:
+    async def entries(self, lease: Lease) -> Sequence[str]:
         """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
-        answer = self._scripts.run("read_journal", lease.conversation, lease.epoch, lease.token)
+        answer = await self._scripts.arun("read_journal", lease.conversation, lease.epoch, lease.token)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return tuple(answer)
@@ -120,7 +119,7 @@ class TurnJournal:
         async with self._lock:
             entries = tuple(self._unsaved)
             if entries:
-                await call_store(self._store.journal, self._lease, self._queued.seq, self._saved_count, entries)
+                await self._store.journal(self._lease, self._queued.seq, self._saved_count, entries)
                 self._saved_count += len(entries)
                 del self._unsaved[: len(entries)]
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.tools.context import scope_digest
-from sayso.pending.concurrency import call_store
 from sayso.pending.redis.client import Connections, RedisCircuitBreaker
 
 if TYPE_CHECKING:
@@ -231,26 +230,27 @@ class RedisBudget:
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See `Budget`."""
-        conversation, day = await call_store(self._used, self._keys(scope))
+        conversation, day = await self._used(self._keys(scope))
         return self._limits.refusal(conversation, day)
 
     async def book(self, scope: str, usage: UsageStats) -> None:
         """See `Budget`."""
         tokens, micros = counted_usage(usage)
         if tokens or micros:
-            await call_store(self._add, self._keys(scope), tokens, micros)
+            await self._add(self._keys(scope), tokens, micros)
 
     def _keys(self, scope: str) -> tuple[str, str]:
         day = f"{self._prefix}:{utc_day(self._clock())}"
         return f"{day}:{scope_digest(scope)}", day
 
-    def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
-        answer = self._ask("EVAL", _USED_SCRIPT, 2, *keys)
+    async def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
+        answer = await self._ask("EVAL", _USED_SCRIPT, 2, *keys)
         return [(int(tokens or 0), int(micros or 0)) for tokens, micros in answer]
 
-    def _add(self, keys: tuple[str, str], tokens: int, micros: int) -> None:
-        self._ask("EVAL", _ADD_SCRIPT, 2, *keys, tokens, micros, COUNTER_TTL_SECONDS)
+    async def _add(self, keys: tuple[str, str], tokens: int, micros: int) -> None:
+        await self._ask("EVAL", _ADD_SCRIPT, 2, *keys, tokens, micros, COUNTER_TTL_SECONDS)
 
-    def _ask(self, *command: str | int) -> Any:
+    async def _ask(self, *command: str | int) -> Any:
         """Send a command, unless the circuit is open because Redis did not answer."""
-        return self._circuit_breaker.call(lambda: self._connections.ask(*command))
+        with self._circuit_breaker.attempt():
+            return await self._connections.ask_async(*command)

@@ -18,7 +18,7 @@ from sayso.agent.messages import Message, Role, UsageStats, countable, has_valid
 from sayso.agent.run.structured import ResponseFormat, schema_from_response_format
 from sayso.agent.tools.tool import Tool
 from sayso.channels.types import random_id
-from sayso.pending.concurrency import call_store
+from sayso.pending.concurrency import call_in_thread
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -108,7 +108,7 @@ async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message]
     Call ids that the transcript already has are replaced by new ones.
     """
     try:
-        entry = await call_store(cache.get, key)
+        entry = await call_in_thread(cache.get, key)
         return entry and _checked_answer(entry, transcript)
     except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
@@ -123,7 +123,7 @@ async def store_answer(cache: Cache, key: str, value: CacheEntry, *, max_tokens:
     if not is_complete(value, max_tokens):
         return
     try:
-        await call_store(cache.set, key, value)
+        await call_in_thread(cache.set, key, value)
     except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
 
@@ -131,7 +131,7 @@ async def store_answer(cache: Cache, key: str, value: CacheEntry, *, max_tokens:
 async def delete_answer(cache: Cache, key: str) -> None:
     """Delete an answer that turned out to be unusable, such as one of the wrong format. Log a failure."""
     try:
-        await call_store(cache.delete, key)
+        await call_in_thread(cache.delete, key)
     except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
 

@@ -17,7 +17,7 @@ from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
-from sayso.pending.concurrency import call_store
+from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def cache_key(tool: Tool, args: Mapping[str, Any]) -> str:
 async def load_result(cache: ResultCache, key: str) -> CachedResult | None:
     """Return the result of a key. Return None if the cache fails."""
     try:
-        return await call_store(cache.get, key)
+        return await call_in_thread(cache.get, key)
     except Exception as exc:  # a failing cache must never prevent an answer
         log.warning("results.cache_failed", extra={"reason": type(exc).__name__})
         return None
@@ -193,7 +193,7 @@ async def load_result(cache: ResultCache, key: str) -> CachedResult | None:
 async def store_result(cache: ResultCache, key: str, result: CachedResult, ttl_seconds: float) -> None:
     """Store a result. Log a failure of the cache."""
     try:
-        await call_store(cache.put, key, result, ttl_seconds)
+        await call_in_thread(cache.put, key, result, ttl_seconds)
     except Exception as exc:  # a failing cache must never prevent an answer
         log.warning("results.cache_failed", extra={"reason": type(exc).__name__})
 

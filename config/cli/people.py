@@ -165,9 +165,11 @@ class _PeopleCommands:
         """Send an approved person the good news, once for their code. Return whether it will be sent."""
         from sayso.channels.i18n.texts import texts_for
         from sayso.channels.types import Delivery, Reply
+        from sayso.pending.concurrency import run_without_loop
 
         reply = Reply(texts_for(waited.language).approved(), language=waited.language)
-        return bool(self.outbox.forward(Delivery(f"people:{waited.code}", waited.conversation, reply)))
+        delivery = Delivery(f"people:{waited.code}", waited.conversation, reply)
+        return bool(run_without_loop(self.outbox.forward(delivery)))
 
 
 @contextmanager

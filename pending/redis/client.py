@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,7 +24,7 @@ from redis.exceptions import DataError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sayso.pending.redis.ferry import aboard, wait_for
+from sayso.pending.concurrency import call_in_thread, has_no_loop
 from sayso.pending.redis.pipeline import AutoPipeline
 
 V = TypeVar("V")
@@ -51,12 +51,14 @@ class RedisCircuitBreaker:
         self._open_until: float | None = None
         self._lock = threading.Lock()
 
-    def call(self, function: Callable[[], V]) -> V:
-        """Call the function and return its result. Raises CircuitOpen, and whatever the function raises."""
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Make one call to the server inside of `with`. Raises CircuitOpen at its beginning."""
         began = self._enter()
         open_until: float | None = began  # after an error of another kind the next caller tries
         try:
-            answer = function()
+            yield
+            open_until = None
         except ResponseError:
             open_until = None
             raise
@@ -64,11 +66,13 @@ class RedisCircuitBreaker:
             now = self._clock()
             open_until = now + self._pause_seconds if now - began >= self._slow_seconds else None
             raise
-        else:
-            open_until = None
-            return answer
         finally:
             self._open_until = open_until
+
+    def call(self, function: Callable[[], V]) -> V:
+        """Call the function and return its result. Raises CircuitOpen, and whatever the function raises."""
+        with self.attempt():
+            return function()
 
     def _enter(self) -> float:
         """Admit a caller, while the circuit is open only one. Return the time."""
@@ -88,8 +92,8 @@ class Connections:
     which is about as much work as a script. Here a stale connection shows when it is used. Each command may be sent
     twice, so it must be safe to repeat, as our scripts are.
 
-    Calls from an event loop (`call_store`) go over the `pipeline`, if there is one for that loop; else each waits in a
-    thread.
+    `ask` blocks. `ask_async` sends over the `pipeline` of the running event loop if there is one; otherwise it waits in
+    a thread.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -113,12 +117,19 @@ class Connections:
     def ask(self, *command: str | int | float) -> Any:
         """Send a command and return the answer, with the client's own timeouts and retries. Raises redis.RedisError."""
         self.before()
-        packed = _packed(command)
-        if not aboard():
-            return self._ask(packed)
+        return self._ask(_packed(command))
+
+    async def ask_async(self, *command: str | int | float) -> Any:
+        """Send a command without blocking the event loop, and return the answer. Raises redis.RedisError.
+
+        Under `run_without_loop` it blocks.
+        """
+        if has_no_loop.get():
+            return self.ask(*command)
+        self.before()
         if self.pipeline and self.pipeline.serves(asyncio.get_running_loop()):
-            return wait_for(self.pipeline.execute(packed))
-        return wait_for(asyncio.to_thread(self._ask, packed))
+            return await self.pipeline.execute(_packed(command))
+        return await call_in_thread(self._ask, _packed(command))
 
     def _ask(self, packed: bytes) -> Any:
         breaker = self.circuit_breaker

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -75,7 +74,7 @@ class LuaScript:
 
 
 class LuaScripts:
-    """Runs the Lua scripts of one folder, and loads a script where the server does not know it.
+    """Runs the Lua scripts of one folder by their hashes; where the server does not know one, its text is sent.
 
     A script is sent again when its reply was lost, so each one gives the same answer the second time. On a halted
     server all raise Halted. Raises ValueError for a client that does not decode its answers.
@@ -92,12 +91,19 @@ class LuaScripts:
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
-        #: The hashes of scripts that are being loaded now.
-        self._loading: set[str] = set()
 
     def run(self, name: str, conversation: str, *args: Any) -> Any:
         """Run a script for one conversation. Raises redis.RedisError."""
         return self.evaluate(name, shard_of(conversation), conversation, *args)
+
+    async def arun(self, name: str, conversation: str, *args: Any) -> Any:
+        """Run a script for one conversation without blocking the event loop. Raises redis.RedisError."""
+        script, key = self._scripts[name], f"{self._prefix}{{{shard_of(conversation)}}}"
+        with _refusals():
+            try:
+                return await self._connections.ask_async("EVALSHA", script.sha, 1, key, conversation, *args)
+            except NoScriptError:
+                return await self._connections.ask_async("EVAL", script.text, 1, key, conversation, *args)
 
     def on_shard(self, name: str, shard: int, *args: Any) -> Any:
         """Run a script for a shard as a whole. Raises redis.RedisError."""
@@ -110,34 +116,22 @@ class LuaScripts:
     def evaluate(self, name: str, shard: int, *args: Any) -> Any:
         """Run a script with all its arguments, the conversation or "-" first. Raises redis.RedisError."""
         script, key = self._scripts[name], f"{self._prefix}{{{shard}}}"
-        try:
-            return self._evalsha(script, key, *args)
-        except ResponseError as exc:
-            if str(exc).startswith(_HALTED):
-                raise Halted from exc
-            raise
+        with _refusals():
+            try:
+                return self._connections.ask("EVALSHA", script.sha, 1, key, *args)
+            except NoScriptError:
+                return self._connections.ask("EVAL", script.text, 1, key, *args)
 
-    def _evalsha(self, script: LuaScript, key: str, *args: Any) -> Any:
-        ask = partial(self._connections.ask, "EVALSHA", script.sha, 1, key, *args)
-        try:
-            return ask()
-        except NoScriptError:
-            return self._load_and_run(script, ask)
 
-    def _load_and_run(self, script: LuaScript, ask: Callable[[], Any]) -> Any:
-        """Load the script and run it again.
-
-        Of several callers on one connection only the first loads it: its text goes out before the others' next try.
-        """
-        if script.sha in self._loading:
-            with contextlib.suppress(NoScriptError):  # on another connection the next try may overtake the text
-                return ask()
-        self._loading.add(script.sha)
-        try:
-            self._connections.ask("SCRIPT", "LOAD", script.text)
-        finally:
-            self._loading.discard(script.sha)
-        return ask()
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise Halted for the error of a script on a halted server."""
+    try:
+        yield
+    except ResponseError as exc:
+        if str(exc).startswith(_HALTED):
+            raise Halted from exc
+        raise
 
 
 def _halt_check(name: str, prefix: str) -> str:

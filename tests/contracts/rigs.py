@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Coroutine
 from dataclasses import replace
+from functools import wraps
+from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 
@@ -13,6 +17,7 @@ from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
+from sayso.pending.concurrency import _is_in_loop, has_no_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.signing import split_button_token
@@ -38,6 +43,38 @@ def turn(text: str = "hello", *, user: str = "ana", event: str = "", tap: str = 
     )
 
 
+class Blocking:
+    """A store whose async methods are called without `await`."""
+
+    def __init__(self, store: Any) -> None:
+        vars(self)["store"] = store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+        if not iscoroutinefunction(method):
+            return method
+        return wraps(method)(lambda *args, **kwargs: self._answer(method(*args, **kwargs)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Replace an attribute of the store; a function in place of an async method may be sync."""
+
+        async def replaced(*args: Any, **kwargs: Any) -> Any:
+            answer = value(*args, **kwargs)
+            return await answer if isawaitable(answer) else answer
+
+        setattr(self.store, name, replaced if iscoroutinefunction(getattr(self.store, name)) else value)
+
+    def _answer(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return run_without_loop(coroutine)
+
+
+class BlockingOutsideLoops(Blocking):
+    """A store that tests call without `await`, and that workers await on their event loop."""
+
+    def _answer(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return coroutine if has_no_loop.get() or _is_in_loop() else run_without_loop(coroutine)
+
+
 class Rig:
     """What both implementations are driven by."""
 
@@ -57,9 +94,9 @@ class MemoryRig(Rig):
     def __init__(self, *, limits: InboxLimits | None = None) -> None:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
-        self.mailbox = self.outbox = self.journals = self.deliveries = MemoryConversations(
-            voice, self.store.repository, clock=lambda: self.now, limits=limits
-        )
+        self.deliveries = MemoryConversations(voice, self.store.repository, clock=lambda: self.now, limits=limits)
+        self.mailbox = self.outbox = self.journals = BlockingOutsideLoops(self.deliveries)
+        self.repository = Blocking(self.store.repository)
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock."""
@@ -94,8 +131,10 @@ class RedisRig(Rig):
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
         self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix)
-        self.mailbox, self.outbox = RedisMailbox(scripts, voice, limits=limits), RedisOutbox(scripts)
-        self.journals = RedisJournals(scripts)
+        self.repository = Blocking(self.store.repository)
+        self.mailbox = BlockingOutsideLoops(RedisMailbox(scripts, voice, limits=limits))
+        self.outbox = BlockingOutsideLoops(RedisOutbox(scripts))
+        self.journals = BlockingOutsideLoops(RedisJournals(scripts))
         self.deliveries = RedisDeliveries(scripts)
         self.woken: list[str] = []
         self.reaper = Reaper(client, scripts, self._wake_up, WorkerLock(Path("none")))

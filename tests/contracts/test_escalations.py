@@ -98,8 +98,8 @@ def test_answer_that_waits_for_its_worker_alarms_nobody(rig):
     assert rig.overdue() == [CHAT.id]
     held, work = lease(rig, "w2")
     claim = Claim(yes.scope, look(rig).pid, yes.event_id, "text", held, work.seq)
-    assert rig.store.repository.claim(claim, look(rig))[0] == "mine"
-    rig.store.repository.start(claim, look(rig), "try")
+    assert rig.repository.claim(claim, look(rig))[0] == "mine"
+    rig.repository.start(claim, look(rig), "try")
     assert rig.mailbox.commit(held, work, TurnChange()) is None
     assert rig.mailbox.release(held) is None
 

@@ -46,7 +46,7 @@ def shown(rig):
 
 def look(rig, user="ana") -> StoredAction | None:
     """What waits for this user."""
-    return rig.store.repository.find_open(CHAT.id, turn(user=user).scope.id)
+    return rig.repository.find_open(CHAT.id, turn(user=user).scope.id)
 
 
 def claim_of(given: Turn, action: PendingAction, held, seq: int, kind="text") -> Claim:
@@ -435,7 +435,7 @@ def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
         work = rig.outbox.mark_delivered(held, work, receipt=f"m{number + 1}")
     rig.accept(turn("yes"))
     assert rig.mailbox.release(held).live["prompt"] == look(rig).prompt == f"m{pieces}"
-    assert rig.store.repository.read(CHAT.id, (pid,))[0].prompt == f"m{pieces}"
+    assert rig.repository.read(CHAT.id, (pid,))[0].prompt == f"m{pieces}"
 
 
 def test_question_without_a_receipt_has_no_prompt(rig):
@@ -514,8 +514,8 @@ def test_yes_of_another_worker_claims_nothing(rig):
     rig.end_lease()
     lease(rig, "w2")
     claim = claim_of(yes, action, held, work.seq)
-    assert rig.store.repository.claim(claim, look(rig)) == ("lost", "")
-    assert rig.store.repository.start(claim, look(rig), "attempt") == "lost"
+    assert rig.repository.claim(claim, look(rig)) == ("lost", "")
+    assert rig.repository.start(claim, look(rig), "attempt") == "lost"
 
 
 def test_effect_of_a_worker_that_lost_its_lane_is_not_started(rig):
@@ -524,11 +524,11 @@ def test_effect_of_a_worker_that_lost_its_lane_is_not_started(rig):
     yes = turn("yes")
     rig.accept(yes)
     claim = claim_of(yes, action, held, rig.mailbox.release(held).seq)
-    assert rig.store.repository.claim(claim, look(rig)) == ("mine", "claimed")
+    assert rig.repository.claim(claim, look(rig)) == ("mine", "claimed")
     rig.end_lease()
     new, _ = lease(rig, "w2")
-    assert rig.store.repository.start(claim, look(rig), "old") == "lost"
-    assert rig.store.repository.start(replace(claim, lease=new), look(rig), "new") == "go"
+    assert rig.repository.start(claim, look(rig), "old") == "lost"
+    assert rig.repository.start(replace(claim, lease=new), look(rig), "new") == "go"
 
 
 def test_claim_of_a_turn_that_is_not_the_head_is_refused(rig):
@@ -538,7 +538,7 @@ def test_claim_of_a_turn_that_is_not_the_head_is_refused(rig):
     rig.accept(first)
     rig.accept(second)
     claim = claim_of(second, action, held, rig.mailbox.release(held).seq + 1)
-    assert rig.store.repository.claim(claim, look(rig))[0] == "moved"
+    assert rig.repository.claim(claim, look(rig))[0] == "moved"
 
 
 @pytest.mark.parametrize(("kind", "verdict"), [("text", "early"), ("tap", "mine")])
@@ -550,7 +550,7 @@ def test_words_said_before_the_preview_was_delivered_are_early(rig, kind, verdic
     held, work = lease(rig)
     change, action = propose(rig)
     work = rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, change), receipt="m")
-    assert rig.store.repository.claim(claim_of(yes, action, held, work.seq, kind), look(rig))[0] == verdict
+    assert rig.repository.claim(claim_of(yes, action, held, work.seq, kind), look(rig))[0] == verdict
 
 
 @pytest.mark.parametrize(("before", "after", "verdict"), [(0, 90, "mine"), (90, 0, "expired")])
@@ -562,7 +562,7 @@ def test_expiry_is_judged_at_the_time_of_receipt(rig, before, after, verdict):
     rig.accept(yes)
     rig.pass_time(after)
     held, work = lease(rig, "w2")
-    assert rig.store.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
+    assert rig.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
 
 
 @pytest.mark.parametrize(("waited", "verdict"), [(50, "mine"), (20, "expired"), (200, "early")])
@@ -573,18 +573,18 @@ def test_turn_that_waited_elsewhere_was_received_when_it_came_in(rig, waited, ve
     yes = turn("yes")
     rig.mailbox.accept(yes, waited_seconds=waited)
     held, work = lease(rig, "w2")
-    assert rig.store.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
+    assert rig.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
 
 
 def test_window_that_was_shortened_opened_no_earlier(rig):
     """Words from before the preview stay early when its question was set aside meanwhile."""
     held, action = shown(rig)
     rig.pass_time(5)
-    rig.store.repository.decide(ActionDecision(turn().scope, "ignore", "e-ignore", ignore_seconds=10))
+    rig.repository.decide(ActionDecision(turn().scope, "ignore", "e-ignore", ignore_seconds=10))
     yes = turn("yes")
     rig.mailbox.accept(yes, waited_seconds=8)
     work = rig.mailbox.release(held)
-    assert rig.store.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == "early"
+    assert rig.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == "early"
 
 
 @pytest.mark.parametrize(("waited", "believed"), [(-500, 0), (1e12, SEEN_MS / 1000)])
@@ -619,10 +619,10 @@ def begun(rig):
     rig.accept(yes)
     work = rig.mailbox.release(held)
     claim = claim_of(yes, action, held, work.seq)
-    rig.store.repository.claim(claim, look(rig))
-    rig.store.repository.start(claim, look(rig), "attempt")
+    rig.repository.claim(claim, look(rig))
+    rig.repository.start(claim, look(rig), "attempt")
     unknown = Transition(action.pending_action_id, ("started", "unknown"), "unknown", "?", yes.event_id)
-    rig.store.repository.change(CHAT.id, TurnChange(transition=unknown))
+    rig.repository.change(CHAT.id, TurnChange(transition=unknown))
     return held, work, claim, unknown
 
 
@@ -630,7 +630,7 @@ def finish_late(rig, claim) -> None:
     """The first worker wakes up, its effect done, and says so; the answer is lost once."""
     correction = '{"to": ["chat", "room", ""], "reply": "{}"}'
     for _ in range(2):
-        rig.store.repository.finish(claim, "attempt", ActionResult("done", "deleted", "deleted", correction))
+        rig.repository.finish(claim, "attempt", ActionResult("done", "deleted", "deleted", correction))
 
 
 def test_late_truth_is_told_as_a_correction(rig):
@@ -639,7 +639,7 @@ def test_late_truth_is_told_as_a_correction(rig):
     reply = rig.mailbox.commit(held, work, replace(SAID, transition=unknown))
     rig.outbox.mark_delivered(held, reply, receipt="m2")
     finish_late(rig, claim)
-    (stored,) = rig.store.repository.read(CHAT.id, (claim.pending_action_id,))
+    (stored,) = rig.repository.read(CHAT.id, (claim.pending_action_id,))
     assert (stored.state, stored.outcome_text, stored.result) == ("done", "deleted", "deleted")
     assert isinstance(rig.mailbox.release(held), QueuedReply)
 
@@ -671,7 +671,7 @@ def test_what_a_broken_turn_left_claimed_is_in_nobodys_hands(rig):
     yes = turn("yes")
     rig.accept(yes)
     work = rig.mailbox.release(held)
-    rig.store.repository.claim(claim_of(yes, action, held, work.seq), look(rig))
+    rig.repository.claim(claim_of(yes, action, held, work.seq), look(rig))
     rig.mailbox.commit(held, work, SAID)
     assert look(rig) is None
 
@@ -738,7 +738,7 @@ def test_every_message_that_shows_a_question_is_known(rig):
     rig.outbox.mark_delivered(held, work, receipt="m4", written_at=1795204799.0)
     rig.accept(turn("yes"))
     view = StoredAction.from_hash(rig.mailbox.release(held).live)
-    read = rig.store.repository.read(CHAT.id, (pid,))[0]
+    read = rig.repository.read(CHAT.id, (pid,))[0]
     for known in (view, look(rig), read):
         assert (known.prompts, known.written_at) == (("m1", "m2", "m3", "m4"), 1795204700.000123)
     assert (read.state, read.prompt) == ("shown", "m4")

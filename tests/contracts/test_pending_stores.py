@@ -22,7 +22,7 @@ from sayso.pending.action import PendingAction
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.repository import ActionDecision
 from sayso.pending.signing import ActionSigner
-from tests.contracts.rigs import client_of, time_passes
+from tests.contracts.rigs import Blocking, client_of, time_passes
 
 PLACE = Conversation("direct", "ana").id
 SHARD = f"sayso:{{{shard_of(PLACE)}}}"
@@ -642,7 +642,7 @@ def test_decision_asked_for_again_decides_nothing_else(redis_store, ran):
     """Its answer was lost, and by now another action waits: the first answer is told again."""
     scope = Scope("ana", Conversation("direct", "ana"))
     decision = ActionDecision(scope, "confirm", "act")
-    assert redis_store.repository.decide(decision) == ("gone", None)
+    assert Blocking(redis_store.repository).decide(decision) == ("gone", None)
     stash(redis_store, ran)
-    assert redis_store.repository.decide(decision) == ("gone", None)
+    assert Blocking(redis_store.repository).decide(decision) == ("gone", None)
     assert redis_store.get("ana").status == "pending"

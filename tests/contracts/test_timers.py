@@ -289,7 +289,7 @@ def test_unanswered_question_ends_and_says_so(rig):
     rig.accept(turn("yes", event="late"))
     held, work = lease(rig, "w3")
     claim = Claim(turn().scope, action.pending_action_id, "late", "text", held, work.seq)
-    assert rig.store.repository.claim(claim, look(rig))[0] == "other"
+    assert rig.repository.claim(claim, look(rig))[0] == "other"
 
 
 def test_yes_in_time_counts_although_the_window_closed_since(rig):
@@ -301,8 +301,8 @@ def test_yes_in_time_counts_although_the_window_closed_since(rig):
     assert rig.overdue() == [CHAT.id]
     held, work = lease(rig, "w2")
     claim = Claim(yes.scope, action.pending_action_id, yes.event_id, "text", held, work.seq)
-    assert rig.store.repository.claim(claim, look(rig))[0] == "mine"
-    rig.store.repository.start(claim, look(rig), "try")
+    assert rig.repository.claim(claim, look(rig))[0] == "mine"
+    rig.repository.start(claim, look(rig), "try")
     assert rig.mailbox.commit(held, work, TurnChange()) is None
     assert rig.mailbox.release(held) is None  # and no word of an end
 
@@ -443,13 +443,11 @@ def test_late_truth_is_told_although_a_timer_waits(rig):
     rig.accept(turn("yes", event="y"))
     work = rig.mailbox.release(held)
     claim = Claim(turn().scope, action.pending_action_id, "y", "text", held, work.seq)
-    rig.store.repository.claim(claim, look(rig))
-    rig.store.repository.start(claim, look(rig), "try")
+    rig.repository.claim(claim, look(rig))
+    rig.repository.start(claim, look(rig), "try")
     rig.mailbox.commit(held, work, TurnChange(timers=(timer(DAY),)))  # ends what it did not settle: unknown
     rig.mailbox.release(held)
-    rig.store.repository.finish(
-        claim, "try", ActionResult("done", "done", "", outbox_entry(CHAT, Reply("It was done")))
-    )
+    rig.repository.finish(claim, "try", ActionResult("done", "done", "", outbox_entry(CHAT, Reply("It was done"))))
     assert rig.overdue() == [CHAT.id]
     assert said(rig) == ["It was done"]
 

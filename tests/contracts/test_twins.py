@@ -59,7 +59,7 @@ class Twins:
 
     def do(self, step: str, *args):
         """Call both. Returns memory's answer."""
-        return self._compare([getattr(rig.store.repository, step)(*args) for rig in self.rigs])
+        return self._compare([getattr(rig.repository, step)(*args) for rig in self.rigs])
 
     def claim(self, pid: str = A, by: str = "yes-1"):
         """Claim what is there."""
@@ -81,7 +81,7 @@ class Twins:
 
     def at(self, pid: str = A) -> StoredAction | None:
         """The record, in memory."""
-        return self.rigs[0].store.repository.read(CHAT.id, (pid,))[0]
+        return self.rigs[0].repository.read(CHAT.id, (pid,))[0]
 
     def state(self, pid: str = A) -> str:
         """Its state."""
@@ -99,7 +99,10 @@ class Twins:
         assert memory == redis
         views = [
             timeless(
-                [rig.store.repository.find_open(CHAT.id, ANA.id), *rig.store.repository.read(CHAT.id, (A, B, PLAN))]
+                [
+                    rig.repository.find_open(CHAT.id, ANA.id),
+                    *rig.repository.read(CHAT.id, (A, B, PLAN)),
+                ]
             )
             for rig in self.rigs
         ]
@@ -334,7 +337,7 @@ def test_action_of_another_person_or_one_reached_by_its_button_takes_no_room(twi
     lead_to(twins, "shown")
     assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B, live=False),)))[0] == "ok"
     assert twins.do("change", CHAT.id, TurnChange(new_actions=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
-    assert twins.rigs[0].store.repository.find_open(CHAT.id, ANA.id).pid == A
+    assert twins.rigs[0].repository.find_open(CHAT.id, ANA.id).pid == A
 
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])

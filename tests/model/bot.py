@@ -23,7 +23,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import call_override, call_store
+from sayso.pending.concurrency import has_no_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
@@ -136,6 +136,7 @@ class Bot:
         )
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
         self.store.repository._scripts = records
+        self.store.repository = self.store.settlement._repository = Stepped(self.store.repository)
         self._register()
         self.begin()
 
@@ -145,10 +146,10 @@ class Bot:
         self.world = World()
         self.judge = Judge(self.world, self.peek)
         self.agent = ChannelAgent(Proposer(), self.store)
-        postman = ReplySender(self.outbox, {"chat": Messenger(self)}, texts_for, chance=lambda: 0.5)
+        postman = ReplySender(Stepped(self.outbox), {"chat": Messenger(self)}, texts_for, chance=lambda: 0.5)
         postman._start_in_turn = contextlib.nullcontext()  # here is no loop on which sends could start together
         self.processor = ModelProcessor(
-            self.mailbox, postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
+            Stepped(self.mailbox), postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
         )
         self.pass_time(0)
 
@@ -199,13 +200,24 @@ class Bot:
         return None if self.world.silent else self.judge.asked(action)
 
 
+class Stepped:
+    """A store whose callers stop before and after each call: the worker that is being stepped."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        return lambda *args, **options: Worker.at_work.stop_around(functools.partial(method, *args, **options))
+
+
 class ModelProcessor(ConversationProcessor):
     """The worker's own pass through a conversation, without an event loop's clock and tasks."""
 
     async def pass_through(self, worker: Worker) -> None:
         """Work as `run` does."""
         asked = self.clock()
-        taken = await call_store(self.mailbox.lease, worker.conversation, f"{token_prefix(worker.name)}pass")
+        taken = await self.mailbox.lease(worker.conversation, f"{token_prefix(worker.name)}pass")
         if taken is None:
             return
         worker.held = HeldLease(taken[0], asked)
@@ -255,7 +267,7 @@ class Worker:
         self.loses: Literal["", "at once", "later"] = ""
         self._bot = bot
         self._context = Context()
-        self._context.run(call_override.set, self._cross)
+        self._context.run(has_no_loop.set, True)
         self._coroutine = bot.processor.pass_through(self)
 
     def step(self) -> bool:
@@ -295,11 +307,12 @@ class Worker:
         return True
 
     def _call(self, function: functools.partial[Any]) -> Any:
-        answer = function()
+        answer = run_without_loop(function())
         self._bot.judge.called(function.func.__name__, function.args, function.keywords, answer)
         return answer
 
-    async def _cross(self, function: functools.partial[Any]) -> Any:
+    async def stop_around(self, function: functools.partial[Any]) -> Any:
+        """Make a call of a store, and stop before and after it."""
         self.at = (function.func.__name__, "before")
         await _Pause()
         answer = self._call(function)
@@ -319,7 +332,7 @@ class Worker:
             return self._call(function)
         before = bot.peek.digest()
         try:
-            answer = function()
+            answer = run_without_loop(function())
         except ConversationError:  # it let the lane go itself, and cannot know
             if name != "postpone":
                 self.broke("asked twice, a store says the same", name)

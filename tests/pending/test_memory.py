@@ -14,6 +14,7 @@ from sayso.pending.repository import Claim
 from sayso.pending.signing import ActionSigner
 from sayso.pending.store import scope_of
 from sayso.pending.turns.change import TurnChange
+from tests.contracts.rigs import Blocking
 
 SEAL = ActionSigner(["key"])
 ANA = scope_of("ana", None, None)
@@ -49,18 +50,18 @@ def test_what_was_begun_counts_from_its_last_step():
     now = [1000.0]
     records = MemoryActionRepository(clock=lambda: now[0])
     proposal = plan_of([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])
-    records.change(ANA.conversation.id, TurnChange(new_actions=proposal.new_actions(SEAL, ANA.id)))
+    Blocking(records).change(ANA.conversation.id, TurnChange(new_actions=proposal.new_actions(SEAL, ANA.id)))
     names = (proposal.head.pending_action_id, proposal.steps[0].pending_action_id)
 
     def begun() -> list[float]:
-        return [stored.begun_at for stored in records.read(ANA.conversation.id, names)]
+        return [stored.begun_at for stored in Blocking(records).read(ANA.conversation.id, names)]
 
     for pid in names:
         claim = Claim(ANA, pid, "yes-1")
         now[0] += 100
-        records.claim(claim, records.read(ANA.conversation.id, (pid,))[0])
+        Blocking(records).claim(claim, Blocking(records).read(ANA.conversation.id, (pid,))[0])
         claimed = begun()
         now[0] += 100
-        records.start(claim, records.read(ANA.conversation.id, (pid,))[0], "try-1")
+        Blocking(records).start(claim, Blocking(records).read(ANA.conversation.id, (pid,))[0], "try-1")
     assert claimed == [1300.0, 1300.0]
     assert begun() == [1300.0, 1400.0]

@@ -14,6 +14,7 @@ from sayso.pending.proposals import plan_of
 from sayso.pending.repository import STALE_SECONDS, ActionResult, Claim
 from sayso.pending.store import scope_of
 from sayso.pending.turns.change import TurnChange
+from tests.contracts.rigs import Blocking
 
 WORDS = texts_for("pt")
 HERE = scope_of("ana", None, None)
@@ -34,23 +35,23 @@ class Dead:
         proposal = plan_of([proposed(name) for name in names])
         self.head = proposal.head.pending_action_id
         self.steps = [step.pending_action_id for step in proposal.steps]
-        self.store.repository.change(
+        Blocking(self.store.repository).change(
             HERE.conversation.id, TurnChange(new_actions=proposal.new_actions(self.store.signer, HERE.id))
         )
 
     def at(self, pid: str):
         """The record of this name."""
-        return self.store.repository.read(HERE.conversation.id, (pid,))[0]
+        return Blocking(self.store.repository).read(HERE.conversation.id, (pid,))[0]
 
     def begin(self, pid: str, *, started: bool = True, ended: str = "") -> None:
         """What the dead one did to an action."""
         claim = Claim(HERE, pid, "the dead")
-        self.store.repository.claim(claim, self.at(pid))
+        Blocking(self.store.repository).claim(claim, self.at(pid))
         if started:
-            self.store.repository.start(claim, self.at(pid), "try-1")
+            Blocking(self.store.repository).start(claim, self.at(pid), "try-1")
         if ended:
             told = {"done": "apagado", "failed": WORDS.failed("Apagar A")}[ended]
-            self.store.repository.finish(claim, "try-1", ActionResult(ended, told, "apagado"))
+            Blocking(self.store.repository).finish(claim, "try-1", ActionResult(ended, told, "apagado"))
 
     def wait(self) -> None:
         """Until it is clear that he is dead."""

@@ -19,6 +19,7 @@ from sayso.pending.settlement import Settlement, plan_end_state
 from sayso.pending.store import scope_of
 from sayso.pending.turns.change import Lease, Transition, TurnChange
 from sayso.pending.turns.queued import LeaseLost, StaleTurn
+from tests.contracts.rigs import Blocking
 
 WORDS = texts_for("pt")
 GONE = NotFound("nota", "A")
@@ -37,7 +38,7 @@ class Desk:
     @property
     def stored(self):
         """What is stored of it."""
-        return self.store.repository.read(HERE.conversation.id, (self.action.pending_action_id,))[0]
+        return Blocking(self.store.repository).read(HERE.conversation.id, (self.action.pending_action_id,))[0]
 
     def claim(self, by: str = "yes-1") -> Claim:
         """A claim to it, without a lane."""
@@ -49,13 +50,13 @@ class Desk:
 
     def begin(self) -> None:
         """Somebody started it, and was never heard of again."""
-        self.store.repository.claim(self.claim(), self.stored)
-        self.store.repository.start(self.claim(), self.stored, "try-1")
+        Blocking(self.store.repository).claim(self.claim(), self.stored)
+        Blocking(self.store.repository).start(self.claim(), self.stored, "try-1")
 
     def move(self, before: str, after: str, told: str) -> None:
         """Somebody else changes its state."""
         change = TurnChange(transition=Transition(self.action.pending_action_id, (before,), after, told))
-        self.store.repository.change(HERE.conversation.id, change)
+        Blocking(self.store.repository).change(HERE.conversation.id, change)
 
     def heard(self, outcome, status: str, state: str, told: str, result: str | None = None) -> None:
         """The outcome is exactly this one, of this action; where it is over, the same is stored."""
@@ -180,7 +181,7 @@ def test_changed_record_is_disarmed_without_its_words(door):
     desk = Desk()
     pid = desk.action.pending_action_id
     if door == "claimed":
-        desk.store.repository.claim(desk.claim(), desk.stored)
+        Blocking(desk.store.repository).claim(desk.claim(), desk.stored)
     desk.store.repository._put(pid, replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar")))
     outcome = desk.store.pop_if_confirmed("ana", "sim") if door == "store" else desk.confirm()
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
@@ -248,9 +249,9 @@ def test_interrupted_action_ends_as_the_world_says(answer, state, told):
 def test_repeatable_action_that_cannot_be_begun_again_is_unknown(executor, tries):
     """An earlier worker may have done it: nobody says that nothing was done."""
     desk = Desk(executor, idempotent=True)
-    desk.store.repository.claim(desk.claim(), desk.stored)
+    Blocking(desk.store.repository).claim(desk.claim(), desk.stored)
     for number in range(tries):
-        assert desk.store.repository.start(desk.claim(), desk.stored, f"try-{number}") == "go"
+        assert Blocking(desk.store.repository).start(desk.claim(), desk.stored, f"try-{number}") == "go"
     desk.heard(desk.confirm(), "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
@@ -280,7 +281,7 @@ def test_outcome_that_comes_in_meanwhile_is_told_where_there_is_no_lane(state, s
     desk.begin()
     ending = ActionResult(state, told, result or "")
     desk.store.register_reconciler(
-        "delete", lambda _: (desk.store.repository.finish(desk.claim(), "try-1", ending), state != "done")[1]
+        "delete", lambda _: (Blocking(desk.store.repository).finish(desk.claim(), "try-1", ending), state != "done")[1]
     )
     desk.heard(desk.confirm(), status, state, told, result)
 
@@ -341,18 +342,23 @@ def test_what_nobody_runs_is_ended_in_redis_though_each_answer_is_lost_once(
     redis_client, monkeypatch, way, started, state, told
 ):
     """A record is found in the shard of its conversation, and who ended it is asked again without harm."""
-    run = LuaScripts.run
-    monkeypatch.setattr(LuaScripts, "run", lambda *call: (run(*call), run(*call))[1])
+    arun = LuaScripts.arun
+
+    async def twice(*call):
+        await arun(*call)
+        return await arun(*call)
+
+    monkeypatch.setattr(LuaScripts, "arun", twice)
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
     action = store.create(PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None)
     claim, pids = Claim(HERE, action.pending_action_id, "yes-1"), (action.pending_action_id,)
-    store.repository.claim(claim, store.repository.read(HERE.conversation.id, pids)[0])
+    Blocking(store.repository).claim(claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0])
     if started:
-        store.repository.start(claim, store.repository.read(HERE.conversation.id, pids)[0], "try-1")
+        Blocking(store.repository).start(claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0], "try-1")
     outcome = run_without_loop(
-        getattr(store.settlement, way)(claim, store.repository.read(HERE.conversation.id, pids)[0])
+        getattr(store.settlement, way)(claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0])
     )
-    (stored,) = store.repository.read(HERE.conversation.id, pids)
+    (stored,) = Blocking(store.repository).read(HERE.conversation.id, pids)
     assert (stored.state, stored.outcome_text, outcome.outcome_text) == (state, told, told)
 
 
@@ -388,7 +394,7 @@ def test_worker_that_may_not_go_on_stops(verdict, error):
     class Refusing:
         """Records that refuse each claim."""
 
-        def claim(self, *_):
+        async def claim(self, *_):
             """Refuse."""
             return verdict, ""
 
@@ -400,7 +406,7 @@ def test_worker_that_may_not_go_on_stops(verdict, error):
 def test_yes_that_was_won_by_another_executes_nothing():
     """There is nothing to tell either."""
     desk = Desk()
-    desk.store.repository.claim(desk.claim("yes-0"), desk.stored)
+    Blocking(desk.store.repository).claim(desk.claim("yes-0"), desk.stored)
     assert desk.confirm() is None
     assert desk.stored.state == "claimed"
 

@@ -102,8 +102,8 @@ class Dying:
         if name != self._step:
             return method
 
-        def die(*args):
-            answer = method(*args)
+        async def die(*args):
+            answer = await method(*args)
             self._left -= 1
             if self._left:
                 return answer

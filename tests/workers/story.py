@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any
 
 from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
@@ -55,8 +57,12 @@ class Mortal:
         def call(*args: Any, **options: Any) -> Any:
             self._life.at(f"before {name}")
             answer = getattr(self._store, name)(*args, **options)
+            return after(answer) if isawaitable(answer) else answer
+
+        async def after(answer: Awaitable[Any]) -> Any:
+            result = await answer
             self._life.at(f"after {name}")
-            return answer
+            return result
 
         return call
 

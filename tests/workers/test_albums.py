@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Media, Reply, Turn
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.turns.change import TurnChange
 from sayso.workers.processor import ALBUM_SECONDS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
@@ -74,7 +75,7 @@ def test_lane_that_is_lost_while_parts_are_awaited_changes_nothing():
 
     async def steal(_seconds: float) -> None:
         room.rig.end_lease()
-        room.rig.mailbox.lease(CHAT.id, "thief")
+        run_without_loop(room.rig.mailbox.lease(CHAT.id, "thief"))
 
     object.__setattr__(room.processor, "sleep", steal)
     room.rig.accept(part("a"))

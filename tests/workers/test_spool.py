@@ -204,7 +204,7 @@ def test_yes_counts_when_it_was_sent_in_time(desk: Desk, before: int, outage: in
     desk.mend()
     desk.web.forward()
     held, work = lease(desk.rig, "w2")
-    assert desk.rig.store.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == verdict
+    assert desk.rig.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == verdict
 
 
 def test_yes_from_before_the_preview_is_early(desk: Desk):
@@ -219,7 +219,7 @@ def test_yes_from_before_the_preview_is_early(desk: Desk):
     desk.rig.pass_time(1)
     desk.web.forward()
     held, work = lease(desk.rig, "w2")
-    assert desk.rig.store.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == "early"
+    assert desk.rig.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == "early"
 
 
 def test_button_keeps_its_action(desk: Desk):

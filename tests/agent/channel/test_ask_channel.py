@@ -16,7 +16,7 @@ from sayso.channels.types import Conversation, Reply, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.repository import Claim, StoredAction
 from sayso.pending.store import scope_of
-from tests.contracts.rigs import client_of, time_passes
+from tests.contracts.rigs import Blocking, client_of, time_passes
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}
 PLACE = Conversation("chat", "room")
@@ -125,10 +125,10 @@ def test_words_alone_offer_no_undo():
 def begun_by_the_dead(agent) -> StoredAction:
     """What ana waits for was started by a process that was killed then."""
     scope = scope_of("ana", "chat", "room")
-    live = agent.store.repository.find_open(scope.conversation.id, scope.id)
+    live = Blocking(agent.store.repository).find_open(scope.conversation.id, scope.id)
     claim = Claim(scope, live.pid, "killed")
-    agent.store.repository.claim(claim, live)
-    agent.store.repository.start(claim, live, "killed")
+    Blocking(agent.store.repository).claim(claim, live)
+    Blocking(agent.store.repository).start(claim, live, "killed")
     return live
 
 

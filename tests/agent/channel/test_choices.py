@@ -161,8 +161,8 @@ def test_choice_survives_a_killed_worker(shop, step):
     records = shop.rig.store.repository
     whole = getattr(records, step)
 
-    def die(*args):
-        whole(*args)
+    async def die(*args):
+        await whole(*args)
         raise RedisError("killed")
 
     setattr(records, step, die)

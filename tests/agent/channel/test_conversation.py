@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sayso.pending.concurrency import run_without_loop
 from tests.contracts.rigs import CHAT, turn
 
 
@@ -229,10 +230,10 @@ def test_proposal_of_a_lost_turn_is_not_armed(make_bot):
 
     async def slow(**request):
         bot.rig.end_lease()
-        bot.rig.mailbox.lease(CHAT.id, "thief")
+        run_without_loop(bot.rig.mailbox.lease(CHAT.id, "thief"))
         return await complete(**request)
 
     bot.provider.acomplete = slow
     bot.work()
     assert bot.channel.texts == []
-    assert bot.rig.store.repository.find_open(CHAT.id, turn().scope.id) is None
+    assert bot.rig.repository.find_open(CHAT.id, turn().scope.id) is None

@@ -163,7 +163,7 @@ def test_failure_is_a_warning(asking):
 def test_no_to_what_runs_already_is_told_so(asking):
     """Code of the author's own had it confirmed: nobody says that it waits, or that nothing was done."""
     claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
-    asking.bot.rig.store.repository.claim(claim, asking.bot.rig.store.repository.find_open(CHAT.id, asking.bot.scope))
+    asking.bot.rig.repository.claim(claim, asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope))
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
     asking.bot.rig.pass_time(61)
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
@@ -269,7 +269,7 @@ def test_an_early_or_ignored_question_keeps_its_buttons(asking):
     asking.tap(ignore)
     assert asking.edits == []
     assert asking.tap(asking.confirm) == "deleted A"
-    assert asking.bot.rig.store.repository.find_open(CHAT.id, asking.bot.scope) is None
+    assert asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope) is None
 
 
 def test_choice_tap_does_not_close_another_message(asking):

@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.agent import tool
 from sayso.agent.run.journal import UNCLEAR
 from sayso.pending import stash_pending
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.executors import PendingConfirmation
 from sayso.workers.processor import MAX_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
@@ -136,7 +137,7 @@ def test_tool_does_not_run_when_the_lane_is_lost(make_story):
         answer = await complete(**request)
         if not thief:
             story.rig.end_lease()
-            thief.append(story.rig.mailbox.lease(CHAT.id, "thief"))
+            thief.append(run_without_loop(story.rig.mailbox.lease(CHAT.id, "thief")))
         return answer
 
     story.model.acomplete = steal
@@ -164,7 +165,7 @@ def test_lane_lost_in_one_of_several_calls_stops_the_others(make_story):
     async def post(what: str) -> str:
         """Post, and lose the lane."""
         story.rig.end_lease()
-        story.rig.mailbox.lease(CHAT.id, "thief")
+        run_without_loop(story.rig.mailbox.lease(CHAT.id, "thief"))
         return what
 
     async def stopped_by_then() -> list[bool]:
@@ -194,7 +195,12 @@ def test_journal_whose_answer_is_lost_is_sent_again(make_story):
     """Every write is made twice: nothing is there twice, nothing is missing."""
     story = make_story()
     journal = story.rig.journals.journal
-    story.rig.journals.journal = lambda *args: [journal(*args), journal(*args)]
+
+    async def twice(*args) -> None:
+        await journal(*args)
+        await journal(*args)
+
+    story.rig.journals.journal = twice
     assert story.killed_at("during post d").startswith(UNKNOWN.format("post"))
     assert story.model.seen[-1] == ["look a ok", "post b ok", "charge c ok", UNCLEAR]
 

@@ -28,13 +28,13 @@ def without_reference(report: str) -> str:
 
 def pids(bot) -> list[str]:
     """The ids of the steps that wait, in order."""
-    plan = bot.rig.store.repository.find_open(CHAT.id, bot.scope)
+    plan = bot.rig.repository.find_open(CHAT.id, bot.scope)
     return [step["id"] for step in plan.action.args["steps"]]
 
 
 def states(bot, steps: list[str]) -> list[str]:
     """The states of these actions."""
-    return [stored.state for stored in bot.rig.store.repository.read(CHAT.id, tuple(steps))]
+    return [stored.state for stored in bot.rig.repository.read(CHAT.id, tuple(steps))]
 
 
 def test_no_to_a_plan_does_nothing(make_bot):

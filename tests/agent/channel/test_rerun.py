@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.repository import ActionResult, Claim
-from tests.contracts.rigs import CHAT
+from tests.contracts.rigs import CHAT, Blocking
 
 
 def killed_after_start(make_bot, **options):
@@ -44,12 +45,12 @@ def test_second_tap_that_is_overtaken_by_the_truth_hears_it(make_bot):
     assert "cannot tell" in bot.work()
     tap = bot.buttons[0].data
     records, commit = bot.rig.store.repository, bot.rig.mailbox.commit
-    (stored,) = records.read(CHAT.id, (tap[1:23],))
+    (stored,) = Blocking(records).read(CHAT.id, (tap[1:23],))
 
     def overtaken(*args, **options):
         bot.rig.mailbox.commit = commit
         claim = Claim(bot.turn().scope, stored.pid, stored.by)
-        records.finish(claim, stored.attempt, ActionResult("done", "deleted A", "deleted A"))
+        run_without_loop(records.finish(claim, stored.attempt, ActionResult("done", "deleted A", "deleted A")))
         return commit(*args, **options)
 
     bot.rig.mailbox.commit = overtaken

@@ -16,12 +16,12 @@ WORDS = texts_for("en")
 
 def steps(bot) -> list[str]:
     """The ids of the steps of the plan that waits."""
-    return [step["id"] for step in bot.rig.store.repository.find_open(CHAT.id, bot.scope).action.args["steps"]]
+    return [step["id"] for step in bot.rig.repository.find_open(CHAT.id, bot.scope).action.args["steps"]]
 
 
 def found(bot, pid: str) -> StoredAction:
     """The record of this name."""
-    return bot.rig.store.repository.read(CHAT.id, (pid,))[0]
+    return bot.rig.repository.read(CHAT.id, (pid,))[0]
 
 
 def key(bot, pid: str) -> str:

@@ -19,10 +19,10 @@ def test_unclear_reply_asks_again_and_the_window_stays(make_bot, words):
     """It neither confirms nor drops: the question comes again with its buttons, and the next yes runs it."""
     bot = make_bot("A")
     bot.say("delete A")
-    before = bot.rig.store.repository.find_open(CHAT.id, bot.scope)
+    before = bot.rig.repository.find_open(CHAT.id, bot.scope)
     assert bot.say(words).startswith("I could not tell whether you meant yes or no: Delete A")
     assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Confirm", "Cancel"]
-    after = bot.rig.store.repository.find_open(CHAT.id, bot.scope)
+    after = bot.rig.repository.find_open(CHAT.id, bot.scope)
     assert (after.state, after.expires_at) == ("shown", before.expires_at)
     assert bot.deleted == []
     assert bot.say("yes").startswith("deleted A")
@@ -56,7 +56,7 @@ def test_webhook_that_comes_twice_asks_again_once(make_bot):
     bot.work()
     bot.rig.accept(unclear)
     bot.work()
-    assert bot.rig.store.repository.find_open(CHAT.id, bot.scope).state == "shown"
+    assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
     assert [text.startswith("I could not tell whether you meant") for text in bot.channel.texts].count(True) == 1
     assert bot.say("yes").startswith("deleted A")
 

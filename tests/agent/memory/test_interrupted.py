@@ -27,7 +27,7 @@ class Shelf:
     def __init__(self):
         self.entries = []
 
-    def journal(self, lease, seq, at, entries):
+    async def journal(self, lease, seq, at, entries):
         """Append what is new."""
         self.entries += entries[len(self.entries) - at :]
 

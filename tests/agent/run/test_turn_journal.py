@@ -12,7 +12,7 @@ from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
 from sayso.agent.messages import Role
 from sayso.agent.run.journal import CallOutcome, ModelAnswer, text_digest
-from sayso.pending.concurrency import call_override, run_sync
+from sayso.pending.concurrency import run_sync
 from sayso.pending.turns.change import Lease
 from sayso.pending.turns.queued import QueuedTurn
 from tests.contracts.rigs import turn
@@ -28,8 +28,9 @@ class Shelf:
         self.entries: list[str] = []
         self.fails = False
 
-    def journal(self, lease, seq, at, entries) -> None:
-        """Append what is new."""
+    async def journal(self, lease, seq, at, entries) -> None:
+        """Append what is new, not at once."""
+        await asyncio.sleep(0)
         self.entries += entries[len(self.entries) - at :]
         if self.fails:
             raise RedisError("no answer")
@@ -72,12 +73,7 @@ def test_result_that_comes_during_a_write_goes_with_the_next():
     """Two calls end at nearly the same time; neither result is lost, and none is there twice."""
     shelf = Shelf()
 
-    async def slowly(function):
-        await asyncio.sleep(0)
-        return function()
-
     async def both() -> None:
-        call_override.set(slowly)
         journal = noted(shelf)
         await kept(journal, 0)
         first = asyncio.create_task(journal.save())

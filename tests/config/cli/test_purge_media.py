@@ -17,6 +17,7 @@ from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.fake_bots import written
+from tests.contracts.rigs import Blocking
 
 ANA = "whatsapp:+4915100000042"
 HOUR = 3600
@@ -31,7 +32,7 @@ class Bench:
         self.twilio: Any = platforms.fakes["twilio"]
         self.config = written(folder, platforms)
         self.access_control, _ = open_inbox(load_settings(self.config), folder)
-        self.mailbox: Any = self.access_control._inbox
+        self.mailbox: Any = Blocking(self.access_control._inbox)
 
     def send(self, hours: float, files: int = 1) -> str:
         """Somebody sent files so long ago."""

@@ -17,6 +17,7 @@ from sayso.channels.whatsapp.adapter import WhatsAppChannel
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_inbox
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.turns.queued import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
@@ -55,7 +56,7 @@ class Bench:
         """The turns that wait in a conversation, in order."""
         mailbox: Any = self.access_control._inbox
         assert isinstance(mailbox, RedisMailbox)
-        leased = mailbox.lease(Conversation("wa", chat).id, "w1")
+        leased = run_without_loop(mailbox.lease(Conversation("wa", chat).id, "w1"))
         if leased is None or not isinstance(leased[1], QueuedTurn):
             return []
         return [leased[1].turn, *(turn for _, turn in leased[1].following)]

@@ -10,7 +10,6 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from sayso.pending.concurrency import call_store
 from sayso.pending.redis.client import Connections, connect
 from sayso.pending.redis.pipeline import AutoPipeline
 from sayso.pending.redis.scripts import Halted, LuaScripts
@@ -84,7 +83,7 @@ def test_halted_server_refuses_every_script_of_every_process(rig, tide):
         lambda: rig.mailbox.lease("chat:x", "token"),
         lambda: rig.deliveries.statuses("chat:x"),
         lambda: rig.reaper._scripts.on_every_shard("overdue", 10),
-        lambda: rig.store.repository.find_open("chat:x", "ana"),
+        lambda: rig.repository.find_open("chat:x", "ana"),
     )
     for call in calls:
         with pytest.raises(Halted, match="sayso redis resume"):
@@ -118,7 +117,7 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url
         tide.guard(client)
         mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
         with pytest.raises(Halted):
-            await call_store(mailbox.lease, "chat:x", "token")
+            await mailbox.lease("chat:x", "token")
         await connections.pipeline.close()
 
     asyncio.run(ask())

@@ -25,7 +25,7 @@ from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
 from sayso.workers.rq.worker import Capacity, new_worker
-from tests.contracts.rigs import CHAT, turn, voice
+from tests.contracts.rigs import CHAT, BlockingOutsideLoops, turn, voice
 
 struck: list[str] = []
 
@@ -69,7 +69,7 @@ def bare(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """A mailbox that wakes workers."""
-    return RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client))
+    return BlockingOutsideLoops(RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client)))
 
 
 @pytest.mark.parametrize("conversation", [CHAT.id, "shop-wa.2_x:" + "0f" * 10])
