@@ -14,7 +14,7 @@ from sayso.agent.messages import Message, Role, ToolCall
 from sayso.agent.run.journal import CallOutcome
 from sayso.agent.tools import collect_artifacts
 from sayso.agent.tools.context import Artifact
-from sayso.agent.toolsets.mcp_results import FileSender, error_text, value_of
+from sayso.agent.toolsets.mcp import FileSender, error_text, value_of
 from sayso.channels.types import Media
 from tests.agent.providers.conftest import MAKERS, Server, process, server  # noqa: F401  # fixtures
 from tests.agent.providers.test_contract import ask, called
