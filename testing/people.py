@@ -63,8 +63,8 @@ class MemoryPeople:
 
     def people(self, channel: str) -> list[ListedPerson]:
         """Return everybody who is approved or blocked, the newest first."""
-        found = {person.ids: person for person in self._of(channel).people.values()}
-        return sorted(found.values(), key=lambda person: (-person.at, person.ids))
+        by_ids = {person.ids: person for person in self._of(channel).people.values()}
+        return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
         """Return the unknown senders with a valid code, the newest first."""
@@ -73,27 +73,27 @@ class MemoryPeople:
 
     def _unexpired(self, channel: str) -> dict[str, Waiting]:
         """Return who waits, without those whose hour is over."""
-        kept, now = self._of(channel), self._clock()
-        kept.waiting = {name: each for name, each in kept.waiting.items() if each.at + WAIT_SECONDS > now}
-        return kept.waiting
+        of_channel, now = self._of(channel), self._clock()
+        of_channel.waiting = {name: each for name, each in of_channel.waiting.items() if each.at + WAIT_SECONDS > now}
+        return of_channel.waiting
 
     def keep(self, channel: str, person: ListedPerson) -> None:
         """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
-        kept = self._of(channel)
+        of_channel = self._of(channel)
         with self._lock:
-            if len(kept.people.keys() | set(person.ids)) > MAX_PEOPLE:
+            if len(of_channel.people.keys() | set(person.ids)) > MAX_PEOPLE:
                 raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")
-            kept.people.update(dict.fromkeys(person.ids, replace(person, at=self._clock())))
+            of_channel.people.update(dict.fromkeys(person.ids, replace(person, at=self._clock())))
             for name in person.ids:
-                kept.waiting.pop(name, None)
+                of_channel.waiting.pop(name, None)
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
         """Delete everything about these ids."""
-        kept = self._of(channel)
+        of_channel = self._of(channel)
         with self._lock:
             for name in ids:
-                kept.people.pop(name, None)
-                kept.waiting.pop(name, None)
+                of_channel.people.pop(name, None)
+                of_channel.waiting.pop(name, None)
 
     def _of(self, channel: str) -> _ChannelPeople:
         return self._channels.setdefault(channel, _ChannelPeople())

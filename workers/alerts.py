@@ -89,8 +89,8 @@ class RedisAlerts:
         names = [name for name in channels for _ in KINDS]
         keys = [self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)]
         kept = self._client.mget(keys) if keys else []
-        found = [(name, json.loads(text)) for name, text in zip(names, kept, strict=True) if text]
-        return _newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in found)
+        alerts = [(name, json.loads(text)) for name, text in zip(names, kept, strict=True) if text]
+        return _newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in alerts)
 
     def _key(self, channel: str, kind: AlertKind) -> str:
         return f"{self._prefix}{channel}:{kind}"
@@ -110,8 +110,8 @@ class MemoryAlerts:
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """Return the alerts of these channels that are not too old."""
         names = set(channels)
-        found = (alert for (name, _), alert in self._alerts.items() if name in names)
-        return _newest_first(alert for alert in found if self._clock() - alert.at < ALERT_SECONDS)
+        alerts = (alert for (name, _), alert in self._alerts.items() if name in names)
+        return _newest_first(alert for alert in alerts if self._clock() - alert.at < ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
         """Return whether there is an alert."""

@@ -71,8 +71,8 @@ def _persistence(client: Redis) -> dict[str, Any]:
 
 
 def _is_rewriting(client: Redis) -> bool:
-    found = _persistence(client)
-    return bool(found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"])
+    state = _persistence(client)
+    return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
 
 @dataclass(slots=True)
@@ -116,9 +116,9 @@ class _PersonKeys:
         users, shards = defaultdict[str, set[str]](set), dict[str, str]()
         for key in self._keys(f"{{*}}:*:{self.person.channel}:*"):
             name = key.removeprefix(self.prefix)
-            if found := _SCOPED.fullmatch(name):
-                users[found["conversation"]].add(found["user"])
-                shards[found["conversation"]] = found["shard"]
+            if match := _SCOPED.fullmatch(name):
+                users[match["conversation"]].add(match["user"])
+                shards[match["conversation"]] = match["shard"]
             elif (conversation := ":".join(name.split(":")[2:4])) in self.person.conversations:
                 shards[conversation] = name.split(":")[0]
         conversations_of_person = {
@@ -150,8 +150,8 @@ class _PersonKeys:
             self._delete(journal)
         count = self._drop_entries(inbox, lambda entry: _user_of(entry) in self.person.users)
         timer, timers = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("timer", "timers"))
-        for name, what in self.client.hgetall(timer).items():
-            if json.loads(what).get("user") in self.person.users:
+        for name, timer_entry in self.client.hgetall(timer).items():
+            if json.loads(timer_entry).get("user") in self.person.users:
                 self.client.hdel(timer, name)
                 count += int(self.client.zrem(timers, name))
         return count

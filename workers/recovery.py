@@ -64,10 +64,10 @@ class WorkerLock:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         path = self._path(self.name)
-        made = path.with_name(f".{path.name}")  # renamed once it is locked: no other process ever sees it unlocked
-        self._file = os.open(made, os.O_CREAT | os.O_RDWR, 0o600)
+        temporary = path.with_name(f".{path.name}")  # renamed once it is locked: no other process ever sees it unlocked
+        self._file = os.open(temporary, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        made.rename(path)
+        temporary.rename(path)
 
     def leave(self) -> None:
         """Remove the file: this worker holds nothing that others must release."""

@@ -105,8 +105,8 @@ class SpoolFile:
         if not self.has_some():
             return False
         with self._open() as db:
-            found = db.execute("SELECT 1 FROM turns WHERE conversation = ? AND unreadable = 0 LIMIT 1", (conversation,))
-            return found.fetchone() is not None
+            row = db.execute("SELECT 1 FROM turns WHERE conversation = ? AND unreadable = 0 LIMIT 1", (conversation,))
+            return row.fetchone() is not None
 
     def count(self) -> int:
         """Return how many turns wait. Raises SpoolUnusable."""
@@ -144,7 +144,7 @@ class SpoolFile:
                 "SELECT n, turn, tapped, received_at FROM turns WHERE n > ? AND unreadable = 0 ORDER BY n LIMIT ?",
                 (after, most),
             ).fetchall()
-        return [kept for row in rows if (kept := self._read(*row))]
+        return [spooled for row in rows if (spooled := self._read(*row))]
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Delete turns that the mailbox has now. Raises SpoolUnusable."""
@@ -273,14 +273,14 @@ class Spool:
 
         Return how many turns were handed over. Raises redis.RedisError, SpoolUnusable.
         """
-        taken, last, stuck = 0, 0, set[str]()
+        count, last, stuck = 0, 0, set[str]()
         with self._file.alone() as is_alone:
             if is_alone:
                 while batch := self._file.next(last, BATCH):
-                    taken += self._hand_over(batch, stuck)
+                    count += self._hand_over(batch, stuck)
                     last = batch[-1].n
                 self._file.align()
-        return taken
+        return count
 
     def watch(self) -> None:
         """Empty the spool in the background for the life of this process. A second call does nothing."""
@@ -297,9 +297,9 @@ class Spool:
     def _watch(self) -> None:
         while True:
             try:
-                taken = self.forward() if self._file.has_some() else 0
-                if taken:
-                    log.info("spool.forwarded", extra={"turns": taken, "left": self.count()})
+                count = self.forward() if self._file.has_some() else 0
+                if count:
+                    log.info("spool.forwarded", extra={"turns": count, "left": self.count()})
             except RedisError:  # still away
                 pass
             except Exception:
@@ -311,22 +311,22 @@ class Spool:
         """Hand over a batch. Turns of a conversation in `stuck` stay: an earlier turn of it was not accepted."""
         done: list[int] = []
         try:
-            for kept in batch:
-                conversation = kept.turn.conversation.id
-                if conversation not in stuck and self._is_taken(kept):
-                    done.append(kept.n)
+            for spooled in batch:
+                conversation = spooled.turn.conversation.id
+                if conversation not in stuck and self._is_taken(spooled):
+                    done.append(spooled.n)
                 else:
                     stuck.add(conversation)
         finally:
             self._file.drop(done)
         return len(done)
 
-    def _is_taken(self, kept: SpooledTurn) -> bool:
-        waited = max(self._clock() - kept.received_at, 0.001)  # it did wait, even if the clock was set back
+    def _is_taken(self, spooled: SpooledTurn) -> bool:
+        waited = max(self._clock() - spooled.received_at, 0.001)  # it did wait, even if the clock was set back
         try:
-            accepted = self._mailbox.accept(kept.turn, tapped=kept.tapped, waited_seconds=waited)
+            accepted = self._mailbox.accept(spooled.turn, tapped=spooled.tapped, waited_seconds=waited)
         except ResponseError as exc:  # Redis is there: it may accept turns of other conversations
-            log.warning("spool.refused", extra={"n": kept.n, "reason": type(exc).__name__})
+            log.warning("spool.refused", extra={"n": spooled.n, "reason": type(exc).__name__})
             return False
-        log.info("spool.handed_over", extra={"conversation": kept.turn.conversation.id, "outcome": accepted.outcome})
+        log.info("spool.handed_over", extra={"conversation": spooled.turn.conversation.id, "outcome": accepted.outcome})
         return not accepted.refused

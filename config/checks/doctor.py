@@ -281,13 +281,13 @@ class Doctor:
             per_minute = rules_of(channel).per_minute or 0
             inbox = Recovery(access_control)
             missed = MissedMessages(name, listed, inbox, cache, per_minute=per_minute, clock=self._own)
-            found = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
+            messages = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield failed_check("messages", name, exc)
         except (ConfigError, RedisError):
             return
         else:
-            yield _missed(name, found)
+            yield _missed(name, messages)
 
 
 async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
@@ -364,13 +364,13 @@ def _unreachable(client: Redis, exc: RedisError) -> CheckResult:
     return CheckResult("redis", "fail", says, "start it, and check REDIS_URL and its password")
 
 
-def _missed(name: str, found: Sequence[FoundMessage]) -> CheckResult:
-    missed = sum(each.state == "missed" for each in found)
+def _missed(name: str, messages: Sequence[FoundMessage]) -> CheckResult:
+    missed = sum(each.state == "missed" for each in messages)
     if missed:
-        says = f"{missed} of the {len(found)} newest messages of the last hour never reached us"
+        says = f"{missed} of the {len(messages)} newest messages of the last hour never reached us"
         return CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
     return CheckResult(
-        "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name
+        "messages", "ok", f"{len(messages)} on Twilio's list of the last hour, none that never reached us", channel=name
     )
 
 

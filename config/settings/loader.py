@@ -280,13 +280,13 @@ class _Reader:
         seen: set[str] = set()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                words = f"{self._place(key_node.start_mark)}: a key must be a plain word"
-                self.problems.append((path, words))
+                problem = f"{self._place(key_node.start_mark)}: a key must be a plain word"
+                self.problems.append((path, problem))
                 continue
             key = str(key_node.value)
             if key in seen:
-                words = f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them"
-                self.problems.append(((*path, key), words))
+                problem = f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them"
+                self.problems.append(((*path, key), problem))
             seen.add(key)
             self.marks[*path, key] = key_node.start_mark
             yield key, self.read(value_node, (*path, key))

@@ -239,12 +239,12 @@ class FakeSlack:
         error = _message_error("chat.postEphemeral", params, blocks)
         if error or not str(params.get("user", "")).startswith("U"):
             return self.failure(error or "user_not_in_channel")
-        shown = {
+        content = {
             "thread": params.get("thread_ts", ""),
             "text": _shown_text(params, blocks),
             "buttons": _buttons(blocks),
         }
-        number = self._ledger.record("slack", params["channel"], **shown, raw=params)
+        number = self._ledger.record("slack", params["channel"], **content, raw=params)
         return json_response({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
 
     def _update(self, params: dict[str, Any]) -> FakeResponse:

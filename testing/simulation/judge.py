@@ -75,12 +75,12 @@ def judge_simulation(people: Iterable[SimulatedUser], entries: Iterable[EffectEn
     effects: dict[str, list[EffectEntry]] = defaultdict(list)
     for entry in entries:
         effects[entry.bill].append(entry)
-    result, asked = SimulationResult(), set()
+    result, asked_bills = SimulationResult(), set()
     for person in people:
         messages = check_first_tries(person.inbox.messages, person.acts)
         _ConversationJudge(result, person.client.chat, person.acts, messages, effects, person.inbox.signs).judge()
-        asked |= {act.bill for act in person.acts if act.verb == "ask"}
-    for bill in sorted(set(effects) - asked):
+        asked_bills |= {act.bill for act in person.acts if act.verb == "ask"}
+    for bill in sorted(set(effects) - asked_bills):
         if any(entry.step == "effect" for entry in effects[bill]):
             result.findings.append(BrokenPromise("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it"))
     return result
@@ -379,8 +379,8 @@ def _spare_seconds(own: Sequence[Act], messages: Sequence[ChatMessage]) -> float
     """Return how long before the question's end, by its own text, the last yes was accepted; 0 if unknown."""
     questions = _of_kind(messages, "question")
     closes = min((message.at + open_seconds(message.text) for message in questions), default=0.0)
-    taken = [act.taken_at for act in own if act.agrees]
-    return closes - max(taken) if taken and min(taken) > 0 else 0.0
+    accepted_at = [act.taken_at for act in own if act.agrees]
+    return closes - max(accepted_at) if accepted_at and min(accepted_at) > 0 else 0.0
 
 
 def _is_marked(message: ChatMessage) -> bool:

@@ -135,9 +135,11 @@ class SimulationReport:
 
     def _amounts(self) -> Counter[str]:
         """Return the counts that a profile can require: the faults and four more."""
-        confirmed, taken, during = self.result.confirmed, self.http[200], len(self._during_outage)
+        confirmed, accepted, during = self.result.confirmed, self.http[200], len(self._during_outage)
         return self.faults + Counter(
-            confirmed=confirmed, deliveries=taken, **{"lost replies": self.lost_replies, "acts in the outage": during}
+            confirmed=confirmed,
+            deliveries=accepted,
+            **{"lost replies": self.lost_replies, "acts in the outage": during},
         )
 
     @property

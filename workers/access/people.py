@@ -141,8 +141,8 @@ class Register:
 
 def _ids(waiting: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
     """Return all ids of a person: those they wait with, and those of earlier decisions."""
-    found = [*(waiting.ids if waiting else ()), *(name for person in known for name in person.ids)]
-    return tuple(dict.fromkeys(found))
+    ids = [*(waiting.ids if waiting else ()), *(name for person in known for name in person.ids)]
+    return tuple(dict.fromkeys(ids))
 
 
 #: Return the code of a sender who waits already; else store a new one, while there is room. Expired codes are deleted.
@@ -200,8 +200,8 @@ class RedisPeople:
         """Return what an operator decided about a person with these ids: blocked, if any of the ids is. Raises
         redis.RedisError.
         """
-        kept = self._connections.ask("HMGET", self._key("people", channel), *ids) if ids else []
-        states = {_person(entry).state for entry in kept if entry}
+        entries = self._connections.ask("HMGET", self._key("people", channel), *ids) if ids else []
+        states = {_person(entry).state for entry in entries if entry}
         return "blocked" if "blocked" in states else "approved" if states else ""
 
     def code(self, channel: str, sender: Waiting) -> str:
@@ -223,22 +223,22 @@ class RedisPeople:
 
     def people(self, channel: str) -> list[ListedPerson]:
         """Return everybody who is approved or blocked, the newest first. Raises redis.RedisError."""
-        kept = self._connections.ask("HVALS", self._key("people", channel))
-        found = {person.ids: person for person in map(_person, kept)}
-        return sorted(found.values(), key=lambda person: (-person.at, person.ids))
+        entries = self._connections.ask("HVALS", self._key("people", channel))
+        by_ids = {person.ids: person for person in map(_person, entries)}
+        return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
         """Return the unknown senders with a valid code, the newest first. Raises redis.RedisError."""
         now = int(self._connections.ask("TIME")[0])
-        found = map(_waiting, self._connections.ask("HVALS", self._key("waiting", channel)))
-        good = [each for each in found if each.at + WAIT_SECONDS > now]
-        return sorted(good, key=lambda each: (-each.at, each.ids))
+        waiting = map(_waiting, self._connections.ask("HVALS", self._key("waiting", channel)))
+        valid = [each for each in waiting if each.at + WAIT_SECONDS > now]
+        return sorted(valid, key=lambda each: (-each.at, each.ids))
 
     def keep(self, channel: str, person: ListedPerson) -> None:
         """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
-        what = json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
+        record = json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
         keys = (self._key("people", channel), self._key("waiting", channel))
-        if self._connections.ask("EVAL", _KEEP, 2, *keys, MAX_PEOPLE, what, *person.ids) == "full":
+        if self._connections.ask("EVAL", _KEEP, 2, *keys, MAX_PEOPLE, record, *person.ids) == "full":
             raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
@@ -253,12 +253,12 @@ class RedisPeople:
 
 
 def _person(entry: str) -> ListedPerson:
-    kept: dict[str, Any] = json.loads(entry)
-    return ListedPerson(tuple(kept["ids"]), kept["state"], kept["name"], float(kept["at"]))
+    fields: dict[str, Any] = json.loads(entry)
+    return ListedPerson(tuple(fields["ids"]), fields["state"], fields["name"], float(fields["at"]))
 
 
 def _waiting(entry: str) -> Waiting:
-    at, code, what = entry.split(" ", 2)
-    kept: dict[str, Any] = json.loads(what)
-    to = Conversation(**kept["conversation"])
-    return Waiting(tuple(kept["ids"]), kept["name"], to, kept["language"], code, float(at))
+    at, code, record = entry.split(" ", 2)
+    fields: dict[str, Any] = json.loads(record)
+    to = Conversation(**fields["conversation"])
+    return Waiting(tuple(fields["ids"]), fields["name"], to, fields["language"], code, float(at))

@@ -66,8 +66,8 @@ class AccessRules:
     def ids(self, turn: Turn) -> tuple[str, ...]:
         """Return the ids of the turn's sender, the user id first; on WhatsApp the sending address is one of them."""
         address = (turn.conversation.chat,) if self.phones else ()
-        found = map(self.spelled, (turn.user_id, *turn.aliases, *address))
-        return tuple(dict.fromkeys(name for name in found if name))
+        ids = map(self.spelled, (turn.user_id, *turn.aliases, *address))
+        return tuple(dict.fromkeys(name for name in ids if name))
 
     def ignores(self, turn: Turn) -> str:
         """Return why the turn is not for the bot whatever an operator decided, "" when it may be."""
@@ -133,8 +133,8 @@ def digest(name: str) -> str:
 
 def role_names(users: Iterable[tuple[str, str]], *, phones: bool) -> dict[str, str]:
     """Return roles by user id; for phone numbers both with and without `whatsapp:`."""
-    found = dict(users)
+    roles = dict(users)
     if phones:
-        bare = {name.removeprefix(_WHATSAPP): role for name, role in found.items()}
-        found = {**{f"{_WHATSAPP}{name}": role for name, role in bare.items()}, **bare, **found}
-    return found
+        bare = {name.removeprefix(_WHATSAPP): role for name, role in roles.items()}
+        roles = {**{f"{_WHATSAPP}{name}": role for name, role in bare.items()}, **bare, **roles}
+    return roles
