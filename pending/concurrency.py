@@ -17,11 +17,11 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 import uvloop
 
@@ -60,6 +60,29 @@ class DeadlineExceeded(Exception):
 #: Whether `run_without_loop` runs this code, so that what would wait on the event loop blocks this thread instead.
 has_no_loop: ContextVar[bool] = ContextVar("sayso_has_no_loop", default=False)
 
+
+class _CallState(NamedTuple):
+    """What calls in threads know about the code that makes them. Tasks and threads inherit it."""
+
+    #: The open time limits, outermost first. They stand still while a call waits for a thread.
+    time_limits: tuple[asyncio.Timeout, ...] = ()
+    #: Collects the calls that nothing waits for any more; see `track_abandoned_calls`.
+    abandoned_calls: AbandonedCalls | None = None
+    #: The loop of the sync caller that lends its thread to `call_in_caller_thread`.
+    lending_loop: ThreadLoop | None = None
+    #: Whether this code runs in a pool's thread. Its own calls get threads beyond the limit: if they waited for a free
+    #: thread while holding one, they could wait for ever.
+    is_in_pool_thread: bool = False
+
+
+_DEFAULT_STATE = _CallState()
+_state: ContextVar[_CallState] = ContextVar("sayso_call_state", default=_DEFAULT_STATE)
+
+
+def _set_state(**changes: Any) -> None:
+    _state.set(_state.get()._replace(**changes))
+
+
 #: Receives the result or the error of a call that ended after `run_with_timeout` had given it up.
 LateOutcomeHandler = Callable[[Any, BaseException | None], Awaitable[None]]
 
@@ -90,12 +113,12 @@ async def call_in_caller_thread(function: Callable[[], T]) -> T:
 
     See `lend_caller_thread`.
     """
-    loop = _lending_loop.get()
+    loop = _state.get().lending_loop
     if loop is None or not loop.runs_here:
         return await call_in_tool_thread(function)
 
     def call() -> T:
-        _lending_loop.set(None)  # what the function waits for runs on loops of its own
+        _set_state(lending_loop=None)  # what the function waits for runs on loops of its own
         return _call_isolated(function)
 
     return loop.run_in_loop_thread(call)
@@ -115,12 +138,13 @@ async def run_with_timeout(
     if has_no_loop.get():
         return _call_isolated(lambda: _finish_sync(function()))
     limit = asyncio.timeout(seconds)
-    token = _time_limits.set((*_time_limits.get(), limit))
+    outer = _state.get().time_limits
+    _set_state(time_limits=(*outer, limit))
     try:
         call = None if inspect.iscoroutinefunction(function) else _CallInThread(function)
         work = asyncio.ensure_future(_run_to_end(function, call))
     finally:
-        _time_limits.reset(token)
+        _set_state(time_limits=outer)
     try:
         async with limit:
             return await asyncio.shield(work)
@@ -189,24 +213,17 @@ class AbandonedCalls:
         self._have_ended.append(has_ended)
 
 
-_abandoned_calls: ContextVar[AbandonedCalls | None] = ContextVar("sayso_abandoned_calls", default=None)
-
-
 def track_abandoned_calls() -> AbandonedCalls:
     """Collect the abandoned calls of the current context from now on."""
     calls = AbandonedCalls()
-    _abandoned_calls.set(calls)
+    _set_state(abandoned_calls=calls)
     return calls
 
 
 def _note_abandoned(has_ended: Callable[[], bool]) -> None:
-    calls = _abandoned_calls.get()
+    calls = _state.get().abandoned_calls
     if calls is not None:
         calls.add(has_ended)
-
-
-#: The open time limits, outermost first. They stand still while a call waits for a thread.
-_time_limits: ContextVar[tuple[asyncio.Timeout, ...]] = ContextVar("sayso_time_limits", default=())
 
 
 class execution_timeout:  # noqa: N801  # used like asyncio.timeout
@@ -222,12 +239,13 @@ class execution_timeout:  # noqa: N801  # used like asyncio.timeout
         if self._seconds is not None:
             self._limit = asyncio.timeout(self._seconds)
             await self._limit.__aenter__()
-            self._token = _time_limits.set((*_time_limits.get(), self._limit))
+            self._outer = _state.get().time_limits
+            _set_state(time_limits=(*self._outer, self._limit))
         return self
 
     async def __aexit__(self, *exc_info: Any) -> None:
         if self._seconds is not None:
-            _time_limits.reset(self._token)
+            _set_state(time_limits=self._outer)
             await self._limit.__aexit__(*exc_info)
 
     @property
@@ -339,28 +357,6 @@ def _is_in_loop() -> bool:
     return True
 
 
-class context_value(Generic[T]):  # noqa: N801  # used like a function
-    """Set a context variable for the length of a `with` block: `with context_value(variable, value):`.
-
-    Tasks and threads that are started inside see the value too. Written as a class because `contextlib.contextmanager`
-    takes four times as long, and each call of a tool enters six of these blocks.
-    """
-
-    __slots__ = ("_token", "_value", "_variable")
-    _token: Token[Any]
-
-    def __init__(self, variable: ContextVar[Any], value: T) -> None:
-        self._variable = variable
-        self._value = value
-
-    def __enter__(self) -> T:
-        self._token = self._variable.set(self._value)
-        return self._value
-
-    def __exit__(self, *_: object) -> None:
-        self._variable.reset(self._token)
-
-
 class ThreadLoop:
     """An event loop for `run_sync`. Lives as long as its thread; a forked process makes its own."""
 
@@ -459,13 +455,15 @@ def thread_loop() -> ThreadLoop:
     return free
 
 
-#: The loop of the sync caller that lends its thread to `call_in_caller_thread`.
-_lending_loop: ContextVar[ThreadLoop | None] = ContextVar("sayso_lending_loop", default=None)
-
-
-def lend_caller_thread(lends: bool) -> contextlib.AbstractContextManager[ThreadLoop | None]:
+@contextlib.contextmanager
+def lend_caller_thread(lends: bool) -> Iterator[None]:
     """Let `run_sync` calls inside the block lend their thread to `call_in_caller_thread`, or forbid it with False."""
-    return context_value(_lending_loop, thread_loop() if lends and not _is_in_loop() else None)
+    outer = _state.get().lending_loop
+    _set_state(lending_loop=thread_loop() if lends and not _is_in_loop() else None)
+    try:
+        yield
+    finally:
+        _set_state(lending_loop=outer)
 
 
 class LoopThread:
@@ -668,11 +666,6 @@ def _own_pool() -> DaemonThreadPool:
     return pool or _own_pools.setdefault(pid, DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG))
 
 
-#: Whether this code runs in a pool's thread. Its own calls get threads beyond the limit: if they waited for a free
-#: thread while holding one, they could wait for ever.
-_is_in_pool_thread: ContextVar[bool] = ContextVar("sayso_is_in_pool_thread", default=False)
-
-
 class _CallInThread(Generic[T]):
     """One call of a function in a pool's thread, in a copy of the caller's context. Await it by calling it, once."""
 
@@ -681,13 +674,13 @@ class _CallInThread(Generic[T]):
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
-        self._limits, self._seconds_left = _time_limits.get(), dict[asyncio.Timeout, float]()
+        self._limits, self._seconds_left = _state.get().time_limits, dict[asyncio.Timeout, float]()
         self._call = ThreadCall(self._run, self._resume_limits_soon)
         self._pool = pool or _tool_pool()
 
     async def __call__(self) -> T:
         self._pause_limits()
-        self._pool.start(self._call, beyond_limit=_is_in_pool_thread.get())
+        self._pool.start(self._call, beyond_limit=_state.get().is_in_pool_thread)
         try:
             value, error = await self._outcome
         except asyncio.CancelledError:
@@ -719,7 +712,7 @@ class _CallInThread(Generic[T]):
             self._call_on_loop(self._resume_limits)
 
     def _run(self) -> None:
-        self._context.run(_is_in_pool_thread.set, True)
+        self._context.run(_set_state, is_in_pool_thread=True)
         self._call_on_loop(_set_outcome, self._outcome, _outcome_of(self._context, self._function))
 
     def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:

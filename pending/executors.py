@@ -8,14 +8,13 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
 
 from sayso.pending.action import Executor, PendingAction
-from sayso.pending.concurrency import context_value
+from sayso.pending.context import call_context, context_field
 
 log = logging.getLogger(__name__)
 
@@ -135,16 +134,13 @@ def words_for_person(error: BaseException) -> str:
     return str(error) if isinstance(error, EffectFailed) else str(getattr(error, "words_for_person", ""))
 
 
-_idempotency_key: ContextVar[str] = ContextVar("sayso_idempotency_key", default="")
-
-
 def idempotency_key() -> str:
     """Return a key for services that support idempotency: the same when an effect is repeated after a crash.
 
     For a confirmed action it is the action's id. For a tool that a model called in a worker's turn it is a hash of the
     turn, the call and its arguments. Outside of both it is "".
     """
-    return _idempotency_key.get()
+    return call_context().idempotency_key
 
 
 def with_action_key(action: PendingAction) -> AbstractContextManager[str]:
@@ -154,7 +150,7 @@ def with_action_key(action: PendingAction) -> AbstractContextManager[str]:
 
 def with_idempotency_key(key: str) -> AbstractContextManager[str]:
     """Make `key` the `idempotency_key` inside the block; "" changes nothing."""
-    return context_value(_idempotency_key, key or _idempotency_key.get())
+    return context_field("idempotency_key", key or call_context().idempotency_key)
 
 
 @dataclass(frozen=True)

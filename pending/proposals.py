@@ -8,10 +8,9 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from secrets import randbelow
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, random_id
@@ -24,7 +23,7 @@ from sayso.pending.action import (
     compute_args_digest,
     exact_args,
 )
-from sayso.pending.context import Confirmation, Person, ToolContext
+from sayso.pending.context import Confirmation, Person, ToolContext, call_context, context_field
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory, undo_kind
 from sayso.pending.repository import StoredAction, sign_action
 from sayso.pending.signing import ActionSigner
@@ -33,7 +32,6 @@ from sayso.pending.turns.change import NewAction
 log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=ExecutorFactory)
-T = TypeVar("T")
 
 #: Most proposals of one turn that share a yes. Nobody reads more, and so nobody agrees to more.
 MAX_STEPS = 10
@@ -66,7 +64,7 @@ def stash_pending(
     question may show; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON; and
     ValueError when a limit of `check_proposal` is exceeded.
     """
-    run = _context.get().run
+    run = call_context().run
     if run is None or run.confirmed is not None:
         return None
     _check_declared()
@@ -159,9 +157,9 @@ class ChannelRun:
                 raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
             if sum(len(other.preview) for other in [*self.proposals, action]) > MAX_PREVIEW_CHARS:
                 raise PendingActionExistsError("the open question is already as long as it may be: finish it first")
-            proposed = ProposedAction(action, (self.rounds, _context.get().position))
+            proposed = ProposedAction(action, (self.rounds, call_context().position))
             self._insert(proposed)
-            collected = _context.get().proposals
+            collected = call_context().proposals
             if collected is not None:
                 collected.append(proposed)
 
@@ -185,62 +183,22 @@ def _effect_key(action: PendingAction) -> tuple[str, str, str]:
     return action.kind, action.args_digest, action.preview
 
 
-class ProposalContext(NamedTuple):
-    """What `stash_pending` knows about the code that calls it. Tasks and threads inherit it."""
-
-    run: ChannelRun | None = None
-    #: Where proposals are collected, besides in their run.
-    proposals: list[ProposedAction] | None = None
-    #: The position of the running call in its model answer: calls may run at once, but a plan keeps their order.
-    position: int = 0
-    #: Name of the running tool, and whether it is read-only; None when it declares that it proposes, or no tool runs.
-    undeclared: tuple[str, bool] | None = None
-
-
-_OUTSIDE = ProposalContext()
-_context: ContextVar[ProposalContext] = ContextVar("sayso_proposals", default=_OUTSIDE)
-
-
-def set_position(position: int) -> None:
-    """Set the position of the call that runs now in its model answer, in this task."""
-    _context.set(_context.get()._replace(position=position))
-
-
-class _context_field(Generic[T]):  # noqa: N801  # used like a function
-    """Set one field of the ProposalContext for a block: `with _context_field("run", run):`."""
-
-    __slots__ = ("_field", "_token", "_value")
-    _token: Token[ProposalContext]
-
-    def __init__(self, field: str, value: T) -> None:
-        self._field = field
-        self._value = value
-
-    def __enter__(self) -> T:
-        change: dict[str, Any] = {self._field: self._value}
-        self._token = _context.set(_context.get()._replace(**change))
-        return self._value
-
-    def __exit__(self, *_: object) -> None:
-        _context.reset(self._token)
-
-
 def channel_run(run: ChannelRun) -> AbstractContextManager[ChannelRun]:
     """Let `stash_pending` add its proposals to this run inside the block."""
-    return _context_field("run", run)
+    return context_field("run", run)
 
 
 def in_channel_run() -> bool:
     """Return whether a proposal made now would be shown to a user."""
-    run = _context.get().run
+    run = call_context().run
     return run is not None and run.confirmed is None
 
 
 def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> AbstractContextManager[ChannelRun]:
     """Run an action by this yes inside the block: `current_context` and `current_user` name who confirmed it."""
-    run = _context.get().run
+    run = call_context().run
     same_user = run if run is not None and run.user_id == scope.user_id else None
-    return _context_field(
+    return context_field(
         "run",
         ChannelRun(
             user_id=scope.user_id,
@@ -259,7 +217,7 @@ def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> Abstr
 
 def current_context() -> ToolContext:
     """Return the context of the current run as a tool receives it."""
-    run = _context.get().run
+    run = call_context().run
     if run is None:
         return ToolContext()
     person = Person(run.user_id, run.user_name, run.role(), _phone_number(run.user_id, *run.aliases))
@@ -273,37 +231,37 @@ def _phone_number(*ids: str) -> str:
 
 def current_user() -> str | None:
     """Return the platform's id of the user whose turn is answered or whose yes runs an action. None outside a run."""
-    run = _context.get().run
+    run = call_context().run
     return run.user_id if run else None
 
 
 def current_user_ids() -> tuple[str, ...]:
     """Return all ids of the user whose turn is answered, that of `current_user` first; none outside a channel run."""
-    run = _context.get().run
+    run = call_context().run
     return (run.user_id, *run.aliases) if run else ()
 
 
 def begin_round() -> None:
     """Begin the calls of the model's next answer. Their proposals come after all earlier ones."""
-    run = _context.get().run
+    run = call_context().run
     if run is not None:
         run.rounds += 1
 
 
 def collect_proposals() -> AbstractContextManager[list[ProposedAction]]:
     """Collect the proposals made inside the block, including its tasks and threads."""
-    return _context_field("proposals", [])
+    return context_field("proposals", [])
 
 
 def last_proposed_preview() -> str:
     """Return the preview of the last collected proposal, "" when there is none."""
-    collected = _context.get().proposals
+    collected = call_context().proposals
     return collected[-1].action.preview if collected else ""
 
 
 def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
     """Restore what an earlier attempt at this turn proposed. Outside a channel run this does nothing."""
-    run = _context.get().run
+    run = call_context().run
     if run is not None:
         for proposed in proposals:
             run.restore(proposed)
@@ -311,12 +269,12 @@ def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
 
 def running_tool(name: str, *, read_only: bool, proposes: bool) -> AbstractContextManager[Any]:
     """Tell `stash_pending` which tool runs inside the block, and whether its author declared that it proposes."""
-    return _context_field("undeclared", None if proposes else (name, read_only))
+    return context_field("undeclared", None if proposes else (name, read_only))
 
 
 def _check_declared() -> None:
     """Refuse a proposal of a read-only tool. Log that of a tool which did not declare that it proposes."""
-    undeclared = _context.get().undeclared
+    undeclared = call_context().undeclared
     if undeclared is None:
         return
     name, read_only = undeclared

@@ -20,8 +20,9 @@ from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool, result_for_model
 from sayso.pending.concurrency import call_in_tool_thread, lend_caller_thread
+from sayso.pending.context import set_position
 from sayso.pending.executors import with_idempotency_key
-from sayso.pending.proposals import begin_round, collect_proposals, restore_proposals, set_position
+from sayso.pending.proposals import begin_round, collect_proposals, restore_proposals
 
 log = logging.getLogger(__name__)
 

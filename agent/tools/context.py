@@ -1,7 +1,7 @@
 """What the code of a running tool can reach: files to send and received, choices, timers, and injected arguments.
 
-All of it except the injected arguments is in one context variable, `ToolEnvironment`. Tasks and threads that are
-started inside a block inherit it.
+All of it except the injected arguments is in the ToolEnvironment, which is part of the CallContext of
+`sayso.pending.context`. Tasks and threads that are started inside a block inherit it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
@@ -24,7 +23,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media, storable
-from sayso.pending.context import with_context
+from sayso.pending.context import call_context, context_field, with_context
 from sayso.pending.proposals import current_context
 from sayso.pending.turns.change import MAX_TIMERS, Timer
 
@@ -120,11 +119,7 @@ class TimerChange:
 
 
 class ToolEnvironment(NamedTuple):
-    """What running tools hand over, and what they can look up. None: not available here.
-
-    A named tuple, because its `_replace` takes a third of the time of `dataclasses.replace`, and each call of a tool
-    replaces fields six times.
-    """
+    """What running tools hand over, and what they can look up: part of the CallContext. None: not available here."""
 
     artifacts: list[Artifact] | None = None
     choices: list[str] | None = None
@@ -138,22 +133,18 @@ class ToolEnvironment(NamedTuple):
 
 
 _OUTSIDE = ToolEnvironment()
-_environment: ContextVar[ToolEnvironment] = ContextVar("sayso_tool_environment", default=_OUTSIDE)
 
 
 def tool_environment() -> ToolEnvironment:
     """Return the environment of the code that runs now."""
-    return _environment.get()
+    environment = call_context().environment
+    return environment if isinstance(environment, ToolEnvironment) else _OUTSIDE
 
 
 class EnvironmentField(Generic[T]):
-    """`with EnvironmentField("choices", []) as choices:` sets one field of the ToolEnvironment for the block.
+    """`with EnvironmentField("choices", []) as choices:` sets one field of the ToolEnvironment for the block."""
 
-    Not a `contextmanager`, which takes four times as long.
-    """
-
-    __slots__ = ("_field", "_token", "_value")
-    _token: Token[ToolEnvironment]
+    __slots__ = ("_change", "_field", "_value")
 
     def __init__(self, field: str, value: T) -> None:
         self._field = field
@@ -161,11 +152,12 @@ class EnvironmentField(Generic[T]):
 
     def __enter__(self) -> T:
         change: dict[str, Any] = {self._field: self._value}
-        self._token = _environment.set(_environment.get()._replace(**change))
+        self._change = context_field("environment", tool_environment()._replace(**change))
+        self._change.__enter__()
         return self._value
 
-    def __exit__(self, *_: object) -> None:
-        _environment.reset(self._token)
+    def __exit__(self, *exc_info: object) -> None:
+        self._change.__exit__(*exc_info)
 
 
 def collect_artifacts() -> AbstractContextManager[list[Artifact]]:
@@ -205,20 +197,19 @@ class ArtifactsOfCall:
     `contextmanager`, which would take as long as checking the arguments.
     """
 
-    __slots__ = ("_outer", "_own", "_token")
-    _token: Token[ToolEnvironment]
+    __slots__ = ("_change", "_outer", "_own")
 
     def __enter__(self) -> None:
-        environment = _environment.get()
-        self._outer = environment.artifacts
+        self._outer = tool_environment().artifacts
         if self._outer is not None:
             self._own: list[Artifact] = []
-            self._token = _environment.set(environment._replace(artifacts=self._own))
+            self._change = EnvironmentField("artifacts", self._own)
+            self._change.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         if self._outer is None:
             return
-        _environment.reset(self._token)
+        self._change.__exit__(kind, *exc_info)
         if kind is None:
             self._outer += self._own
 
@@ -271,7 +262,7 @@ def emit_artifact(
         sha256, size = hashlib.sha256(data).hexdigest(), len(data)
     mime_type = mime_type or mimetypes.guess_type(filename or url_path)[0] or UNKNOWN_MIME_TYPE
     artifact = Artifact(url or "", mime_type, filename, sha256, size, role, retention, shown, data)
-    collected = _environment.get().artifacts
+    collected = tool_environment().artifacts
     if collected is not None:
         collected.append(artifact)
     return artifact
@@ -321,7 +312,7 @@ def offer_choices(*labels: str) -> None:
             raise ValueError(f"choice {label!r} has {len(label)} characters: a button has 1 to {MAX_LABEL_CHARS}")
     if len({label.casefold() for label in choices}) < len(choices):
         raise ValueError(f"choices {choices!r} contain a duplicate: make every label different")
-    offered = _environment.get().choices
+    offered = tool_environment().choices
     if offered is not None:
         offered[:] = choices
 
@@ -331,7 +322,7 @@ def received_files() -> tuple[ReceivedFile, ...]:
 
     In a group, files of other members are left out. Outside of a channel's turn there are none.
     """
-    listing = _environment.get().received_files
+    listing = tool_environment().received_files
     return () if listing is None else tuple(listing())
 
 
@@ -415,14 +406,14 @@ class TurnTimers:
 
 
 def _record(change: TimerChange) -> None:
-    changes = _environment.get().timer_changes
+    changes = tool_environment().timer_changes
     if changes is not None:
         changes.append(change)
 
 
 def restore_timers(changes: Iterable[TimerChange]) -> None:
     """Repeat changes that an earlier attempt at this turn made. Does nothing where nothing can be scheduled."""
-    timers = _environment.get().timers
+    timers = tool_environment().timers
     if timers is not None:
         for change in changes:
             timers.restore(change)
@@ -464,7 +455,7 @@ def texts_of_turn() -> Texts:
 
 
 def _timers() -> TurnTimers:
-    timers = _environment.get().timers
+    timers = tool_environment().timers
     if timers is None:
         raise SchedulingError(CANNOT_SCHEDULE)
     return timers

@@ -9,6 +9,7 @@ from contextvars import copy_context
 import pytest
 
 from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
+from sayso.pending.context import set_position
 from sayso.pending.proposals import (
     MAX_STEPS,
     ChannelRun,
@@ -16,7 +17,6 @@ from sayso.pending.proposals import (
     begin_round,
     channel_run,
     in_channel_run,
-    set_position,
 )
 from sayso.pending.proposals import restore_proposals as propose_again
 
