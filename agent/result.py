@@ -15,8 +15,8 @@ StopCause = Literal["budget_spent", "refused", "cancelled", "loop_detected", "mo
 
 #: English texts for callers without a channel. Channels use the person's language (`sayso.channels.i18n.texts`).
 _STOP_TEXTS: dict[StopCause, str] = {
-    "budget_spent": "I have used up what I may spend on this for now, so I stopped. Please try again later.",
-    "refused": "I may not answer that. Please ask for something else.",
+    "budget_spent": "I have used up my budget for now, so I stopped. Please try again later.",
+    "refused": "I am not allowed to answer that. Please ask for something else.",
     "cancelled": "This was stopped. What had already begun may have finished.",
     "loop_detected": "I kept repeating the same steps, so I stopped. Please try asking differently.",
     "model_away": "The language model did not answer. Please try again shortly.",
