@@ -2,6 +2,10 @@
 
 From a loop: `call_in_thread` for our own short blocking functions, `call_in_tool_thread` and `run_with_timeout` for
 code of others, such as tools. From sync code: `run_sync`, or `run_without_loop` where a coroutine only calls stores.
+
+Threads are our own, not those of `anyio.to_thread` or `asyncio.to_thread`: Python waits for theirs at exit, so a hung
+tool would hold the process. Ours also log a call that hangs, do not count the wait for a thread as the tool's time, and
+give a tool that runs another tool a second thread.
 """
 
 from __future__ import annotations
@@ -364,7 +368,6 @@ class ThreadLoop:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._is_busy = False
-        self._main_task: asyncio.Task[Any] | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -383,19 +386,10 @@ class ThreadLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine in a copy of this context and return its result. Tasks that it leaves are cancelled."""
-        task = self._loop.create_task(coroutine, context=contextvars.copy_context())
-        task.add_done_callback(self._stop)
-        self._main_task, self._is_busy = task, True
+        self._is_busy = True
         try:
-            while not task.done():
-                self._loop.run_forever()
-            return task.result()
-        except (KeyboardInterrupt, SystemExit):  # raised from the loop although the task holds the error too
-            if task.done() and not task.cancelled():
-                task.exception()  # mark as retrieved: the error is already on its way
-            raise
+            return self._loop.run_until_complete(coroutine)
         finally:
-            self._main_task = None  # its done callback may come late, and must not stop the loop below
             self._cancel_rest()
             self._is_busy = False
 
@@ -413,10 +407,6 @@ class ThreadLoop:
         finally:
             asyncio._set_running_loop(self._loop)  # noqa: SLF001
             asyncio._enter_task(self._loop, task)  # noqa: SLF001
-
-    def _stop(self, task: asyncio.Task[Any]) -> None:
-        if task is self._main_task:
-            self._loop.stop()
 
     def _cancel_rest(self) -> None:
         rest = asyncio.all_tasks(self._loop)

@@ -107,7 +107,7 @@ def test_what_is_too_much_to_agree_to_is_told_to_the_model():
     desk = bot(send, {"body": "x" * 20_000}, ToolPolicy(review=["send"]))
     result = desk.ask_channel("ana", "go")
     assert (result.content, RAN) == ("understood", [])
-    assert "at most 16,000 are read" in result.messages[2].content
+    assert "shorten it to at most 16,000" in result.messages[2].content
     desk.ask_channel("ana", "yes")
     assert RAN == []
 

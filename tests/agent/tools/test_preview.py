@@ -210,5 +210,5 @@ def test_long_arguments_are_sealed_and_shown_whole():
 
 def test_more_than_a_person_reads_is_refused_and_not_cut():
     """The model hears why, and can do less at once."""
-    with pytest.raises(ToolError, match=r"the preview has 20,\d{3} characters: at most 16,000 are read"):
+    with pytest.raises(ToolError, match=r"the preview has 20,\d{3} characters: shorten it to at most 16,000"):
         propose(send, {"to": "ana", "body": "x" * 20_000})
