@@ -92,10 +92,7 @@ LateOutcomeHandler = Callable[[Any, BaseException | None], Awaitable[None]]
 
 
 async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run one of our own short blocking functions, such as a write to disk, in a daemon thread.
-
-    `asyncio.to_thread` would not do: Python waits for its threads at exit, for most of a minute when Redis is silent.
-    """
+    """Run one of our own short blocking functions, such as a write to disk, in a daemon thread."""
     if has_no_loop.get():
         return function(*args, **kwargs)
     return await _CallInThread(functools.partial(function, *args, **kwargs), _own_pool())()
@@ -105,9 +102,6 @@ async def call_in_tool_thread(function: Callable[[], T]) -> T:
     """Run foreign blocking code, such as a tool, in one of a bounded number of daemon threads.
 
     Calls wait for a thread in order. A call that is cancelled before it has a thread never runs.
-
-    `asyncio.to_thread` would not do: a few hung tools would leave no thread for anything else, and Python waits for its
-    threads at exit.
     """
     return await _CallInThread(function)()
 
@@ -530,8 +524,7 @@ class ThreadCall:
 class DaemonThreadPool:
     """Runs calls in at most `max_threads` daemon threads, in order. Lives as long as its process.
 
-    A ThreadPoolExecutor would not do: Python waits for its threads at exit, so one hung tool would hold the process for
-    ever. Abandoned calls are logged at `level`.
+    Abandoned calls are logged at `level`.
     """
 
     def __init__(self, name: str, max_threads: int, *, level: int = logging.WARNING) -> None:
