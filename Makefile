@@ -15,7 +15,10 @@ SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/docs tests/examples tests/model
 COMMANDS := tests/config tests/channels/console
 
-test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a time
+test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a time; ROOM=pending for those of one package
+ifdef ROOM
+	$(BIN)/python -m pytest tests/$(ROOM)
+else
 	@mkdir -p build
 	@$(BIN)/python -m pytest -p no:cacheprovider $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
 	$(BIN)/python -m pytest -p no:cacheprovider $(AGENT) > build/agent.log 2>&1 & agent=$$!; \
@@ -25,6 +28,7 @@ test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a t
 	wait $$commands || failed=1; cat build/commands.log; \
 	wait $$agent || failed=1; cat build/agent.log; \
 	wait $$systems || failed=1; cat build/systems.log; exit $$failed
+endif
 
 check: .venv/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

@@ -14,7 +14,7 @@ from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 
 #: The corpus: a file a language, and one of tricks in all of them.
-CORPUS = Path(__file__).parents[1] / "tests" / "pending" / "corpus"
+CORPUS = Path(__file__).parents[1] / "tests" / "pending" / "consent" / "corpus"
 LABELS = ("confirm", "cancel", "neither")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|(n))")
 

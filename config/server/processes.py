@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from sayso.channels.backoff import backoff_seconds
+from sayso.channels.storage.files import write_atomically
 from sayso.config.server.embedded_redis import die_with_parent
 from sayso.config.settings.loader import ConfigError, default_config, given_config
 
@@ -200,11 +201,9 @@ class Running:
 
 
 def leave_note(folder: Path, running: Running) -> None:
-    """Write the note of a running bot to its state folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{FILE}.{running.pid}"
-    draft.write_text(json.dumps({"schema": SCHEMA, **asdict(running), "config": str(running.config)}))
-    draft.replace(folder / FILE)
+    """Write the note of a running bot to its state folder, readable by our own user alone."""
+    note = {"schema": SCHEMA, **asdict(running), "config": str(running.config)}
+    write_atomically(folder / FILE, json.dumps(note).encode())
 
 
 def take_note_back(folder: Path) -> None:
