@@ -151,7 +151,7 @@ def _ambiguous_names(modules: list[Source]) -> list[str]:
     places: defaultdict[str, set[str]] = defaultdict(set)
     for module in modules:
         for node in module.tree.body:
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].add(module.path)
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target

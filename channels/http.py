@@ -1,4 +1,4 @@
-"""HTTP for platforms: pooled client sessions, and downloads that are guarded against SSRF and large files."""
+"""HTTP for platforms: pooled client sessions, downloads that are guarded against SSRF and large files, and backoff."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ ANSWER_SECONDS, CALL_SECONDS = 10.0, 60.0
 #: How long an unused connection is kept, in seconds. Less than platforms keep theirs: if the platform closes a
 #: connection just when a request is sent on it, it is unknown whether the request was read.
 IDLE_SECONDS = 5.0
+#: Doublings after which a backoff is at its longest: a number of failures that grows for days would overflow.
+_MAX_DOUBLINGS = 32
 
 #: Addresses that count as global but belong to a cloud's own services: Oracle's old metadata, Azure's wire server.
 _CLOUD_SERVICES = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
@@ -375,3 +377,12 @@ def retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds that the header Retry-After asks for, 1.0 if there is none or it is not a number."""
     seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
     return float(seconds) if seconds.isdecimal() else 1.0
+
+
+def backoff_seconds(failures: int, *, first: float, longest: float, chance: float = 1.0) -> float:
+    """Return the seconds to wait after so many failures in a row: `first` after one, then twice as much each time.
+
+    `longest` is the limit. `chance`, a random number from 0 to 1, takes up to half of the pause away (jitter), so that
+    clients that failed together do not try again together.
+    """
+    return min(first * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), longest) * (0.5 + chance / 2)

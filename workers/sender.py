@@ -11,7 +11,6 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from sayso.channels.backoff import backoff_seconds
 from sayso.channels.base import (
     AddressClosed,
     Channel,
@@ -23,6 +22,7 @@ from sayso.channels.base import (
     Unreachable,
     WindowClosed,
 )
+from sayso.channels.http import backoff_seconds
 from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread

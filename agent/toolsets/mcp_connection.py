@@ -29,7 +29,7 @@ from sayso.agent.toolsets.base import (
     SourceUnreachable,
     scrub,
 )
-from sayso.channels.backoff import backoff_seconds
+from sayso.channels.http import backoff_seconds
 from sayso.channels.redaction import redact
 from sayso.pending.concurrency import LoopThread
 

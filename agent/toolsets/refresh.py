@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import Confirm, ToolProviderProtocol, provided
-from sayso.channels.backoff import backoff_seconds
+from sayso.channels.http import backoff_seconds
 from sayso.pending.concurrency import LoopThread
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.channels.backoff import backoff_seconds
 from sayso.channels.base import ChannelDown, Overloaded, RateLimited, SendError, StorageDown, WebhookConflict
+from sayso.channels.http import backoff_seconds
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
 from sayso.channels.web.ingress import Ingress

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-from sayso.channels.backoff import backoff_seconds
+from sayso.channels.http import backoff_seconds
 from sayso.channels.storage.files import write_atomically
 from sayso.config.server.embedded_redis import die_with_parent
 from sayso.config.settings.loader import ConfigError, default_config, given_config

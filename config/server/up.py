@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from sayso.channels.backoff import backoff_seconds
+from sayso.channels.http import backoff_seconds
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
 from sayso.config.server.processes import Running, check_free, leave_note, local_url, take_note_back
 from sayso.config.settings.loader import ConfigError, check_consoles

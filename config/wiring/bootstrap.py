@@ -123,11 +123,7 @@ def bootstrap(
     cache, alerts = RedisSharedCache(redis.client, prefix=prefix), RedisAlerts(redis.client, prefix=prefix)
     limits = media_limits(settings)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=limits)
-    adapter_deps = AdapterDeps(
-        cache=cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
-        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=prefix,
-    )  # fmt: skip
-    channels = {name: open_channel(name, settings, adapter_deps) for name in settings.channels}
+    channels = _open_channels(settings, redis, cache=cache, media=media, keys=keys, public_url=public_url)
 
     tools = _open_tools(settings, is_worker=is_worker)
     deps = (
@@ -142,27 +138,37 @@ def bootstrap(
     texts_for_turn = _texts_for_turn(agents)
     mailbox, access_control = _open_inbox(settings, redis, texts_for_turn)
     worker_lock = WorkerLock(state / ALIVE)
-    sender = ReplySender(
-        RedisOutbox(scripts, wake_up), channels, texts_for,
-        paces=rate_limits_of(settings, channels),
-        receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=alerts,
-    )  # fmt: skip
+    receipts = ReceiptFiles(state / RECEIPTS, worker_lock.name)
+    paces = rate_limits_of(settings, channels)
+    outbox = RedisOutbox(scripts, wake_up)
+    sender = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
     processor = ConversationProcessor(
         mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, media,
         worker=worker_lock.name, notes=cache, **processor_options(settings),
     )  # fmt: skip
     ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
+    reaper = Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
+    spool = Spool(SpoolFile(state / SPOOL), access_control, access_control.ignores) if settings.spool else None
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts,
-        worker_lock=worker_lock, processor=processor,
-        reaper=Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix),
+        worker_lock=worker_lock, processor=processor, reaper=reaper, spool=spool,
         audit_collector=AuditCollector(redis.client, ledger, prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=alerts,
-        spool=Spool(SpoolFile(state / SPOOL), access_control, access_control.ignores) if settings.spool else None,
         data_loss_guard=guard_against_loss(settings, redis.url, redis.client, data),
         tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), is_worker=is_worker,
     )  # fmt: skip
+
+
+def _open_channels(
+    settings: Settings, redis: RedisParts, *, cache: RedisSharedCache, media: LocalMediaStore, keys: Sequence[str],
+    public_url: str,
+) -> dict[str, Channel]:  # fmt: skip
+    deps = AdapterDeps(
+        cache=cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
+        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=settings.key_prefix,
+    )  # fmt: skip
+    return {name: open_channel(name, settings, deps) for name in settings.channels}
 
 
 def find_public_url(settings: Settings, given: str = "") -> str:

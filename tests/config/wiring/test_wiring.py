@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     to = Conversation("ops", "C1", "T")
     assert services.processor.agents["web"]._prompts._escalation == Escalation(300, to, "de")
     assert services.processor.agents["ops"]._prompts._escalation is None
-    services.processor.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
+    asyncio.run(services.processor.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there"))))
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 
