@@ -301,7 +301,7 @@ class OpenAIProvider(VendorProvider):
         "sayso.agent.providers.pydantic_ai.request",
         "pydantic_ai.providers.openai",
         "pydantic_ai.providers.openai_compatible",
-        "openai.resources.chat",  # which the library imports lazily
+        "openai.resources.chat.chat",  # which the library imports lazily
     )
 
     def __init__(
@@ -347,7 +347,11 @@ class OpenAIProvider(VendorProvider):
 class OllamaProvider(OpenAIProvider):
     """Models of a local Ollama. It does not say which models read images; one that does not refuses the request."""
 
-    modules = ("sayso.agent.providers.pydantic_ai.request", "pydantic_ai.providers.ollama", "openai.resources.chat")
+    modules = (
+        "sayso.agent.providers.pydantic_ai.request",
+        "pydantic_ai.providers.ollama",
+        "openai.resources.chat.chat",
+    )
 
     def __init__(
         self,
@@ -375,7 +379,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         "pydantic_ai.models.openai",
         "pydantic_ai.providers.openai",
         "pydantic_ai.providers.openai_compatible",
-        "openai.resources.responses",  # which the library imports lazily
+        "openai.resources.responses.responses",  # which the library imports lazily
     )
     ends_streams = True
 
