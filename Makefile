@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := sayso/*.py agent channels config docs examples pending testing workers tests benchmarks
 
-.PHONY: demo test check format docs reference bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
+.PHONY: demo test test-fast check format docs reference bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -29,6 +29,17 @@ else
 	wait $$agent || failed=1; cat build/agent.log; \
 	wait $$systems || failed=1; cat build/systems.log; exit $$failed
 endif
+
+# What starts no process and needs no browser: half of it in each of two processes.
+UNITS := tests/agent/tools tests/agent/run tests/agent/guards tests/agent/memory tests/agent/observability
+MORE_UNITS := tests/pending tests/channels/slack tests/channels/telegram tests/channels/whatsapp tests/channels/markdown tests/channels/i18n
+
+test-fast: .venv/ready-dev  ## the unit tests without the slow ones, for the inner loop: under a minute on two idle cores
+	@mkdir -p build
+	@$(BIN)/python -m pytest -p no:cacheprovider -m "not slow" $(UNITS) > build/fast.log 2>&1 & units=$$!; \
+	trap 'kill $$units' INT TERM; \
+	$(BIN)/python -m pytest -m "not slow" $(MORE_UNITS); failed=$$?; \
+	wait $$units || failed=1; cat build/fast.log; exit $$failed
 
 check: .venv/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

@@ -44,6 +44,7 @@ def test_tuple_and_list_are_not_the_same_arguments():
         compute_args_digest({"a": (1, 2)})
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON))
 def test_key_order_is_irrelevant(args):
     """The digest is of the arguments, not of how they were written down."""

@@ -128,6 +128,7 @@ def test_other_arguments_are_not_denied(pattern, value):
     assert not denies(pattern, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 6, 14])
 def test_no_unseen_character_gets_around_a_rule(at):
     """Wherever it stands: fillers, blanks, selectors, controls, ends of lines, and halves of a character."""

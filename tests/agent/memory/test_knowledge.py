@@ -130,6 +130,7 @@ def test_only_the_owner_reads_the_files(knowledge):
     assert bound.directory.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_processes_lose_no_line(tmp_path):
     """Three write at once into the same files."""
     code = (

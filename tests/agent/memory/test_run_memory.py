@@ -90,6 +90,7 @@ ACT = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(ACT, max_size=12), st.booleans(), st.booleans())
 def test_no_interleaving_of_two_scopes_shows_one_the_others_facts(acts, on_disk, at_once):

@@ -87,6 +87,7 @@ def test_threads_lose_nothing(store):
     assert store.count("a") == 8
 
 
+@pytest.mark.slow
 def test_processes_share_a_file_and_lose_nothing(tmp_path):
     """Also those that make it at the same time."""
     code = (

@@ -102,6 +102,7 @@ def test_destructive_hint_asks_where_no_rule_names_it(policy, asks):
     assert (RAN == [("x", 2)]) is (policy is not None and policy.allow == ["se*"])
 
 
+@pytest.mark.slow
 def test_what_is_too_much_to_agree_to_is_told_to_the_model():
     """It is neither cut nor asked."""
     desk = bot(send, {"body": "x" * 20_000}, ToolPolicy(review=["send"]))
@@ -220,6 +221,7 @@ def test_deep_argument_holds_nobody_up():
     assert desk.ask_channel("ana", "yes").content == "saved"
 
 
+@pytest.mark.slow
 def test_preview_that_comes_too_late_asks_for_nothing():
     """The model was told so; a question all the same would be one that nobody expects, and after a retry two."""
     late = threading.Event()

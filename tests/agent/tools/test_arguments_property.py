@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Optional
 from uuid import UUID
 
 import jsonschema
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
@@ -174,6 +175,7 @@ def test_validation_answers_whatever_is_sent(tool, data):
     assert not words or ("Tool Validation Error: 'function'" in words and "Expected parameters: " in words)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(tool=signatures(), data=st.data())
 def test_what_fits_the_schema_is_accepted(tool, data):
@@ -183,6 +185,7 @@ def test_what_fits_the_schema_is_accepted(tool, data):
         tool.validate(args)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(tool=signatures(), data=st.data())
 def test_what_is_accepted_is_written_down_as_the_schema_says(tool, data):
@@ -199,6 +202,7 @@ def test_what_is_accepted_is_written_down_as_the_schema_says(tool, data):
     assert tool.validate(again) == tool.validate(stored)  # by value: a set has no order to keep
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(tool=signatures(), data=st.data())
 def test_a_schema_from_elsewhere_answers_the_same_way(tool, data):

@@ -61,6 +61,7 @@ def test_references_that_double_are_given_up():
         tool.validate({"x": "y"})
 
 
+@pytest.mark.slow
 def test_recursive_alternatives_are_given_up():
     """Here it is the argument that doubles the work with each of its levels."""
     node = {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}

@@ -54,6 +54,7 @@ def test_an_alternative_that_fits_is_left_alone():
     assert both.validate({"x": "3"}) == {"x": "3"}
 
 
+@pytest.mark.slow
 def test_alternatives_that_double_at_each_level_end():
     """With a refusal."""
     step = {"type": "object", "properties": {"x": {"$ref": "#/$defs/N"}, "y": {"type": "integer"}}}

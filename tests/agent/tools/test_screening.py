@@ -161,6 +161,7 @@ def test_characters_that_scripts_and_emoji_need_are_no_disguise(text):
     assert suspicions(text) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "piece",

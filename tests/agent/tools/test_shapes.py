@@ -294,6 +294,7 @@ def around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SCHEMAS = st.recursive(LEAVES, around, max_leaves=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(schema=SCHEMAS, other=SCHEMAS)
 def test_whatever_the_schema_each_vendor_gets_one_it_knows(schema, other):

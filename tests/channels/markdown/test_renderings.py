@@ -109,6 +109,7 @@ def test_a_page_hides_nothing(md: str):
     assert re.sub(r"[^\w*]", "", seen.replace("-", "")) == re.sub(r"[^\w*]", "", md.replace("-", ""))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # seconds that hang: what is slow on a busy machine takes a tenth of it
 @pytest.mark.parametrize("part", LONG.values(), ids=list(LONG))
 @pytest.mark.parametrize(("render", "limit", "measure"), LIMITS)
@@ -122,6 +123,7 @@ def test_a_long_text_is_cut_and_shown_in_time(part: str, render: Render, limit: 
     assert all(render(piece).strip() for piece in pieces)
 
 
+@pytest.mark.slow
 def test_a_table_with_huge_names_stays_small(render: Render):
     """Aligned, or with its names on each line, it would be thousands of times its source."""
     assert len(render(HUGE_NAMES)) < 20 * len(HUGE_NAMES)

@@ -76,6 +76,7 @@ def test_soup_with_buttons_arrives(text: str, buttons: list[Button]):
         assert whole("".join(button.label for button in buttons), pieces)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(LONG)
 def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
@@ -85,6 +86,7 @@ def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
     assert whole(text, pieces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["x" * 100_000, "<!channel> " * 9000, "&" * 100_000, "| a | b |\n|-|-|\n" * 6000, "*" * 100_000]
 )

@@ -33,6 +33,7 @@ def shown(piece: Reply) -> str:
     return seen
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(LONG, st.booleans(), st.booleans(), st.booleans())
 def test_any_text_is_taken_whole_and_in_order(text: str, media: bool, edits: bool, asks: bool):
@@ -72,6 +73,7 @@ def test_a_draft_of_any_text_is_taken(text: str):
     assert re.sub(r"\s", "", text).startswith(re.sub(r"\s", "", sketch.removesuffix("…"))[:100])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["Words, **bold**, [a](https://b.c/_d_) & 5 < 6. 👍🏽\n", "x" * 99, "|a|b|\n"])
 def test_a_hundred_thousand_characters_are_taken(line: str):
     """The longest answer that a model gives, and more."""

@@ -211,6 +211,7 @@ LONG = st.builds(lambda unit, count: (unit * count)[:100_000], MARKDOWN | WORDS,
 BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and more than 24"), choices(11)])
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(LONG, BUTTONS)
 @example(("**bold `x`* [a](https://x.y/_z_) 👍🏽\n\n- ~~" * 3000)[:100_000], choices(2))

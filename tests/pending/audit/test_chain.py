@@ -186,6 +186,7 @@ operations = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(operations)
 def test_whatever_is_done_to_a_log_is_noticed(done):

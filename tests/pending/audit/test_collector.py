@@ -121,6 +121,7 @@ def still_running(auditor: AuditCollector, seen) -> None:
     asyncio.run(asyncio.wait_for(watch(), 10))
 
 
+@pytest.mark.slow
 def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, log):
     """On one file, and each on its own: together they have the whole log."""
     ledgers = [AuditLedger(tmp_path / name, SIGNER) for name in ("a.sqlite3", "a.sqlite3", "b.sqlite3", "b.sqlite3")]
@@ -165,6 +166,7 @@ def test_dropping_again_drops_nothing_more(redis_client, auditor, log):
     assert redis_client.get("sayso:{17}:audit:drained") == "3"
 
 
+@pytest.mark.slow
 def test_long_list_is_moved_over_several_rounds(redis_client, ledger, auditor, log):
     """No round reads more than it can hold."""
     for number in range(130):
