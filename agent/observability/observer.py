@@ -161,7 +161,7 @@ class AsyncAgentObserver(AgentObserver):
 for _event in EVENTS:
     setattr(AsyncAgentObserver, f"a_on_{_event}", _async_twin(getattr(AgentObserver, f"on_{_event}")))
 
-#: Where a value comes from: a parameter of an event, or an attribute of it, as it is or converted by a function.
+#: The source of a value: the name of a parameter or of its attribute, alone or with a function that converts the value.
 Source = str | tuple[str, Callable[[Any], Any]]
 
 

@@ -143,7 +143,7 @@ class FileReading:
         return await self._sendable(media, data, verified or kind, room)
 
     async def _sendable(self, media: Media, data: bytes, kind: str, room: int) -> str | Binary:
-        """Return the file as text, as it is or converted; a note if the model cannot read it or has no room for it."""
+        """Return the file as text, or a note that the model cannot read it or has no room for it."""
         if _is_text(kind):
             return _text_excerpt(media, data)
         if kind not in self.accepts:

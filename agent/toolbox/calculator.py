@@ -119,7 +119,7 @@ def _parse(text: str) -> ast.expr:
             f"{text!r} is not an expression: write it like '(2 + 3) * 4', with * for every multiplication"
         ) from exc
     for node in ast.walk(tree):
-        # Each float as it is written: Python keeps 17 digits, and none above 1E+308.
+        # Keep each number as the text has it: a float would keep 17 digits, and nothing above 1E+308.
         if isinstance(node, ast.Constant) and isinstance(node.value, float):
             vars(node)["value"] = Decimal(ast.get_source_segment(source, node) or repr(node.value))
     return tree

@@ -27,7 +27,7 @@ class ConsoleSettings(PlatformSettings):
     title: str = "Sayso"
     """The title of the page. Example: `My bot`."""
     suggestions: list[str] = Field(default=[])
-    """Messages that the page offers to somebody who has written nothing yet. Example:
+    """Messages that the page offers to a user who has not written yet. Example:
     `[sales chart, list invoices]`.
     """
 

@@ -73,5 +73,5 @@ class ConsoleFiles:
         except (BadData, UnicodeError) as exc:
             raise BadHook("files has an unknown name: send the name that the upload returned") from exc
         if owner != user_id:
-            raise BadHook("files has a name that was given to somebody else")
+            raise BadHook("files has a name that belongs to another user")
         return Media(ref, mime_type, filename, size)
