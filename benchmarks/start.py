@@ -44,7 +44,7 @@ services = bootstrap(settings, data=Path("{data}"), redis_url="redis://127.0.0.1
 {then}
 """
 _WORKER = {
-    "imports": "import sayso.workers.rq.worker\nfrom sayso.config.wiring.platforms import load_sdks",
+    "imports": "import sayso.workers.rq.worker\nfrom sayso.channels.registry import load_sdks",
     "then": "load_sdks(channel.platform for channel in settings.channels.values())",
 }
 _WEB = {

@@ -26,16 +26,15 @@ from sayso.config.settings.agent import (
     name_of,
     vendor_of,
 )
-from sayso.config.settings.base import Path_
-from sayso.config.settings.channels import AnyChannel
+from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.tools import SourceSettings
-from sayso.config.wiring.access import describe_access
+from sayso.config.settings.tools import Path_, SourceSettings
 from sayso.config.wiring.agents import AgentDeps, load_bot_tools, own_tools, tool_policy
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, own_names
 
 #: What becomes of a call, by the decision of the policy.
 _DECISIONS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+_GROUPS = {"mention": "", "always": "answers every message of a group", "never": "not in groups"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,34 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
         describe_agent(settings, name), {tool.name: _outcome_of_call(tool, config) for tool in tools},
         _narrowed_by(channel),
     )  # fmt: skip
+
+
+def describe_access(channel: AnyChannel) -> str:
+    """Return who may talk on a channel, as one line for an operator."""
+    access = channel.access
+    if access is None:
+        return "talks to: everybody"
+    return f"talks to: {'; '.join([_people(access), *_limits(access)])}"
+
+
+def _people(access: AccessSettings) -> str:
+    if access.allow is None and not access.pairing:
+        return "everybody"
+    named = [f"{len(access.allow)} named"] if access.allow else []
+    return " and ".join([*named, f"those an operator approves{', by code' if access.pairing else ''}"])
+
+
+def _limits(access: AccessSettings) -> Iterator[str]:
+    if access.block:
+        yield f"never to {len(access.block)}"
+    if _GROUPS[access.groups]:
+        yield _GROUPS[access.groups]
+    if access.chats is not None:
+        yield f"only in {len(access.chats)} chat{'s' if len(access.chats) != 1 else ''}"
+    if access.per_minute:
+        yield f"{access.per_minute} turns a minute each"
+    if access.roles:
+        yield f"as {', '.join(access.roles.allowed)}"
 
 
 def _narrowed_by(channel: AnyChannel) -> str:

@@ -30,10 +30,10 @@ from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_inbox
 from sayso.config.wiring.ingress import Recovery, poll_lock
-from sayso.config.wiring.redis import find_redis, risks_of
+from sayso.config.wiring.people import rules_of
+from sayso.config.wiring.stores import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.leader_lock import LeaderLock

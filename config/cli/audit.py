@@ -63,7 +63,7 @@ def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, l
 
     from sayso.config.server.processes import find_config
     from sayso.config.settings.loader import ConfigError, load_settings
-    from sayso.config.wiring.redis import find_redis
+    from sayso.config.wiring.stores import find_redis
     from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.redis.client import connect
 
@@ -163,7 +163,7 @@ def erase(options: Options, user: str) -> None:
     """Erase what the ledger of this machine holds of a user's actions, except that they took place, and the user's long
     texts and memories.
     """
-    from sayso.config.wiring.erasure import erase_memories, erase_texts
+    from sayso.config.wiring.people import erase_memories, erase_texts
 
     data = options.data
     ledger = _ledger(options)
@@ -207,7 +207,7 @@ def _ledger_path(options: Options) -> Path:
 
 def _keys(data: Path) -> list[str]:
     """Return the keys that signed the log. Exits without any: a new key could verify nothing."""
-    from sayso.config.settings.data_folder import KEYS_VARIABLE, secret_keys
+    from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
 
     try:
         has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / "secret_keys").exists()

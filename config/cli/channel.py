@@ -20,7 +20,7 @@ from sayso.config.cli.output import check_channel, clear_errors, fail, load, pri
 
 if TYPE_CHECKING:
     from sayso.channels.base import SharedCache
-    from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup
+    from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupOptions
     from sayso.channels.slack.settings import SlackSettings
     from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
     from sayso.config.settings.schema import Settings
@@ -112,27 +112,39 @@ def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
 def _platform_setup(
     options: Options, channel: str, *, drop_pending: bool = False, max_connections: int = 40
 ) -> PlatformSetup:
-    from sayso.channels.setup import SetupError, SetupOptions
-    from sayso.config.wiring.bootstrap import find_public_url
-    from sayso.config.wiring.platforms import open_setup
+    from sayso.channels.setup import SetupOptions
 
     settings = load(options.config)
-    check_channel(settings, channel)
-    try:
-        url = find_public_url(settings)
-        return open_setup(settings, channel, url, SetupOptions(max_connections, drop_pending))
-    except SetupError as exc:
-        fail(str(exc))
+    with clear_errors():
+        return _open_setup(settings, channel, SetupOptions(max_connections, drop_pending), "it needs no webhook")
+
+
+def _open_setup(settings: Settings, name: str, options: SetupOptions | None, cure_of_page: str) -> PlatformSetup:
+    """Return what tells the platform about a channel.
+
+    Raises click.UsageError for an unknown channel, and SetupError for a platform that can be told nothing, or that
+    keeps no updates to drop.
+    """
+    from sayso.channels.registry import open_setup
+    from sayso.channels.setup import SetupError, hook_url
+    from sayso.config.wiring.bootstrap import find_public_url
+
+    check_channel(settings, name)
+    channel, url = settings.channels[name], find_public_url(settings)
+    if options and options.drop_pending and not channel.can_drop_updates:
+        raise SetupError(f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending")
+    if setup := open_setup(name, channel, url, options):
+        return setup
+    if channel.has_page:
+        raise SetupError(f"{name} is a page in the browser", cure_of_page)
+    says = f"{channel.platform} cannot be told or asked anything"
+    raise SetupError(says, f"have it send to {hook_url(url, name)} yourself")
 
 
 def _run(call: Coroutine[Any, Any, T]) -> T:
     """Return what a call to the platform returns. Exits where the platform refuses."""
-    from sayso.channels.setup import SetupError
-
-    try:
+    with clear_errors():
         return asyncio.run(call)
-    except SetupError as exc:
-        fail(str(exc))
 
 
 @channel.command(examples=["sayso channel recover shop-wa --since 3h", "sayso channel recover shop-wa --dry-run"])
@@ -147,8 +159,8 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
     """
     with _message_log(options, channel) as (settings, message_log, access, cache):
         from sayso.channels.whatsapp.message_log import MissedMessages
-        from sayso.config.wiring.access import rules_of
         from sayso.config.wiring.ingress import Recovery
+        from sayso.config.wiring.people import rules_of
 
         per_minute = rules_of(settings.channels[channel]).per_minute or 0
         missed = MissedMessages(channel, message_log, Recovery(access), cache, per_minute=per_minute)
@@ -220,18 +232,12 @@ def _message_log(
     options: Options, channel: str
 ) -> Iterator[tuple[Settings, MessageLog, AccessControl, SharedCache]]:  # fmt: skip
     """Yield the settings, the platform's message log, and what takes turns in. Exits for errors with a cure."""
-    from sayso.channels.setup import SetupError
     from sayso.config.wiring.bootstrap import open_inbox
-    from sayso.config.wiring.platforms import open_message_log
 
     settings = load(options.config, options.data)
-    check_channel(settings, channel)
-    try:
-        message_log = open_message_log(settings, channel)
-        with clear_errors():
-            yield settings, message_log, *open_inbox(settings, options.data)
-    except SetupError as exc:
-        fail(str(exc))
+    with clear_errors():
+        setup = _open_setup(settings, channel, None, "what it could not send, it asks its person to send again")
+        yield settings, setup.message_log(), *open_inbox(settings, options.data)
 
 
 @channel.command(examples=["sayso channel manifest desk", "sayso channel manifest desk --update A0123ABCD"])
@@ -263,7 +269,6 @@ def manifest(
     --validate, --create and --update send it to Slack instead, with the app configuration token in SLACK_CONFIG_TOKEN.
     The bot's own token and secret may still be missing.
     """
-    from sayso.channels.setup import SetupError
     from sayso.channels.slack.app_manifest import manifest as build_manifest
     from sayso.config.wiring.bootstrap import find_public_url
 
@@ -273,14 +278,12 @@ def manifest(
         raise click.UsageError("--validate, --create and --update are different things: give one of them")
     settings = load(options.config, without_secrets=True)
     channel = _slack_channel(settings, channel)
-    try:
+    with clear_errors():
         content = build_manifest(channel, find_public_url(settings), name=name, command=command, view=view)
         if chosen:
             lines = asyncio.run(_send_manifest(content, settings, channel, chosen[0], app_id or ""))
             print_result(options, {"steps": lines}, lines)
             return
-    except SetupError as exc:
-        fail(str(exc))
     import yaml
 
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)

@@ -39,6 +39,7 @@ def clear_errors() -> Iterator[None]:
     """Exit with one clear message for errors that an operator can cure; all others keep their traceback."""
     from redis.exceptions import RedisError
 
+    from sayso.channels.setup import SetupError
     from sayso.config.server.embedded_redis import EmbeddedRedisError
     from sayso.config.server.processes import AddressUnusable
     from sayso.config.settings.loader import ConfigError, UnknownChannel
@@ -50,7 +51,7 @@ def clear_errors() -> Iterator[None]:
         yield
     except UnknownChannel as exc:
         raise click.UsageError(str(exc)) from None
-    except (ConfigError, RedisUnfit, AddressUnusable, EmbeddedRedisError, LedgerUnusable, Halted) as exc:
+    except (ConfigError, RedisUnfit, AddressUnusable, EmbeddedRedisError, LedgerUnusable, Halted, SetupError) as exc:
         fail(str(exc))
     except RedisError as exc:
         fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")

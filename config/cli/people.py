@@ -106,8 +106,8 @@ def erase(options: Options, channel: str, user: str) -> None:
     """
     from redis.exceptions import RedisError
 
-    from sayso.config.settings.data_folder import open_data
-    from sayso.config.wiring.erasure import erase_person
+    from sayso.config.wiring.people import erase_person
+    from sayso.config.wiring.stores import open_data
     from sayso.workers.erasure import ErasureBusy
 
     settings = load(options.config, options.data)
@@ -174,8 +174,8 @@ class _PeopleCommands:
 
 @contextmanager
 def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
-    from sayso.config.wiring.access import rules_of
     from sayso.config.wiring.bootstrap import open_people
+    from sayso.config.wiring.people import rules_of
     from sayso.workers.access.people import Register, TooManyPeople, UnknownPerson
 
     settings = load(options.config, options.data)

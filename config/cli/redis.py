@@ -66,7 +66,7 @@ def _opened(settings: Settings, data: Path) -> Redis:
 
     After a restart of all processes no other may have compared it. Raises what `clear_errors` handles.
     """
-    from sayso.config.wiring.redis import find_redis, guard_against_loss
+    from sayso.config.wiring.stores import find_redis, guard_against_loss
     from sayso.pending.redis.client import connect
 
     url = find_redis(settings, data)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -20,12 +22,14 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.storage.files import make_private, make_tree_private
-from sayso.config.settings.data_folder import socket_path
+from sayso.config.settings.loader import ConfigError
 
 #: How long to wait for the server to answer, and for it to stop, in seconds.
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 
+#: The most bytes of a Unix socket's path, a little below the limit of the systems we run on.
+MAX_SOCKET_PATH = 100
 _PR_SET_PDEATHSIG = 1
 #: Loaded on import, because a child should do as little as possible between fork and exec.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -139,6 +143,35 @@ class EmbeddedRedis:
                 return
             time.sleep(0.01)
         raise EmbeddedRedisError(f"Redis did not start on {self.folder}: see {self.folder / 'server.log'}")
+
+
+def running_url(data: Path) -> str | None:
+    """Return the URL of the Redis that `sayso up` runs on this data folder now, None without one."""
+    if not socket_path(data).exists():
+        return None
+    url = f"unix://{socket_path(data)}"
+    try:
+        Redis.from_url(url, socket_connect_timeout=1).ping()
+    except RedisError:
+        return None
+    return url
+
+
+def socket_path(data: Path) -> Path:
+    """Return where the Redis of a data folder listens: in the folder, or in /tmp where that path is too long.
+
+    Raises ConfigError where the folder in /tmp belongs to another user.
+    """
+    path = data.resolve() / "redis" / "redis.sock"
+    if len(str(path).encode()) <= MAX_SOCKET_PATH:
+        return path
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    folder = Path(f"/tmp/sayso-{os.getuid()}-{name}")  # noqa: S108  # checked below: any user can create it
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+        raise ConfigError([f"{folder} belongs to another user: remove it, or use a shorter path with --data"])
+    return folder / "redis.sock"
 
 
 def server_binary() -> str:

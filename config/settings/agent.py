@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sayso.channels.base import NotBoolean, OptionalSecret, Section
-from sayso.config.settings.base import OptionalRedisUrl, OptionalServerUrl
+from sayso.channels.base import NotBoolean, OptionalSecret, Section, Url, nothing_if_empty
 
 #: The model that needs no account: it matches messages to tools, and is no language model.
 OFFLINE = "offline"
@@ -36,6 +35,23 @@ def _any_model(model: str) -> str:
         raise ValueError(f"{exc}; or '{OFFLINE}', which needs no account") from None
 
 
+def redis_address(url: str) -> str:
+    """Return the URL as it is. Raises ValueError."""
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
+    return url
+
+
+def _without_user(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("holds a user: leave it out, and sign in with headers or auth")
+    return url
+
+
+#: The URL of a server whose secrets, if any, stand in keys of their own.
+ServerUrl = Annotated[Url, AfterValidator(_without_user)]
+OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(nothing_if_empty)]
+OptionalRedisUrl = Annotated[Annotated[str, AfterValidator(redis_address)] | None, BeforeValidator(nothing_if_empty)]
 VendorModel = Annotated[str, AfterValidator(_vendor_model)]
 AnyModel = Annotated[str, AfterValidator(_any_model)]
 Count = Annotated[int, NotBoolean]

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from sayso.agent.tools.errors import did_you_mean, nearest
 from sayso.channels.redaction import remember, secrets_of
 from sayso.channels.registry import platform_names
-from sayso.config.settings.base import Path_
 from sayso.config.settings.schema import Origin, Settings, is_secret_place, keys_beside, no_password, secret_fields
+from sayso.config.settings.tools import Path_
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")

@@ -26,10 +26,9 @@ from pydantic import (
 from sayso.channels.base import NotBoolean, Section, web_address
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.storage.media import MediaLimits
-from sayso.config.settings.agent import AgentSettings, ModelSettings
-from sayso.config.settings.base import Path_, redis_address, refuse_values
+from sayso.config.settings.agent import AgentSettings, ModelSettings, redis_address
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
-from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings
+from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings, Path_, refuse_values
 
 #: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
 DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")

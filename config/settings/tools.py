@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, LiteralString, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from sayso.channels.base import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section
-from sayso.config.settings.base import NAMESPACE, OptionalServerUrl, Path_, ServerUrl, refuse_values
+from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
 
+#: A namespace is the beginning of tool names, which have at most 64 characters.
+NAMESPACE = r"^[A-Za-z0-9_-]{1,32}$"
+#: The path of a value in the YAML, from the root.
+Path_ = tuple[str | int, ...]
 #: A section below `tools` has exactly one of these keys, which says what kind of source it is.
 SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
+
+
+def refuse_values(section: type, kind: LiteralString, problems: Iterable[tuple[Path_, str, Any]]) -> None:
+    """Raise pydantic.ValidationError where there are problems: each is a path below the section, a text and a value.
+
+    Each is reported with the line of its own value.
+    """
+    errors = [
+        InitErrorDetails(type=PydanticCustomError(kind, "{problem}", {"problem": text}), loc=path, input=value)
+        for path, text, value in problems
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(section.__name__, errors)
 
 
 class RolesSettings(Section):

@@ -52,13 +52,13 @@ from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Conversation
 from sayso.config.settings.agent import AgentSettings, CacheSettings, GuardrailSettings, name_of
-from sayso.config.settings.base import Path_
 from sayso.config.settings.channels import AnyChannel, PolicySettings
-from sayso.config.settings.data_folder import open_data
 from sayso.config.settings.loader import ConfigError, UnknownChannel
 from sayso.config.settings.schema import Settings
+from sayso.config.settings.tools import Path_
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.observability import TracingError, set_up_tracing
+from sayso.config.wiring.stores import open_data
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, open_tools, unknown_names
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync

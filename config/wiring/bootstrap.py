@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,17 +17,15 @@ from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.providers.base import Provider
-from sayso.channels.base import AdapterDeps, Channel
+from sayso.channels import registry
+from sayso.channels.base import AdapterDeps, Channel, RateLimit
 from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
 from sayso.channels.markdown.dialects import trust_hosts
-from sayso.channels.registry import load_sdks
 from sayso.channels.storage.files import NotLocal, check_local
 from sayso.channels.storage.media import LocalMediaStore, MediaLimits
-from sayso.channels.types import Turn
-from sayso.config.settings.data_folder import open_data
+from sayso.channels.types import Conversation, Turn
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.access import access_config
 from sayso.config.wiring.agents import (
     AgentDeps,
     build_agents,
@@ -36,8 +34,8 @@ from sayso.config.wiring.agents import (
     preload_models,
     reload_on_edit,
 )
-from sayso.config.wiring.platforms import forward_aliases, open_channel, rate_limits_of
-from sayso.config.wiring.redis import RedisParts, find_redis, guard_against_loss, risks_of
+from sayso.config.wiring.people import access_config
+from sayso.config.wiring.stores import RedisParts, find_redis, guard_against_loss, open_data, risks_of
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entry import EntrySigner
@@ -45,10 +43,11 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
+from sayso.pending.turns.queued import TurnHandler
 from sayso.workers.access.gate import AccessControl
 from sayso.workers.access.people import RedisPeople
 from sayso.workers.alerts import Alerts, RedisAlerts, RedisSharedCache
-from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
+from sayso.workers.mailbox import LUA, AliasForwarder, HasAliases, Inbox, InboxLimits, RedisMailbox
 from sayso.workers.outbox import FOLDER as RECEIPTS
 from sayso.workers.outbox import Deliveries, ReceiptFiles, RedisDeliveries, RedisOutbox
 from sayso.workers.processor import ConversationProcessor
@@ -171,6 +170,14 @@ def _open_channels(
     return {name: open_channel(name, settings, deps) for name in settings.channels}
 
 
+def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
+    """Return the adapter of a channel. Raises ConfigError for settings that it refuses."""
+    try:
+        return registry.open_channel(name, settings.channels[name], deps)
+    except ValueError as exc:
+        raise ConfigError([f"{settings.origin.at('channels', name)}channels.{name}: {exc}"]) from exc
+
+
 def find_public_url(settings: Settings, given: str = "") -> str:
     """Return where platforms reach the web: by the configuration, as given, by SAYSO_PUBLIC_URL, or on this machine."""
     return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
@@ -223,6 +230,35 @@ def _open_inbox(
     return mailbox, AccessControl(mailbox, texts_for_turn, access)
 
 
+def forward_aliases(
+    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], inbox: Inbox
+) -> dict[str, TurnHandler]:
+    """Return the agents as workers call them: a turn under an alias of a conversation goes to the conversation."""
+    handlers: dict[str, TurnHandler] = {
+        name: AliasForwarder(agent, channel, inbox) if isinstance(channel := channels[name], HasAliases) else agent
+        for name, agent in agents.items()
+    }
+    return handlers
+
+
+def rate_limits_of(
+    settings: Settings, channels: Mapping[str, Channel]
+) -> dict[str, Callable[[Conversation], RateLimit]]:
+    """Return how fast each channel may send to a conversation."""
+    return {
+        name: _rate_limit(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()
+    }
+
+
+def _rate_limit(channel: Channel, per_second: float | None) -> Callable[[Conversation], RateLimit]:
+    """Return the platform's limit, with the account's rate in place of the platform's where one is configured."""
+    if per_second == 0:
+        return lambda _: RateLimit()
+    if per_second is None:
+        return channel.rate_limit
+    return lambda conversation: replace(channel.rate_limit(conversation), per_second=per_second)
+
+
 def processor_options(settings: Settings) -> dict[str, Any]:
     """Return the keyword arguments of ConversationProcessor that the configuration sets."""
     workers = settings.workers
@@ -248,7 +284,7 @@ def preload(settings: Settings) -> None:
     Raises ConfigError for a model that cannot be asked.
     """
     preload_models(settings)
-    load_sdks(channel.platform for channel in settings.channels.values())
+    registry.load_sdks(channel.platform for channel in settings.channels.values())
     for channel in settings.channels.values():
         confirm_parser(channel)
 

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Forbidden, Overloaded
 from sayso.channels.registry import load, platform_of
 from sayso.channels.types import Turn
 from sayso.channels.web.ingress import Ingress
@@ -19,7 +18,6 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis
 from sayso.pending.signing import split_button_token
 from sayso.workers.access.gate import AccessControl
-from sayso.workers.access.quota import memory_quota
 from sayso.workers.access.rules import Ignored, UnknownSender
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.redis.leader_lock import LeaderLock
@@ -59,25 +57,6 @@ def check_redis_if_reachable(services: Services) -> None:
         check_redis(services)
     except RedisError as exc:
         log.warning("redis.away", extra={"reason": type(exc).__name__})
-
-
-class UploadCheck:
-    """Decides whether a person may upload a file: admitted persons, as many files a minute as messages.
-
-    One per process; counts in memory.
-    """
-
-    def __init__(self, access: AccessControl, per_minute: int) -> None:
-        self._access, self._per_minute, self._quota = access, per_minute, memory_quota()
-
-    def __call__(self, turn: Turn) -> None:
-        """Count one file of the turn's person. Raises Forbidden, Overloaded, redis.RedisError."""
-        sender = (turn.conversation.channel, turn.user_id, self._per_minute)
-        if not self._access.admits(turn):
-            raise Forbidden("the bot takes no files of yours")
-        if self._quota.is_used_up(*sender):
-            raise Overloaded("too many files in a minute")
-        self._quota.book(*sender)
 
 
 def polled_channels(settings: Settings) -> list[str]:

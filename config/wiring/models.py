@@ -22,9 +22,9 @@ from sayso.agent.providers.vendors import (
 )
 from sayso.agent.run.text_tools import TextToolProvider
 from sayso.config.settings.agent import OFFLINE, VENDORS, AgentSettings, ModelSettings, SideSettings, name_of, vendor_of
-from sayso.config.settings.base import Path_
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
+from sayso.config.settings.tools import Path_
 
 _PROVIDERS: dict[str, type[VendorProvider]] = {
     "openai": OpenAIProvider,

@@ -25,7 +25,6 @@ from sayso.agent.toolsets.plugins import SelectorLoadError, find_selector
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from sayso.agent.toolsets.selectors import Embedder, ToolSelector, UserRoles
 from sayso.channels.base import Secret
-from sayso.config.settings.base import Path_
 from sayso.config.settings.channels import DenyWhenSettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -36,6 +35,7 @@ from sayso.config.settings.tools import (
     McpSource,
     ModuleSource,
     OpenApiSource,
+    Path_,
     SelectorSettings,
     SourceSettings,
     ToolboxSource,

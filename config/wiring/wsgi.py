@@ -1,32 +1,43 @@
-"""The WSGI app of `sayso web`, and `app()` for gunicorn."""
+"""The WSGI app of `sayso web`, `app()` for gunicorn, and the health of this process and of the whole bot."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flask import Blueprint, Flask
+from redis.exceptions import RedisError, ResponseError
 
-from sayso.channels.base import Channel
+from sayso.channels.base import Channel, Forbidden, Overloaded
 from sayso.channels.registry import find_platform, load
+from sayso.channels.types import Turn
 from sayso.channels.web.app import create_app
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
-from sayso.config.wiring import health
 from sayso.config.wiring.bootstrap import Services, bootstrap
-from sayso.config.wiring.ingress import UploadCheck, check_redis_if_reachable, ingress_of, start_watching
+from sayso.config.wiring.ingress import check_redis_if_reachable, ingress_of, start_watching
 from sayso.config.wiring.observability import set_up_logs
-from sayso.pending.redis.client import RedisUnfit
+from sayso.pending.redis.client import RedisUnfit, check_writable
+from sayso.workers.access.gate import AccessControl
+from sayso.workers.access.quota import memory_quota
+from sayso.workers.recovery import Heartbeat
+from sayso.workers.rq.jobs import is_suspended
+from sayso.workers.spool import SpoolUnusable
 
 log = logging.getLogger(__name__)
 
-
+#: Characters of what a Redis says when it refuses to write.
+MAX_CHARS = 200
 #: The exit code of a process whose configuration cannot be used. Gunicorn does not restart a worker that ends with it.
 APP_LOAD_ERROR = 4
+
+HealthReport = tuple[dict[str, Any], bool]
 
 
 def app() -> Flask:
@@ -49,8 +60,8 @@ def build_app(services: Services) -> Flask:
         services.channels,
         ingress_of(services),
         services.media,
-        readiness=partial(health.readiness, services),
-        health=partial(health.full, services),
+        readiness=partial(readiness, services),
+        health=partial(health, services),
         public_url=services.public_url,
         pages=_pages(services),
     )
@@ -69,5 +80,116 @@ def _pages(services: Services) -> Iterator[Blueprint]:
                 public_url=services.public_url,
                 admit=UploadCheck(services.access_control, services.settings.limits.per_minute),
                 stage=services.access_control.turn_status,
-                why_waiting=partial(health.why_waiting, services),
+                why_waiting=partial(why_waiting, services),
             )
+
+
+class UploadCheck:
+    """Decides whether a person may upload a file: admitted persons, as many files a minute as messages.
+
+    One per process; counts in memory.
+    """
+
+    def __init__(self, access: AccessControl, per_minute: int) -> None:
+        self._access, self._per_minute, self._quota = access, per_minute, memory_quota()
+
+    def __call__(self, turn: Turn) -> None:
+        """Count one file of the turn's person. Raises Forbidden, Overloaded, redis.RedisError."""
+        sender = (turn.conversation.channel, turn.user_id, self._per_minute)
+        if not self._access.admits(turn):
+            raise Forbidden("the bot takes no files of yours")
+        if self._quota.is_used_up(*sender):
+            raise Overloaded("too many files in a minute")
+        self._quota.book(*sender)
+
+
+def readiness(services: Services) -> HealthReport:
+    """Return whether a webhook that comes now can be kept, and why not. Workers do not matter for that.
+
+    With a spool no Redis is needed.
+    """
+    trouble = _redis_trouble(services)
+    report: dict[str, Any] = {"redis": trouble or "ok"}
+    accepts = not trouble
+    try:
+        if services.spool:
+            report["spooled"] = services.spool.count()
+        if services.spool and not accepts:
+            services.spool.check_room()
+            accepts = True
+    except SpoolUnusable as exc:
+        report["spool"], accepts = str(exc), False
+    return {"status": "ready" if accepts else "not ready", **report}, accepts
+
+
+def health(services: Services) -> HealthReport:
+    """Return how the whole bot is, and whether all is well."""
+    web_report, accepts = readiness(services)
+    report = {
+        **web_report,
+        "workers": _workers(services),
+        "queue": _queue(services),
+        **_alerts(services),
+        "disk": _disk(services),
+    }
+    well = bool(
+        accepts
+        and (report["redis"], report["queue"], report["disk"]) == ("ok", "ok", "ok")
+        and report["workers"]
+        and not report["alerts"]
+    )
+    return {**report, "status": "ok" if well else "degraded"}, well
+
+
+def why_waiting(services: Services) -> str:
+    """Return why stored messages are not answered now, as a text for users; "" where the reason is unknown."""
+    if _redis_trouble(services):
+        return "Its storage is away."
+    if not _workers(services):
+        return "No worker is running."
+    return "" if _queue(services) == "ok" else "Its queue is suspended."
+
+
+def _redis_trouble(services: Services) -> str:
+    """Return why Redis takes no webhook, "" when it does."""
+    guard = services.data_loss_guard
+    try:
+        if guard:
+            guard.look()
+        check_writable(services.redis, prefix=services.settings.key_prefix)
+    except ResponseError as exc:
+        return f"{type(exc).__name__}: {exc}"[:MAX_CHARS]
+    except RedisError as exc:  # the words of a broken connection may hold its address
+        return (guard.trouble if guard else "") or type(exc).__name__
+    return guard.trouble if guard else ""
+
+
+def _workers(services: Services) -> int:
+    try:
+        return Heartbeat(services.redis, prefix=services.settings.key_prefix).count()
+    except RedisError:
+        return 0
+
+
+def _queue(services: Services) -> str:
+    try:
+        return "suspended: run `rq resume`" if is_suspended(services.redis) else "ok"
+    except RedisError as exc:
+        return type(exc).__name__
+
+
+def _alerts(services: Services) -> dict[str, dict[str, str]]:
+    """Return channels with an alert and since when. `sayso deliveries list` has the words, which may name accounts."""
+    try:
+        alerts = services.alerts.of(services.channels)
+    except RedisError:
+        alerts = []
+    since = {alert.channel: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at)) for alert in alerts}
+    return {"alerts": {channel: f"{at}: see `sayso deliveries list`" for channel, at in since.items()}}
+
+
+def _disk(services: Services) -> str:
+    try:
+        return services.media.full() or "ok"
+    except OSError as exc:
+        return type(exc).__name__

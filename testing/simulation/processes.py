@@ -23,9 +23,9 @@ import yaml
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
 from sayso.config.server.up import Child, python_path
-from sayso.config.settings.data_folder import KEYS_VARIABLE, secret_keys, socket_path
+from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.profile import Profile

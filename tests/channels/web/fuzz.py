@@ -30,7 +30,7 @@ from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Media, Turn
-from sayso.config.settings.data_folder import secret_keys
+from sayso.config.wiring.stores import secret_keys
 from sayso.pending.redis.client import PREFIX
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.channels.web import services

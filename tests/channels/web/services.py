@@ -14,7 +14,7 @@ from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.logins import MemoryLogins
 from sayso.channels.types import Conversation, Received, Turn, WebhookRequest
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.platforms import open_channel
+from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 from redis import Redis
 
+from sayso.channels.registry import open_setup
 from sayso.channels.setup import FORGED, CheckResult
 from sayso.config.checks.doctor import Doctor, check_models
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
-from sayso.config.wiring.platforms import open_setup
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.recovery import Heartbeat
@@ -61,7 +61,7 @@ class Clinic:
         self.config = written(folder, platforms)
         settings = load_settings(self.config)
         for name in ("wa", "tg"):
-            asyncio.run(open_setup(settings, name, PUBLIC_URL).set_webhook())
+            asyncio.run(open_setup(name, settings.channels[name], PUBLIC_URL).set_webhook())
 
     def results(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
         """All that the doctor finds."""
@@ -226,8 +226,9 @@ def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, r
     """platforms.md 2.5: no webhook is probed; one that is set, and nobody at work, are found."""
     clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
     assert clinic.wrong().keys() == {"tg polling", "tg poller"}
-    asyncio.run(open_setup(load_settings(clinic.config), "tg", PUBLIC_URL).delete_webhook())
-    LeaderLock(redis_client, poll_lock(load_settings(clinic.config).channels["tg"]), prefix=PREFIX).take()
+    telegram = load_settings(clinic.config).channels["tg"]
+    asyncio.run(open_setup("tg", telegram, PUBLIC_URL).delete_webhook())
+    LeaderLock(redis_client, poll_lock(telegram), prefix=PREFIX).take()
     assert clinic.wrong() == {}
     assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.results()}
 

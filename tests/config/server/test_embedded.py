@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, server_binary
-from sayso.config.settings.data_folder import MAX_SOCKET_PATH, running_url, socket_path
+from sayso.config.server.embedded_redis import (
+    MAX_SOCKET_PATH,
+    EmbeddedRedis,
+    EmbeddedRedisError,
+    running_url,
+    server_binary,
+    socket_path,
+)
 from sayso.config.settings.loader import ConfigError
 from tests.config.processes import PATIENCE, is_running, short_folder, until
 

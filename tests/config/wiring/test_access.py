@@ -15,7 +15,7 @@ from sayso.config.checks.describe import describe
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.access import access_config, rules_of
+from sayso.config.wiring.people import access_config, rules_of
 from sayso.config.wiring.tools import build_selector, open_tools
 from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.workers.access.people import RedisPeople

@@ -1,15 +1,19 @@
-"""Find the Redis of a bot, connect to it, and check that it can be used."""
+"""What a bot stores its state in: the data folder with its secret keys, and the Redis, which is checked for fitness."""
 
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from sayso.config.settings.data_folder import running_url
+from sayso.channels.redaction import remember
+from sayso.channels.storage.files import make_private, make_tree_private
+from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect
@@ -19,8 +23,47 @@ from sayso.workers.redis.data_loss import FILE as TIDE
 from sayso.workers.redis.data_loss import DataLossGuard, WatermarkFile
 from sayso.workers.rq.jobs import WakeUps
 
+#: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.
+KEYS_VARIABLE = "SAYSO_SECRET_KEYS"
 #: The first version of Redis that has all commands we use.
 OLDEST_REDIS = (6, 2)
+
+
+def open_data(data: Path) -> list[str]:
+    """Create the data folder, readable by our own user alone, and return its secret keys. Raises ConfigError."""
+    os.umask(0o077)  # also for what libraries and tools create in it
+    try:
+        make_tree_private(data)
+        keys = secret_keys(data)
+    except OSError as exc:
+        raise ConfigError(
+            [f"data folder {str(data)!r}: {exc.strerror}: give one you may write to with --data"]
+        ) from exc
+    if not keys:
+        raise ConfigError([f"{data / 'secret_keys'} is empty: put the old key back, or delete the file for a new one"])
+    return keys
+
+
+def secret_keys(data: Path, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return the keys of the environment, else those of the data folder, which are created on first use."""
+    variable = (os.environ if environ is None else environ).get(KEYS_VARIABLE, "")
+    keys = [key.strip() for key in variable.split(",") if key.strip()] or _stored_keys(data / "secret_keys")
+    remember(keys)
+    return keys
+
+
+def _stored_keys(file: Path) -> list[str]:
+    make_private(file.parent)
+    fresh = file.with_name(f"{file.name}.{os.getpid()}")
+    fresh.touch(mode=0o600)
+    fresh.write_text(secrets.token_hex(32))
+    try:
+        os.link(fresh, file)  # of several processes at first start, one wins and all read the same keys
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()
+    return file.read_text().split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Erase a person from every store of a bot: Redis, the audit ledger, long texts, media, memories."""
+"""The people of a bot: the access rules of its channels, and the erasure of a person from every store."""
 
 from __future__ import annotations
 
@@ -7,22 +7,66 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redis import Redis
 
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Conversation, Scope, owner_of
+from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
-from sayso.config.wiring.redis import find_redis
+from sayso.config.wiring.stores import find_redis
 from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import connect
+from sayso.workers.access.gate import AccessConfig
+from sayso.workers.access.people import RedisPeople
+from sayso.workers.access.rules import AccessRules, rules
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.erasure import ErasedPerson, Erasure
+
+if TYPE_CHECKING:
+    from sayso.workers.access.quota import Quota
+
+
+def rules_of(channel: AnyChannel) -> AccessRules:
+    """Return the access rules of a channel. Without `access` in the YAML everybody may talk."""
+    access = channel.access or AccessSettings()
+    return rules(
+        allow=access.allow,
+        block=access.block,
+        pairing=access.pairing,
+        groups=access.groups,
+        chats=access.chats,
+        per_minute=access.per_minute,
+        phones=channel.has_phone_numbers,
+    )
+
+
+def access_config(settings: Settings, client: Redis, url: str) -> AccessConfig | None:
+    """Return the access rules of all channels with their lists of people, None where no channel has `access`."""
+    rules_by_channel = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
+    if not rules_by_channel:
+        return None
+    prefix = settings.key_prefix
+    return AccessConfig(
+        rules_by_channel, RedisPeople(client, prefix=prefix), _quota(rules_by_channel.values(), client, url, prefix)
+    )
+
+
+def _quota(rules: Iterable[AccessRules], client: Redis, url: str, prefix: str) -> Quota | None:
+    """Return what counts turns per minute. Its library is only loaded where a channel has such a limit."""
+    if all(each.per_minute is None for each in rules):
+        return None
+    from sayso.workers.access.quota import redis_quota
+
+    return redis_quota(client, url, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True)
