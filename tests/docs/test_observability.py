@@ -1,4 +1,4 @@
-"""docs/how-to/operate.md: what it shows is run, and every event and step has its line."""
+"""docs/how-to/operate.md: what it shows is run. docs/reference/observability.md: every event and step has its line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.observability.trace import StepType, TraceStep
 from tests.agent.observability.test_observers import SEED
-from tests.docs.pages import part
+from tests.docs.pages import ROOT, part
 
 PAGE = part("operate.md", begin="Watch runs: logs, traces, metrics, costs")
+EVENTS_PAGE = (ROOT / "docs" / "reference" / "observability.md").read_text()
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -30,10 +31,10 @@ def test_the_examples_of_the_page_print_what_it_says(at: int, capsys: pytest.Cap
 @pytest.mark.parametrize("event", EVENTS)
 def test_every_event_has_a_line(event: str) -> None:
     """With its parameters."""
-    assert f"| `on_{event}` | `{SEED[event]}` |" in PAGE
+    assert f"| `on_{event}` | `{SEED[event]}` |" in EVENTS_PAGE
 
 
 def test_every_type_and_field_of_a_step_is_named() -> None:
-    """Those of ours; the seed's fourteen are in the seed."""
-    ours = get_args(StepType)[14:]
-    assert [name for name in (*ours, *(part.name for part in fields(TraceStep))) if f"`{name}`" not in PAGE] == []
+    """On the page with the events."""
+    names = (*get_args(StepType), *(part.name for part in fields(TraceStep)))
+    assert [name for name in names if f"`{name}`" not in EVENTS_PAGE] == []
