@@ -13,7 +13,7 @@ from tests.docs.pages import part
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PLATFORMS = part("connect-a-platform.md", end="Register the bot, and find what is wrong")
+PLATFORMS = part("connect-a-platform.md")
 SECRETS = {
     "TWILIO_ACCOUNT_SID": "AC0",
     "TWILIO_AUTH_TOKEN": "t",
