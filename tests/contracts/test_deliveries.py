@@ -13,7 +13,7 @@ from sayso.pending.turns.change import Timer, TurnChange
 from sayso.pending.turns.queued import LeaseLost
 from sayso.workers.outbox import KEEP_HELD_SECONDS, LATE_SECONDS, NotRepeatable
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from tests.contracts.test_lanes import lease, look, propose, shown
+from tests.contracts.test_conversations import lease, look, propose, shown
 
 HALL = Conversation("chat", "hall")
 

@@ -13,7 +13,7 @@ from sayso.pending.turns.change import Transition, TurnChange, outbox_entry
 from sayso.pending.turns.queued import QueuedReply
 from sayso.workers.outbox import MAX_WAITING
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from tests.contracts.test_lanes import lease, look, propose
+from tests.contracts.test_conversations import lease, look, propose
 from tests.contracts.test_timers import HOUR, said, set_timers, timer
 
 OPS = Conversation("ops", "C123")

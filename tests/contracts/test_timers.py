@@ -13,8 +13,8 @@ from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.turns.change import MAX_TIMERS, Timer, Transition, TurnChange, outbox_entry
 from sayso.pending.turns.queued import QueuedReply, QueuedTurn, StaleTurn
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from tests.contracts.test_doors import Crowded
-from tests.contracts.test_lanes import lease, look, propose
+from tests.contracts.test_admission import Crowded
+from tests.contracts.test_conversations import lease, look, propose
 
 HOUR, DAY = 3600.0, 86_400.0
 

@@ -17,7 +17,7 @@ from sayso.workers import spool as spool_module
 from sayso.workers.mailbox import InboxLimits as Door
 from sayso.workers.spool import PAUSE_SECONDS, Spool, SpoolFile, SpoolFull, SpoolLimits, SpoolUnusable
 from tests.contracts.rigs import CHAT, MemoryRig, turn
-from tests.contracts.test_lanes import claim_of, lease, look, shown
+from tests.contracts.test_conversations import claim_of, lease, look, shown
 
 AWAY = RedisConnectionError("Error 111 connecting to redis:6379")
 ELSEWHERE = Conversation("chat", "elsewhere")

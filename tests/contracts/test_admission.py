@@ -1,4 +1,4 @@
-"""Doors: what a mailbox refuses, joins and lets be stopped, in memory and in Redis alike."""
+"""Admission: which turns a mailbox refuses, joins or stops. One suite for the stores in memory and in Redis."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sayso.pending.turns.change import TurnChange
 from sayso.pending.turns.queued import QueuedReply
 from sayso.workers.mailbox import InboxLimits
 from tests.contracts.rigs import CHAT, ENGLISH, turn
-from tests.contracts.test_lanes import shown
+from tests.contracts.test_conversations import shown
 
 ENGLISH_HI = Reply("hi")
 
 
 def never(_: str) -> bool:
-    """Nothing is a yes or a no."""
+    """No text counts as a yes or a no."""
     return False
 
 
-def test_one_who_writes_too_fast_is_refused_and_told_once(make_rig):
-    """The platform hears it each time, the person once a minute; what was taken is answered."""
+def test_sender_over_the_rate_limit_is_refused_and_told_once(make_rig):
+    """The platform gets the refusal each time, the person once a minute. Accepted turns are answered."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=3))
     assert [rig.accept(turn(str(n))).outcome for n in range(5)] == ["new"] * 3 + ["too_fast"] * 2
     held, reply = rig.mailbox.lease(CHAT.id, "w1")
@@ -31,8 +31,8 @@ def test_one_who_writes_too_fast_is_refused_and_told_once(make_rig):
     assert rig.outbox.mark_delivered(held, reply, receipt="m1").turn.text == "0"
 
 
-def test_a_refused_event_is_not_remembered(make_rig):
-    """The platform's retry counts as new once there is room."""
+def test_refused_event_is_not_stored(make_rig):
+    """The platform's retry counts as a new turn once there is room."""
     rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e")).outcome == "full"
@@ -42,23 +42,23 @@ def test_a_refused_event_is_not_remembered(make_rig):
     assert rig.accept(turn("b", event="e")).outcome == "new"
 
 
-def test_taps_and_stops_are_never_too_fast(make_rig):
-    """Whoever decides is not kept out by what was said before."""
+def test_taps_and_stops_have_no_rate_limit(make_rig):
+    """Earlier messages do not keep a decision out."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=1))
     given = [turn("a"), turn("b"), turn(tap="1x"), turn("/stop")]
     assert [rig.accept(each).outcome for each in given] == ["new", "too_fast", "new", "new"]
 
 
-def test_two_people_have_a_pace_each(make_rig):
-    """One who floods a group silences nobody else."""
+def test_two_people_have_a_rate_limit_each(make_rig):
+    """A person who floods a group does not silence the others."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=1))
     given = [turn("a"), turn("b"), turn("c", user="ben")]
     assert [rig.accept(each).outcome for each in given] == ["new", "too_fast", "new"]
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
-def test_conversations_beyond_the_crowd_cannot_begin(make_rig, most):
-    """However often the platform tries: not while the word of it waits, nor once it was sent. With room, they can."""
+def test_conversations_over_the_limit_cannot_start(make_rig, most):
+    """No retry of the platform helps, before or after the refusal was sent. They start once there is room."""
     limits = Crowded(most)
     rig, late = make_rig(limits=limits), turn("late", event="e")
     assert [rig.accept(turn_in(room)).outcome for room in ROOMS[:most]] == ["new"] * most
@@ -71,8 +71,8 @@ def test_conversations_beyond_the_crowd_cannot_begin(make_rig, most):
     assert (rig.accept(late).outcome, rig.accept(late).outcome) == ("new", "duplicate")
 
 
-def test_word_that_waits_for_its_platform_lets_nobody_in(make_rig):
-    """Parked for longer than a crowd is counted by, it is no work that has begun."""
+def test_refusal_that_waits_for_its_platform_frees_no_place(make_rig):
+    """A refusal parked for longer than the counting window does not count as started work."""
     rig = make_rig(limits=Crowded(1))
     rig.accept(turn_in(ROOMS[0]))
     rig.accept(turn())
@@ -81,8 +81,8 @@ def test_word_that_waits_for_its_platform_lets_nobody_in(make_rig):
     assert rig.accept(turn()).outcome == "overloaded"
 
 
-def test_own_word_of_a_refusal_keeps_nobody_out(make_rig):
-    """There is room again before it was sent: the conversation does not stand in its own way."""
+def test_unsent_refusal_takes_no_place(make_rig):
+    """If there is room before the refusal was sent, its conversation may start."""
     rig = make_rig(limits=Crowded(1))
     rig.accept(turn_in(ROOMS[0]))
     assert rig.accept(turn(event="e")).outcome == "overloaded"
@@ -90,8 +90,8 @@ def test_own_word_of_a_refusal_keeps_nobody_out(make_rig):
     assert rig.accept(turn(event="e")).outcome == "new"
 
 
-def test_crowd_costs_no_more_than_a_few_words(make_rig):
-    """Ten and a tenth of the limit are told; the others cost nothing, and are told when there is room for that."""
+def test_refusals_under_overload_are_bounded(make_rig):
+    """Ten plus a tenth of the limit get a refusal; the others cost nothing and get one when there is room."""
     rig = make_rig(limits=Crowded(0))
     assert {rig.accept(turn_in(room)).outcome for room in ROOMS[:12]} == {"overloaded"}
     assert [is_told(rig, room) for room in ROOMS[:12]] == [True] * 10 + [False] * 2
@@ -99,8 +99,8 @@ def test_crowd_costs_no_more_than_a_few_words(make_rig):
     assert is_told(rig, ROOMS[11])
 
 
-def test_a_conversation_at_work_goes_on_in_a_crowd(make_rig):
-    """What has begun is finished."""
+def test_started_conversation_goes_on_under_overload(make_rig):
+    """A started conversation is finished."""
     limits = Crowded(1)
     rig = make_rig(limits=limits)
     rig.accept(turn("a"))
@@ -109,8 +109,8 @@ def test_a_conversation_at_work_goes_on_in_a_crowd(make_rig):
 
 
 @pytest.mark.parametrize("urgent", [turn("/stop"), turn(tap="1x"), turn("yes")])
-def test_whoever_decides_or_stops_gets_into_a_crowd(make_rig, urgent):
-    """The question was asked before; a conversation that only talks waits outside."""
+def test_decisions_and_stops_are_accepted_under_overload(make_rig, urgent):
+    """The question was asked before. A conversation without a question is refused."""
     limits = Crowded(1)
     rig = make_rig(limits=limits)
     held, _ = shown(rig)
@@ -119,8 +119,8 @@ def test_whoever_decides_or_stops_gets_into_a_crowd(make_rig, urgent):
     assert [rig.accept(each).outcome for each in (urgent, turn_in(ROOMS[0]))] == ["new", "overloaded"]
 
 
-def test_who_is_urgent_in_a_crowd_is_bounded_too(make_rig):
-    """Strangers who all say stop are no way around it."""
+def test_urgent_places_are_bounded(make_rig):
+    """Many strangers who say stop cannot get around the limit."""
     rig = make_rig(limits=Crowded(0))
     outcomes = [rig.accept(replace(turn("/stop"), conversation=room)).outcome for room in ROOMS[:21]]
     assert outcomes == ["new"] * 20 + ["overloaded"]
@@ -129,8 +129,8 @@ def test_who_is_urgent_in_a_crowd_is_bounded_too(make_rig):
 @pytest.mark.parametrize(
     ("urgent", "taken"), [({"text": "/stop", "user": "ben"}, 1), ({"tap": "1x"}, 2), ({"text": "yes"}, 2)]
 )
-def test_full_mailbox_takes_who_decides_or_stops(make_rig, urgent, taken):
-    """Whoever was asked, or wants out, is heard over what was said before; nobody takes all the places for that."""
+def test_full_mailbox_accepts_decisions_and_stops(make_rig, urgent, taken):
+    """An answer or a stop has places of its own, and one person cannot take all of them."""
     rig = make_rig(limits=InboxLimits(waiting=1))
     held, _ = shown(rig)
     assert rig.accept(turn("a", user="ben")).outcome == "new"
@@ -139,8 +139,8 @@ def test_full_mailbox_takes_who_decides_or_stops(make_rig, urgent, taken):
     assert rig.mailbox.renew(held) == (3 if "user" in urgent else 0)
 
 
-def test_member_of_a_group_cannot_lock_out_who_was_asked(make_rig):
-    """Taps on somebody else's buttons and stops of nothing find no urgent place; two of the same group are no more."""
+def test_group_member_cannot_lock_out_the_person_asked(make_rig):
+    """Taps on another person's buttons, and stops with nothing to stop, get no urgent place."""
     rig = make_rig(limits=InboxLimits(waiting=1, in_one_go=3))
     _, action = shown(rig)
     button = rig.store.signer.button_token(action.pending_action_id, "confirm", turn().scope)
@@ -150,7 +150,7 @@ def test_member_of_a_group_cannot_lock_out_who_was_asked(make_rig):
 
 
 def test_taps_and_status_have_a_limit_of_their_own(make_rig):
-    """They use nothing up of what may be written, nor does what is written of them; a foreign tap counts as words."""
+    """Taps and texts do not use up each other's limit. A tap on another person's button counts as a text."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=3))
     held, action = shown(rig)
     rig.mailbox.release(held)
@@ -163,15 +163,15 @@ def test_taps_and_status_have_a_limit_of_their_own(make_rig):
     assert [rig.accept(each).outcome for each in (turn("hi", user="mal"), *foreign)] == ["new"] * 3 + ["too_fast"]
 
 
-def test_refused_tap_in_a_group_is_answered_with_no_message(make_rig):
-    """All others would read it."""
+def test_refused_tap_in_a_group_gets_no_message(make_rig):
+    """The whole group would read it."""
     rig = make_rig(limits=InboxLimits(waiting=0))
     rig.accept(replace(turn(tap="1x"), in_group=True))
     assert rig.mailbox.lease(CHAT.id, "w1") is None
 
 
-def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):
-    """The newest word waits, in the place of the one before."""
+def test_refusal_is_sent_once_however_long_the_platform_is_down(make_rig):
+    """The newest refusal waits in place of the one before."""
     rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     for _ in range(5):
@@ -184,8 +184,8 @@ def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):
     assert rig.outbox.mark_delivered(held, told, receipt="m1").turn.text == "a"
 
 
-def test_word_that_may_have_arrived_is_followed_by_one_more_at_most(make_rig):
-    """It stays what it was; the newest waits behind it."""
+def test_refusal_that_may_have_arrived_is_followed_by_at_most_one_more(make_rig):
+    """The uncertain refusal stays as it is; the newest waits behind it."""
     rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     for _ in range(4):
@@ -208,42 +208,42 @@ ROOMS = [
 
 
 class Crowded(InboxLimits):
-    """So many conversations may have work, without the room that a shard has for an uneven spread."""
+    """Allow this many conversations to have work."""
 
     def __init__(self, conversations: int = 0) -> None:
         super().__init__(conversations=conversations)
 
     def admit(self, conversations: int) -> None:
-        """From now on so many may."""
+        """Set the limit from now on."""
         object.__setattr__(self, "conversations", conversations)
 
     @property
     def per_shard(self) -> int:
-        """Exactly so many."""
+        """Return the limit itself."""
         return self.conversations
 
 
 def turn_in(room: Conversation) -> Turn:
-    """A turn in another room."""
+    """Return a turn of another conversation."""
     return replace(turn(), conversation=room)
 
 
 def finish(rig, room: Conversation) -> None:
-    """Its one turn is answered without a word."""
+    """Finish the conversation's one turn without a reply."""
     held, work = rig.mailbox.lease(room.id, "w1")
     assert rig.mailbox.commit(held, work, TurnChange(), let_go=True) is None
 
 
 def is_told(rig, room: Conversation) -> bool:
-    """Whether a word of a refusal, and nothing else, waits in this room. It is sent."""
+    """Return whether a refusal, and no turn, waits in this conversation; send the refusal."""
     held, told = rig.mailbox.lease(room.id, "w1") or (None, None)
     if held and told:
         return rig.outbox.mark_delivered(held, told, receipt="m1", let_go=True) is None
     return held is not None and rig.mailbox.release(held) is not None
 
 
-def test_a_burst_of_plain_words_is_seen_and_finished_as_one(rig):
-    """One answer, and the next turn is the one behind the burst."""
+def test_burst_of_plain_texts_is_joined_into_one_turn(rig):
+    """There is one answer, and the next turn is the one behind the burst."""
     for text in ("one", "two", "three"):
         rig.accept(turn(text))
     rig.accept(turn(tap="1x"))
@@ -254,16 +254,16 @@ def test_a_burst_of_plain_words_is_seen_and_finished_as_one(rig):
 
 
 @pytest.mark.parametrize("second", [turn("/help"), turn("two", user="ben"), turn(tap="1x"), turn("yes")])
-def test_what_is_not_plain_stays_by_itself(rig, second):
-    """A command, somebody else's words, a tap, a yes."""
+def test_turn_that_is_not_plain_text_is_not_joined(rig, second):
+    """A command, another person's text, a tap and a yes stay turns of their own."""
     rig.accept(turn("one"))
     rig.accept(second)
     _, work = rig.mailbox.lease(CHAT.id, "w1")
     assert work.merge_texts(lambda text: text == "yes") == work
 
 
-def test_a_joined_commit_sent_twice_finishes_once(rig):
-    """The answer was lost: the same again."""
+def test_joined_commit_sent_twice_finishes_once(rig):
+    """The answer to the first commit was lost."""
     for text in ("one", "two", "three"):
         rig.accept(turn(text))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
@@ -275,8 +275,8 @@ def test_a_joined_commit_sent_twice_finishes_once(rig):
     assert rig.outbox.mark_delivered(held, first, receipt="m1") is None
 
 
-def test_stop_is_heard_by_the_holder(rig):
-    """By the next renewal, and by whoever takes the lane after a crash."""
+def test_lease_holder_gets_the_stop(rig):
+    """The next renewal returns it, and so does the next lease after a crash."""
     rig.accept(turn("a"))
     held, _ = rig.mailbox.lease(CHAT.id, "w1")
     assert rig.mailbox.renew(held) == 0
@@ -288,16 +288,16 @@ def test_stop_is_heard_by_the_holder(rig):
 
 
 @pytest.mark.parametrize("said", ["/STOP", "/stop please", " /stop\nnow"])
-def test_words_behind_a_stop_are_passed_over(rig, said: str):
-    """As behind every command: whoever is in a hurry is heard."""
+def test_texts_behind_a_stop_are_skipped(rig, said: str):
+    """The same holds behind every command: an urgent turn is served first."""
     rig.accept(turn("a"))
     held, _ = rig.mailbox.lease(CHAT.id, "w1")
     rig.accept(turn(said))
     assert rig.mailbox.renew(held) == 2
 
 
-def test_stop_is_for_the_turns_of_who_said_it(rig):
-    """In a group others go on: what runs, and what waits."""
+def test_stop_ends_only_the_turns_of_its_sender(rig):
+    """In a group the running and waiting turns of the others go on."""
     for text, user in (("a", "ben"), ("b", "ana"), ("c", "ben"), ("/stop", "ana")):
         rig.accept(turn(text, user=user))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
@@ -308,8 +308,8 @@ def test_stop_is_for_the_turns_of_who_said_it(rig):
     assert found == [("a", False, False, 0), ("b", True, False, 4), ("c", False, False, 0), ("/stop", False, True, 4)]
 
 
-def test_nothing_is_left_of_a_stop(rig):
-    """Nor of that of a second person."""
+def test_stop_leaves_no_keys(rig):
+    """This holds for the stop of a second person too."""
     rig.accept(turn("a"))
     rig.accept(turn("b", user="ben"))
     rig.accept(turn("/stop", user="ben"))
@@ -332,16 +332,16 @@ def test_nothing_is_left_of_a_stop(rig):
         {"text": "please /stop"},
     ],
 )
-def test_what_is_no_word_to_us_stops_nothing(rig, other: dict):
-    """An edit, a caption, a forwarded stop, and one for another bot: an adapter takes our own name off."""
+def test_stop_that_is_not_addressed_to_the_bot_stops_nothing(rig, other: dict):
+    """An edit, a caption, a forwarded stop, and a stop for another bot do not count."""
     rig.accept(turn("a"))
     held, _ = rig.mailbox.lease(CHAT.id, "w1")
     rig.accept(replace(turn("/stop"), **other))
     assert rig.mailbox.renew(held) == 0
 
 
-def test_a_stop_with_nothing_before_it_stops_nothing(rig):
-    """It only says so."""
+def test_stop_with_nothing_before_it_stops_nothing(rig):
+    """The worker gets no stop signal."""
     rig.accept(turn("/stop"))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
     assert (work.stop, rig.mailbox.renew(held)) == (0, 0)

@@ -1,4 +1,4 @@
-"""Lanes: what every mailbox and outbox promises."""
+"""What every mailbox and outbox promises: leases, order, windows, late outcomes. One suite for memory and Redis."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SAID = TurnChange(replies=((Reply("hi"), ""),))
 
 
 def lease(rig, token="w1"):
-    """Take the room, which must be free."""
+    """Lease the conversation, which must be free."""
     taken = rig.mailbox.lease(CHAT.id, token)
     assert taken is not None
     return taken
 
 
 def propose(rig, user="ana", **fields) -> tuple[TurnChange, PendingAction]:
-    """A turn's answer that asks for a yes."""
+    """Return a turn's change that proposes an action, and the action."""
     action = PendingAction(
         user_id=user, kind="delete", preview="Delete it", channel_id="chat", conversation_id="room", **fields
     )
@@ -35,7 +35,7 @@ def propose(rig, user="ana", **fields) -> tuple[TurnChange, PendingAction]:
 
 
 def shown(rig):
-    """An action whose preview was delivered, and the lease under which it was."""
+    """Return an action whose preview was delivered, and the lease that delivered it."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, action = propose(rig)
@@ -45,17 +45,17 @@ def shown(rig):
 
 
 def look(rig, user="ana") -> StoredAction | None:
-    """What waits for this user."""
+    """Return the action that waits for this user."""
     return rig.repository.find_open(CHAT.id, turn(user=user).scope.id)
 
 
 def claim_of(given: Turn, action: PendingAction, held, seq: int, kind="text") -> Claim:
-    """The claim a worker makes for a turn."""
+    """Return the claim that a worker makes for a turn."""
     return Claim(given.scope, action.pending_action_id, given.event_id, kind, held, seq)
 
 
 def test_commit_after_a_takeover_changes_nothing(rig):
-    """A paused worker that comes back holds an old token: nothing it says is stored."""
+    """A paused worker that comes back holds an old token, so none of its replies is stored."""
     rig.accept(turn())
     old, work = lease(rig)
     rig.end_lease()
@@ -66,7 +66,7 @@ def test_commit_after_a_takeover_changes_nothing(rig):
 
 
 def test_every_call_of_a_lost_lease_is_refused(rig):
-    """Renew, settle and postpone are fenced too, and a release lets nobody else's lane go."""
+    """Renew, settle and postpone are fenced too, and a release does not free another worker's lease."""
     rig.accept(turn())
     old, work = lease(rig)
     reply = rig.mailbox.commit(old, work, SAID)
@@ -83,7 +83,7 @@ def test_every_call_of_a_lost_lease_is_refused(rig):
     rig.mailbox.renew(new)
 
 
-def test_only_one_worker_has_the_lane(rig):
+def test_only_one_worker_has_the_lease(rig):
     """A second worker gets nothing while the lease is good."""
     rig.accept(turn())
     lease(rig)
@@ -103,8 +103,8 @@ def test_threads_that_accept_the_same_event_store_it_once(rig):
     assert sorted(outcomes) == ["duplicate"] * 7 + ["new"]
 
 
-def test_threads_that_ask_for_the_lane_get_one_lease(rig):
-    """However many workers are woken."""
+def test_threads_that_ask_for_one_conversation_get_one_lease(rig):
+    """This holds for any number of woken workers."""
     rig.accept(turn())
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda number: rig.mailbox.lease(CHAT.id, f"w{number}"), range(8)))
@@ -112,15 +112,15 @@ def test_threads_that_ask_for_the_lane_get_one_lease(rig):
 
 
 def test_event_is_a_duplicate_after_it_was_worked_on(rig):
-    """platforms.md 1.2: the mailbox forgets a turn, not its event."""
+    """platforms.md 1.2: the mailbox deletes a finished turn but remembers its event."""
     rig.accept(turn(event="e1"))
     held, work = lease(rig)
     rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn(event="e1")).outcome == "duplicate"
 
 
-def test_how_far_a_turn_has_come_is_known(rig):
-    """platforms.md 1.1: whoever reads the platform's list asks first. Other rooms are others."""
+def test_status_of_a_turn_is_known(rig):
+    """platforms.md 1.1: a poller asks for it before it stores an update. Conversations do not mix."""
     first, second = turn("a", event="e1"), turn("b", event="e2")
     assert rig.mailbox.turn_status(first) == "unknown"
     rig.accept(first)
@@ -132,21 +132,21 @@ def test_how_far_a_turn_has_come_is_known(rig):
     assert rig.mailbox.turn_status(replace(first, conversation=Conversation("chat", "other"))) == "unknown"
 
 
-def test_how_far_any_name_of_an_event_has_come_is_known(rig):
-    """Whatever a platform calls it: quotes and letters from anywhere are spelled as they are kept."""
+def test_status_of_an_event_with_any_id_is_known(rig):
+    """Ids with quotes and non-ASCII letters are found again."""
     odd = turn("a", event='e"1\\ü/😀')
     rig.accept(odd)
     assert rig.mailbox.turn_status(odd) == "waits"
 
 
 def album(number: int, **fields) -> Turn:
-    """A part of an album."""
+    """Return one part of an album."""
     photo = Media(f"photo{number}", "image/jpeg")
     return replace(turn(""), media=(photo,), group="album", **fields)
 
 
 def test_album_is_finished_as_one_turn(rig):
-    """Ten parts at most, in the order in which they came in; what is said to it ends all of them."""
+    """It has at most ten parts, in order of arrival, and one commit finishes all of them."""
     for number in range(10):
         rig.accept(album(number, text="look" if number == 1 else ""))
     rig.accept(turn("next"))
@@ -158,7 +158,7 @@ def test_album_is_finished_as_one_turn(rig):
 
 
 def test_turn_knows_how_long_ago_it_was_received(rig):
-    """By the server's clock, so that no two are compared; a release shows it anew, with what came in meanwhile."""
+    """The age comes from the server's clock alone. A release returns it anew, with the turns that came in meanwhile."""
     rig.accept(album(0))
     held, work = lease(rig)
     rig.accept(album(1))
@@ -168,8 +168,8 @@ def test_turn_knows_how_long_ago_it_was_received(rig):
     assert (work.following, len(again.following)) == ((), 1)
 
 
-def test_turns_come_in_accepted_order(rig):
-    """The head of the mailbox is the only turn there is to work on."""
+def test_turns_come_in_the_order_of_acceptance(rig):
+    """A worker gets only the head of the mailbox."""
     for text in "abc":
         rig.accept(turn(text))
     held, work = lease(rig)
@@ -181,7 +181,7 @@ def test_turns_come_in_accepted_order(rig):
 
 
 def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
-    """One turn too many is not stored and not remembered: the platform may send it again."""
+    """The turn over the limit is neither stored nor remembered, so the platform may send it again."""
     rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e2")).outcome == "full"
@@ -191,8 +191,8 @@ def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
     assert rig.accept(turn("b", event="e2")).outcome == "new"
 
 
-def test_one_who_writes_too_fast_is_told_once(make_rig):
-    """Three messages too many, one polite word; it goes out before the next answer."""
+def test_sender_over_the_rate_limit_is_told_once(make_rig):
+    """Three messages over the limit bring one notice, which goes out before the next answer."""
     rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["full"] * 3
@@ -201,26 +201,26 @@ def test_one_who_writes_too_fast_is_told_once(make_rig):
     assert rig.outbox.mark_delivered(held, told, receipt="m").turn.text == "a"
 
 
-def test_chatter_counts_only_where_the_bot_is(rig):
-    """A turn that did not name the bot is ignored until somebody did."""
+def test_unaddressed_turns_count_only_where_the_bot_was_addressed(rig):
+    """A turn that did not name the bot is ignored until one did."""
     assert rig.accept(turn(addressed=False)).outcome == "ignored"
     rig.accept(turn())
     assert rig.accept(turn(addressed=False)).outcome == "new"
 
 
 def test_empty_conversation_cannot_be_leased(rig):
-    """Where nothing ever came in there is no lane."""
+    """A conversation that never had a turn has no lease."""
     assert rig.mailbox.lease(CHAT.id, "w1") is None
 
 
 def test_lease_can_be_asked_for_twice(rig):
-    """A repeated call, its answer lost, gives the same lease."""
+    """If the answer to the call was lost, the repeated call returns the same lease."""
     rig.accept(turn())
     assert lease(rig)[0] == lease(rig)[0]
 
 
 def test_commit_can_be_repeated(rig):
-    """A repeated call, its answer lost, says what is next and changes nothing more."""
+    """If the answer to the call was lost, the repeated call returns the next item and changes nothing."""
     rig.accept(turn())
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, SAID)
@@ -229,7 +229,7 @@ def test_commit_can_be_repeated(rig):
 
 
 def test_replies_come_before_the_next_turn(rig):
-    """What was said goes out, in order, before anything else is worked on."""
+    """Replies go out, in order, before the next turn starts."""
     rig.accept(turn("a"))
     rig.accept(turn("b"))
     held, work = lease(rig)
@@ -241,8 +241,8 @@ def test_replies_come_before_the_next_turn(rig):
     assert (texts, work.turn.text) == (["1", "2"], "b")
 
 
-def test_settle_can_be_repeated(rig):
-    """A repeated call drops no second reply."""
+def test_mark_delivered_can_be_repeated(rig):
+    """A repeated call does not drop a second reply."""
     rig.accept(turn())
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
@@ -251,7 +251,7 @@ def test_settle_can_be_repeated(rig):
 
 
 def test_release_returns_what_came_in_meanwhile(rig):
-    """A turn accepted during the work is not left behind."""
+    """A turn that was accepted during the work is not left behind."""
     rig.accept(turn("a"))
     held, work = lease(rig)
     rig.mailbox.commit(held, work, TurnChange())
@@ -267,8 +267,8 @@ def test_hand_over_lets_the_next_worker_in(rig):
     assert lease(rig, "w2")[1].turn.text == "a"
 
 
-def test_released_lane_is_done(rig):
-    """Nothing is due where nothing is left, and releasing again is harmless."""
+def test_released_conversation_is_done(rig):
+    """An empty conversation is never due, and a second release is harmless."""
     rig.accept(turn())
     held, work = lease(rig)
     rig.mailbox.commit(held, work, TurnChange())
@@ -277,8 +277,8 @@ def test_released_lane_is_done(rig):
     assert rig.overdue() == []
 
 
-def test_postponed_reply_parks_the_lane_until_it_is_due(rig):
-    """Nobody can take the lane before the pause is over, it is due then and not before, and the try counts."""
+def test_postponed_reply_parks_the_conversation_until_it_is_due(rig):
+    """No worker gets a lease before the pause is over. The attempt counts."""
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID)
@@ -290,8 +290,8 @@ def test_postponed_reply_parks_the_lane_until_it_is_due(rig):
     assert lease(rig, "w2")[1] == replace(reply, attempt=2)
 
 
-def test_tries_are_counted_for_each_reply(rig):
-    """The reply after one that had to wait begins at its first try."""
+def test_attempts_are_counted_for_each_reply(rig):
+    """The reply after a postponed one starts at its first attempt."""
     rig.accept(turn())
     held, work = lease(rig)
     rig.outbox.postpone(
@@ -303,7 +303,7 @@ def test_tries_are_counted_for_each_reply(rig):
 
 
 def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
-    """Its holder vanished without a word: the next ones hear that it may be a repetition, until it is settled."""
+    """The earlier holder vanished. Later holders see the reply marked as a possible repetition until it is settled."""
     rig.accept(turn())
     held, work = lease(rig)
     said = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
@@ -317,16 +317,16 @@ def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
     assert not rig.outbox.mark_delivered(held, later, receipt="m").suspect
 
 
-def test_reply_shown_twice_to_the_same_holder_is_not_suspect(rig):
-    """A commit that is sent again after a lost answer shows the reply again: nobody sent it yet."""
+def test_reply_shown_twice_to_the_same_holder_is_not_doubtful(rig):
+    """A commit that is repeated after a lost answer shows the reply again, and no worker has sent it yet."""
     rig.accept(turn())
     held, work = lease(rig)
     rig.mailbox.commit(held, work, SAID)
     assert not rig.mailbox.commit(held, work, SAID).suspect
 
 
-def test_postponed_reply_is_suspect_only_when_its_try_was(rig):
-    """A platform that refused it for now did not take it; one that fell silent may have."""
+def test_postponed_reply_is_doubtful_only_if_its_attempt_was(rig):
+    """A platform that refused the reply did not take it; one that timed out may have."""
     rig.accept(turn())
     held, work = lease(rig)
     rig.outbox.postpone(held, rig.mailbox.commit(held, work, SAID), 1)
@@ -337,8 +337,8 @@ def test_postponed_reply_is_suspect_only_when_its_try_was(rig):
     assert (refused.suspect, lease(rig, "w3")[1].suspect) == (False, True)
 
 
-def test_new_turn_does_not_hurry_a_parked_lane(rig):
-    """The platform asked to wait: another message does not wake the lane sooner."""
+def test_new_turn_does_not_wake_a_parked_conversation(rig):
+    """The platform asked to wait, so another message does not wake the conversation sooner."""
     rig.accept(turn())
     held, work = lease(rig)
     rig.outbox.postpone(held, rig.mailbox.commit(held, work, SAID), 30)
@@ -348,7 +348,7 @@ def test_new_turn_does_not_hurry_a_parked_lane(rig):
 
 
 def test_dead_reply_is_kept_and_the_next_goes_on(rig):
-    """What cannot be sent is put aside for the operator."""
+    """A reply that cannot be sent is kept for the operator."""
     rig.accept(turn())
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
@@ -357,7 +357,7 @@ def test_dead_reply_is_kept_and_the_next_goes_on(rig):
 
 
 def test_dead_workers_turn_is_rewoken_when_its_lease_ends(rig):
-    """A worker killed in the middle of a turn: the lane is due again, once, and the turn is still there."""
+    """After a worker is killed in the middle of a turn, the conversation is due again, once, with its turn."""
     rig.accept(turn("a"))
     lease(rig)
     assert rig.overdue() == []
@@ -366,7 +366,7 @@ def test_dead_workers_turn_is_rewoken_when_its_lease_ends(rig):
     assert lease(rig, "w2")[1].turn.text == "a"
 
 
-def test_wake_up_nobody_answered_is_repeated(rig):
+def test_unanswered_wake_up_is_repeated(rig):
     """A job lost between queue and worker costs seconds, not the turn."""
     rig.accept(turn())
     assert rig.overdue() == []
@@ -374,8 +374,8 @@ def test_wake_up_nobody_answered_is_repeated(rig):
     assert rig.overdue() == [CHAT.id]
 
 
-def test_leased_lane_is_not_due(rig):
-    """Somebody came: the wake-up is not repeated while the lease is good."""
+def test_leased_conversation_is_not_due(rig):
+    """The wake-up is not repeated while a lease is good."""
     rig.accept(turn())
     lease(rig)
     rig.pass_time(6)
@@ -383,7 +383,7 @@ def test_leased_lane_is_not_due(rig):
 
 
 def test_renewed_lease_is_not_due(rig):
-    """A worker that renews keeps its lane."""
+    """A worker that renews its lease keeps the conversation."""
     rig.accept(turn())
     held, _ = lease(rig)
     rig.pass_time(6)
@@ -393,7 +393,7 @@ def test_renewed_lease_is_not_due(rig):
 
 
 def test_history_belongs_to_one_user(rig):
-    """What one user's turn leaves behind is handed to that user's next turn only."""
+    """The history that a user's turn stores is handed to that user's next turn only."""
     for user in ("ana", "bob", "ana"):
         rig.accept(turn(user=user))
     held, work = lease(rig)
@@ -403,7 +403,7 @@ def test_history_belongs_to_one_user(rig):
 
 
 def test_window_opens_when_the_preview_is_delivered(rig):
-    """An action is armed with the turn and may be answered from the receipt on."""
+    """The turn stores the action; it may be answered from the receipt on."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, propose(rig)[0])
@@ -415,7 +415,7 @@ def test_window_opens_when_the_preview_is_delivered(rig):
 
 
 def test_action_whose_preview_cannot_be_delivered_ends(rig):
-    """Nobody can agree to words that were never seen."""
+    """A person cannot agree to a preview that never arrived."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
@@ -424,7 +424,7 @@ def test_action_whose_preview_cannot_be_delivered_ends(rig):
 
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
-    """Whoever decides can change the very message that shows the buttons: the last one of the question."""
+    """The decision can change the message that shows the buttons, which is the last piece of the question."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
@@ -439,7 +439,7 @@ def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
 
 
 def test_question_without_a_receipt_has_no_prompt(rig):
-    """Its platform gives none, or it was buried: nothing can be changed later."""
+    """The platform gives no receipt, or the question was given up: no message can be changed later."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), receipt="")
@@ -447,7 +447,7 @@ def test_question_without_a_receipt_has_no_prompt(rig):
 
 
 def in_two_pieces(rig):
-    """A question that its platform takes two messages for, committed: the lease and the first piece."""
+    """Commit a question that its platform needs two messages for; return the lease and the first piece."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
@@ -457,7 +457,7 @@ def in_two_pieces(rig):
 
 
 def test_question_in_pieces_is_shown_with_the_last_of_them(rig):
-    """Half a question opens no window."""
+    """The window does not open with the first piece."""
     held, first = in_two_pieces(rig)
     last = rig.outbox.mark_delivered(held, first, receipt="m1")
     assert look(rig).state == "armed"
@@ -465,8 +465,8 @@ def test_question_in_pieces_is_shown_with_the_last_of_them(rig):
     assert look(rig).state == "shown"
 
 
-def test_question_of_which_a_piece_never_arrives_ends(rig):
-    """Nobody can agree to half of one, though the half with the buttons arrives."""
+def test_question_ends_if_one_of_its_pieces_never_arrives(rig):
+    """A person cannot agree to half a question, even if the half with the buttons arrives."""
     held, first = in_two_pieces(rig)
     last = rig.outbox.mark_delivered(held, first, dead="Refused: malformed")
     assert look(rig).state == "expired"
@@ -475,7 +475,7 @@ def test_question_of_which_a_piece_never_arrives_ends(rig):
 
 
 def test_turn_brings_the_live_action_and_the_tapped_one(rig):
-    """All a worker needs to know comes with the turn."""
+    """The turn carries everything that a worker needs to know."""
     held, action = shown(rig)
     tap = rig.store.signer.button_token(action.pending_action_id, "confirm", turn().scope)
     rig.accept(turn("", tap=tap))
@@ -485,7 +485,7 @@ def test_turn_brings_the_live_action_and_the_tapped_one(rig):
 
 
 def test_second_proposal_is_refused_while_one_waits(rig):
-    """Nothing of the turn is kept: not even its words."""
+    """Nothing of the turn is stored, not even its replies."""
     held, action = shown(rig)
     rig.accept(turn("delete another"))
     work = rig.mailbox.release(held)
@@ -494,8 +494,8 @@ def test_second_proposal_is_refused_while_one_waits(rig):
     assert (look(rig).pid, rig.mailbox.release(held)) == (action.pending_action_id, work)
 
 
-def test_proposal_may_replace_the_one_its_turn_disarms(rig):
-    """Disarming the old and arming the new is one step."""
+def test_proposal_may_replace_the_one_that_its_turn_ends(rig):
+    """Ending the old action and storing the new one is one step."""
     held, old = shown(rig)
     rig.accept(turn("delete another"))
     work = rig.mailbox.release(held)
@@ -506,7 +506,7 @@ def test_proposal_may_replace_the_one_its_turn_disarms(rig):
 
 
 def test_yes_of_another_worker_claims_nothing(rig):
-    """A claim carries the fencing token: who lost the lane gets `lost`, before and at the start."""
+    """A claim carries the fencing token: a worker that lost its lease gets `lost`, before and at the start."""
     held, action = shown(rig)
     yes = turn("yes")
     rig.accept(yes)
@@ -518,8 +518,8 @@ def test_yes_of_another_worker_claims_nothing(rig):
     assert rig.repository.start(claim, look(rig), "attempt") == "lost"
 
 
-def test_effect_of_a_worker_that_lost_its_lane_is_not_started(rig):
-    """Claimed while it held the lane, paused, overtaken: the last step before the effect is fenced too."""
+def test_effect_of_a_worker_that_lost_its_lease_is_not_started(rig):
+    """It claimed under its lease, paused and was overtaken. The last step before the effect is fenced too."""
     held, action = shown(rig)
     yes = turn("yes")
     rig.accept(yes)
@@ -542,8 +542,8 @@ def test_claim_of_a_turn_that_is_not_the_head_is_refused(rig):
 
 
 @pytest.mark.parametrize(("kind", "verdict"), [("text", "early"), ("tap", "mine")])
-def test_words_said_before_the_preview_was_delivered_are_early(rig, kind, verdict):
-    """A yes that was waiting when the preview went out answered something else; a button can only come after."""
+def test_text_from_before_the_preview_is_early(rig, kind, verdict):
+    """A yes that waited when the preview went out answered another question; a tap can only come after the preview."""
     rig.accept(turn("delete"))
     yes = turn("yes")
     rig.accept(yes)
@@ -555,7 +555,7 @@ def test_words_said_before_the_preview_was_delivered_are_early(rig, kind, verdic
 
 @pytest.mark.parametrize(("before", "after", "verdict"), [(0, 90, "mine"), (90, 0, "expired")])
 def test_expiry_is_judged_at_the_time_of_receipt(rig, before, after, verdict):
-    """Sent in time and worked on late counts; sent late does not."""
+    """An answer that arrived in time and is processed late counts; one that arrived late does not."""
     held, action = shown(rig)
     rig.pass_time(before)
     yes = turn("yes")
@@ -566,8 +566,8 @@ def test_expiry_is_judged_at_the_time_of_receipt(rig, before, after, verdict):
 
 
 @pytest.mark.parametrize(("waited", "verdict"), [(50, "mine"), (20, "expired"), (200, "early")])
-def test_turn_that_waited_elsewhere_was_received_when_it_came_in(rig, waited, verdict):
-    """The window was open from 90 to 30 seconds ago: what was said before it, or after it, does not count."""
+def test_turn_from_a_spool_keeps_its_time_of_receipt(rig, waited, verdict):
+    """The window was open from 90 to 30 seconds ago. Answers from before or after it do not count."""
     held, action = shown(rig)
     rig.pass_time(90)
     yes = turn("yes")
@@ -576,8 +576,8 @@ def test_turn_that_waited_elsewhere_was_received_when_it_came_in(rig, waited, ve
     assert rig.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
 
 
-def test_window_that_was_shortened_opened_no_earlier(rig):
-    """Words from before the preview stay early when its question was set aside meanwhile."""
+def test_shortened_window_keeps_its_start(rig):
+    """Texts from before the preview stay early when the question was put off meanwhile."""
     held, action = shown(rig)
     rig.pass_time(5)
     rig.repository.decide(ActionDecision(turn().scope, "ignore", "e-ignore", ignore_seconds=10))
@@ -588,8 +588,8 @@ def test_window_that_was_shortened_opened_no_earlier(rig):
 
 
 @pytest.mark.parametrize(("waited", "believed"), [(-500, 0), (1e12, SEEN_MS / 1000)])
-def test_turn_was_received_neither_in_the_future_nor_in_another_age(rig, waited, believed):
-    """Whatever the clock did on the machine where it waited."""
+def test_time_of_receipt_is_neither_in_the_future_nor_too_old(rig, waited, believed):
+    """The clock of the machine with the spool may be wrong."""
     rig.mailbox.accept(turn(), waited_seconds=waited)
     rig.accept(turn())
     held, first = lease(rig)
@@ -597,23 +597,23 @@ def test_turn_was_received_neither_in_the_future_nor_in_another_age(rig, waited,
     assert second.received_at - first.received_at == pytest.approx(believed, abs=60)
 
 
-def test_turn_that_waited_elsewhere_is_refused_without_a_word(make_rig):
-    """It is kept where it waited: nobody must be told that it may not have arrived."""
+def test_refused_turn_from_a_spool_gets_no_notice(make_rig):
+    """The turn stays in the spool, so its sender must not be told that it was refused."""
     rig = make_rig(limits=InboxLimits(waiting=1))
     rig.accept(turn("a"))
     assert rig.mailbox.accept(turn("b"), waited_seconds=1).outcome == "full"
     assert lease(rig)[1].turn.text == "a"
 
 
-def test_turns_that_waited_elsewhere_were_not_written_all_at_once(make_rig):
-    """They are handed over in one go: nobody is too fast for that, then or for what comes next."""
+def test_turns_from_a_spool_do_not_count_as_a_burst(make_rig):
+    """They arrive all at once, but that does not exceed the rate limit, then or for the next turn."""
     rig = make_rig(limits=InboxLimits(in_one_go=2))
     assert {rig.mailbox.accept(turn(), waited_seconds=1).outcome for _ in range(5)} == {"new"}
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["new", "new", "too_fast"]
 
 
 def begun(rig):
-    """A yes that a worker claimed and started before it lost the lane; the next holder called it unknown."""
+    """Return a claim that a worker started before it lost its lease; the next holder called its outcome unknown."""
     held, action = shown(rig)
     yes = turn("yes")
     rig.accept(yes)
@@ -627,14 +627,14 @@ def begun(rig):
 
 
 def finish_late(rig, claim) -> None:
-    """The first worker wakes up, its effect done, and says so; the answer is lost once."""
+    """Let the first worker record its finished effect; the answer to its first call is lost."""
     correction = '{"to": ["chat", "room", ""], "reply": "{}"}'
     for _ in range(2):
         rig.repository.finish(claim, "attempt", ActionResult("done", "deleted", "deleted", correction))
 
 
-def test_late_truth_is_told_as_a_correction(rig):
-    """A worker that lost its lane may still record what happened: it goes out as one more reply."""
+def test_late_outcome_is_sent_as_a_correction(rig):
+    """A worker that lost its lease may still record the outcome, which goes out as one more reply."""
     held, work, claim, unknown = begun(rig)
     reply = rig.mailbox.commit(held, work, replace(SAID, transition=unknown))
     rig.outbox.mark_delivered(held, reply, receipt="m2")
@@ -644,8 +644,8 @@ def test_late_truth_is_told_as_a_correction(rig):
     assert isinstance(rig.mailbox.release(held), QueuedReply)
 
 
-def test_late_truth_that_comes_before_the_untruth_voids_it(rig):
-    """Nobody was told "unknown" yet: no correction goes out, and the words that are not true any more are refused."""
+def test_late_outcome_replaces_an_unsent_unknown(rig):
+    """No "unknown" was sent yet: no correction goes out, and the commit with the outdated text is refused."""
     held, work, claim, unknown = begun(rig)
     finish_late(rig, claim)
     assert isinstance(rig.mailbox.release(held), QueuedTurn)
@@ -655,8 +655,8 @@ def test_late_truth_that_comes_before_the_untruth_voids_it(rig):
     assert isinstance(rig.mailbox.commit(held, work, replace(SAID, transition=done)), QueuedReply)
 
 
-def test_what_is_over_leaves_the_scope_with_the_deciding_turn(rig):
-    """Until the commit a crash can still find the outcome; after it the scope is free."""
+def test_ended_action_leaves_the_scope_with_the_commit_of_its_turn(rig):
+    """Until the commit the outcome can be found after a crash; after it the scope is free."""
     held, action = shown(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
@@ -665,8 +665,8 @@ def test_what_is_over_leaves_the_scope_with_the_deciding_turn(rig):
     assert look(rig) is None
 
 
-def test_what_a_broken_turn_left_claimed_is_in_nobodys_hands(rig):
-    """A turn that ends without settling what it claimed does not block the scope."""
+def test_action_that_a_broken_turn_left_claimed_is_freed(rig):
+    """A turn that ends without settling its claim does not block the scope."""
     held, action = shown(rig)
     yes = turn("yes")
     rig.accept(yes)
@@ -676,8 +676,8 @@ def test_what_a_broken_turn_left_claimed_is_in_nobodys_hands(rig):
     assert look(rig) is None
 
 
-def test_holder_with_nothing_left_lets_go_in_the_same_step(rig):
-    """The next worker can have the lane at once, and the next turn wakes one."""
+def test_commit_of_the_last_item_releases_the_lease(rig):
+    """The next worker can lease the conversation at once, and the next turn wakes a worker."""
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID, let_go=True)
@@ -685,8 +685,8 @@ def test_holder_with_nothing_left_lets_go_in_the_same_step(rig):
     assert rig.mailbox.lease(CHAT.id, "w2")[0].epoch == held.epoch + 1
 
 
-def test_answer_lost_while_letting_go_is_given_again(rig):
-    """What was asked twice was done once, and says so; once somebody else has the lane, it is lost."""
+def test_lost_answer_of_a_releasing_commit_is_given_again(rig):
+    """The repeated call reports that it was done once. After another worker took the lease, it reports the loss."""
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID, let_go=True)
@@ -697,8 +697,8 @@ def test_answer_lost_while_letting_go_is_given_again(rig):
         rig.outbox.mark_delivered(held, reply, receipt="m1", let_go=True)
 
 
-def test_holder_with_something_left_keeps_the_lane(rig):
-    """A turn that came in meanwhile is its own to do."""
+def test_holder_with_a_turn_left_keeps_its_lease(rig):
+    """The holder works on a turn that came in meanwhile."""
     rig.accept(turn("a"))
     held, work = lease(rig)
     rig.accept(turn("b"))
@@ -707,7 +707,7 @@ def test_holder_with_something_left_keeps_the_lane(rig):
 
 
 def test_conversation_of_an_unknown_channel_is_left_to_a_worker_that_knows_it(rig):
-    """It is named again after a second, later the longer no worker takes it; the turn is untouched."""
+    """It is due again after a second, and later with each refusal. Its turn is untouched."""
     rig.accept(turn("hello"))
     assert rig.mailbox.defer(CHAT.id) == pytest.approx(0, abs=0.5)
     assert rig.overdue() == []
@@ -719,14 +719,14 @@ def test_conversation_of_an_unknown_channel_is_left_to_a_worker_that_knows_it(ri
 
 
 def test_conversation_that_a_worker_holds_is_not_deferred(rig):
-    """It is served: whoever does not know its channel has nothing to say."""
+    """A worker that does not know the channel cannot put it off while another worker serves it."""
     rig.accept(turn("hello"))
     lease(rig)
     assert rig.mailbox.defer(CHAT.id) == -1
 
 
 def test_every_message_that_shows_a_question_is_known(rig):
-    """Whoever quotes a piece, a copy or a repetition of the question quotes the question."""
+    """A quote of a piece, a copy or a repetition of the question counts as a quote of the question."""
     held, work = in_two_pieces(rig)
     work = rig.outbox.mark_delivered(held, work, receipt="m1")
     rig.outbox.mark_delivered(held, work, receipt="m2", written_at=1795204700.000123)
@@ -744,8 +744,8 @@ def test_every_message_that_shows_a_question_is_known(rig):
     assert (read.state, read.prompt) == ("shown", "m4")
 
 
-def test_copy_of_a_question_of_which_the_platform_tells_is_known(rig):
-    """It was sent twice: what the platform reports of either copy names a message that shows it."""
+def test_copy_of_a_question_that_the_platform_reports_is_known(rig):
+    """The question was sent twice, and the platform's reports name both messages."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, propose(rig)[0])
@@ -757,7 +757,7 @@ def test_copy_of_a_question_of_which_the_platform_tells_is_known(rig):
 
 
 def test_repetition_that_never_arrives_ends_nothing(rig):
-    """The question itself was shown: it stays open."""
+    """The question itself was delivered, so it stays open."""
     held, action = shown(rig)
     rig.accept(turn("what?"))
     again = TurnChange(replies=((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),))
@@ -767,7 +767,7 @@ def test_repetition_that_never_arrives_ends_nothing(rig):
 
 
 def test_messages_that_show_one_question_are_bounded(rig):
-    """The last fifty are known: a question that is repeated for ever takes no more room."""
+    """The last fifty are stored, however often the question is repeated."""
     held, action = shown(rig)
     replies = ((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),) * 60
     rig.accept(turn("what?"))
