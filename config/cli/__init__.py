@@ -1,1 +1,1 @@
-"""One file a command group."""
+"""The `sayso` commands."""

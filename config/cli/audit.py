@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sayso.config.cli.options import FINDING, Options, SaysoGroup, pass_options
-from sayso.config.cli.output import clear_errors, counted, fail, load, one_line, print_result
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoGroup,
+    clear_errors,
+    counted,
+    fail,
+    load,
+    one_line,
+    pass_options,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from sayso.pending.audit.chain import ChainReport

@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import click
 
-from sayso.config.cli.options import FINDING, Options, SaysoGroup, pass_options
-from sayso.config.cli.output import check_channel, clear_errors, fail, load, print_checks, print_result
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoGroup,
+    check_channel,
+    clear_errors,
+    fail,
+    load,
+    pass_options,
+    print_checks,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from sayso.channels.base import SharedCache

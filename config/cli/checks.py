@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sayso.config.cli.options import FINDING, Options, SaysoCommand, pass_options
-from sayso.config.cli.output import clear_errors, fail, print_result
+from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options, print_result
 
 if TYPE_CHECKING:
     from sayso.agent import Tool

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from sayso.config.cli.options import Options, SaysoCommand, pass_options
-from sayso.config.cli.output import fail, print_result
+from sayso.config.cli.command import Options, SaysoCommand, fail, pass_options, print_result
 
 _YAML = """\
 # yaml-language-server: $schema=SCHEMA_ADDRESS

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.options import Options, SaysoGroup, pass_options
-from sayso.config.cli.output import check_channel, clear_errors, fail, load, one_line, print_result
+from sayso.config.cli.command import (
+    Options,
+    SaysoGroup,
+    check_channel,
+    clear_errors,
+    fail,
+    load,
+    one_line,
+    pass_options,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from sayso.workers.access.people import AccessList, ListedPerson, Register, Waiting

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.options import FINDING, Options, SaysoCommand, pass_options
-from sayso.config.cli.output import clear_errors, fail, print_result
+from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options, print_result
 
 if TYPE_CHECKING:  # commands load only what they need
     from sayso.testing.simulation.profile import Profile

@@ -13,7 +13,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.channels.redaction import REDACTED, Redactor, remember, secrets_of
 from sayso.channels.setup import CheckResult
-from sayso.config.cli.output import one_line
+from sayso.config.cli.command import one_line
 from sayso.config.wiring.observability import EventFormatter
 from tests.config.processes import sayso
 

@@ -1,21 +1,36 @@
-"""The `sayso deliveries` commands: list, show, retry."""
+"""The commands of an operator: `sayso deliveries` list, show and retry, `sayso redis` status and resume."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sayso.config.cli.options import Options, SaysoGroup, pass_options
-from sayso.config.cli.output import clear_errors, fail, load, one_line, print_result
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoGroup,
+    clear_errors,
+    fail,
+    load,
+    one_line,
+    pass_options,
+    print_result,
+)
 
 if TYPE_CHECKING:
+    from redis import Redis
+
+    from sayso.config.settings.schema import Settings
     from sayso.workers.alerts import Alert
     from sayso.workers.outbox import Deliveries, DeliveryStatus, UndeliveredState
+    from sayso.workers.redis.resume import Resumed
 
 #: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
 WIDTH, SHOW_WIDTH = 60, 300
@@ -116,3 +131,66 @@ def _row(status: DeliveryStatus, width: int = WIDTH) -> str:
 
 def _time(unix: float) -> str:
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@click.group(cls=SaysoGroup, examples=["sayso redis status", "sayso redis resume"])
+def redis() -> None:
+    """See whether Redis lost acknowledged writes, and continue after it did."""
+
+
+@redis.command(examples=["sayso redis status", "sayso redis status --json"])
+@pass_options
+def status(options: Options) -> None:
+    """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
+    from sayso.workers.redis.resume import halt_of
+
+    with clear_errors():
+        settings = load(options.config, options.data)
+        halt = halt_of(_checked_client(settings, options.data), prefix=settings.key_prefix)
+    lines = [f"redis: {f'halted: {halt}' if halt else 'whole'}"]
+    if halt:
+        lines.append(
+            "`sayso redis resume` continues without what is missing: docs/how-to/operate.md says what that means"
+        )
+    print_result(options, {"redis": str(halt) if halt else None}, lines)
+    sys.exit(FINDING if halt else 0)
+
+
+@redis.command(examples=["sayso redis resume"])
+@pass_options
+def resume(options: Options) -> None:
+    """Continue with a Redis that lost writes, without using any number twice.
+
+    It may be killed and run again.
+    """
+    from sayso.workers.redis.resume import resume as resume_server
+
+    settings = load(options.config, options.data)
+    with clear_errors():
+        result = resume_server(_checked_client(settings, options.data), prefix=settings.key_prefix)
+    print_result(
+        options,
+        {"redis": asdict(result) if result else None},
+        [f"redis: {_summary(result) if result else 'not halted'}"],
+    )
+
+
+def _checked_client(settings: Settings, data: Path) -> Redis:
+    """Return a client of the Redis, compared with the watermark noted on this machine.
+
+    After a restart of all processes no other may have compared it. Raises what `clear_errors` handles.
+    """
+    from sayso.config.wiring.stores import find_redis, guard_against_loss
+    from sayso.pending.redis.client import connect
+
+    url = find_redis(settings, data)
+    client = connect(url)
+    guard_against_loss(settings, url, client, data).look()
+    return client
+
+
+def _summary(result: Resumed) -> str:
+    return (
+        f"goes on; {result.halt}. {result.conversations:,} conversations have new numbers, {result.replies:,} waiting "
+        f"replies go out marked as perhaps repeated, {result.actions:,} open questions are closed; they may have run"
+    )

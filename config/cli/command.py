@@ -1,0 +1,189 @@
+"""What all commands share: options, classes, how results are printed, and errors that name the cure.
+
+`-c/--config`, `--data`, `--json` and `--no-color` stand before or after the name of any command; the last one given
+counts. Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from sayso.channels.redaction import redact
+
+if TYPE_CHECKING:
+    from sayso.channels.setup import CheckResult
+    from sayso.config.settings.schema import Settings
+
+#: Exit codes. Wrong usage is click's 2.
+FINDING, CANNOT_RUN = 1, 3
+#: The data folder where neither --data nor SAYSO_DATA names one.
+DEFAULT_DATA = Path(".sayso")
+
+
+@dataclass(slots=True)
+class Options:
+    """The options that every command takes. One per invocation."""
+
+    config: Path | None = None
+    #: What --data named, None where it was not given.
+    data_option: Path | None = None
+    as_json: bool = False
+    no_color: bool = False
+
+    @property
+    def data(self) -> Path:
+        """The data folder: of --data, of SAYSO_DATA, or `.sayso`."""
+        return self.data_option or Path(os.environ.get("SAYSO_DATA") or DEFAULT_DATA)
+
+
+pass_options = click.make_pass_decorator(Options, ensure=True)
+
+
+def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Note an option that was given. Click calls this for the group first and for the command after it."""
+    if value and parameter.name is not None:
+        options = context.ensure_object(Options)
+        setattr(options, parameter.name, value)
+        if options.no_color:
+            context.find_root().color = False
+            os.environ["NO_COLOR"] = "1"  # the processes that a command starts, and the libraries it uses
+
+
+def _common_options() -> list[click.Parameter]:
+    """Return new objects for the options of every command: click keeps state of a command in them."""
+    path = click.Path(path_type=Path)
+    shared: dict[str, Any] = {"expose_value": False, "callback": _store}
+    return [
+        click.Option(
+            ["-c", "--config"], type=path, metavar="FILE", **shared,
+            help="The YAML file.  [default: SAYSO_CONFIG, the bot that runs on the data folder, or ./sayso.yaml]",
+        ),
+        click.Option(
+            ["--data", "data_option"], type=path, metavar="FOLDER", **shared,
+            help="The folder for everything Sayso stores.  [default: SAYSO_DATA, or .sayso]",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, **shared, help="Print the result as JSON."),
+        click.Option(["--no-color"], is_flag=True, **shared, help="Print without colors, like NO_COLOR=1."),
+    ]  # fmt: skip
+
+
+class SaysoCommand(click.Command):
+    """A command with the common options, and with examples below its help."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.examples = tuple(examples)
+        self.params = [*self.params, *_common_options()]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples below everything else."""
+        if self.examples:
+            with formatter.section("Examples" if len(self.examples) > 1 else "Example"):
+                for example in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+        super().format_epilog(ctx, formatter)
+
+
+class SaysoGroup(SaysoCommand, click.Group):
+    """A group of commands. `moved` names invocations that are spelled otherwise now."""
+
+    command_class = SaysoCommand
+
+    def __init__(self, *args: Any, moved: Mapping[str, str] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.moved = moved or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:  # fmt: skip
+        """Find a command. Raises click.UsageError, which names the new spelling of an old invocation."""
+        if args and args[0] in self.moved:
+            ctx.fail(f"no command `{ctx.command_path} {args[0]}`: write `{self.moved[args[0]]}`")
+        return super().resolve_command(ctx, args)
+
+
+def load(config: Path | None, data: Path | None = None, *, without_secrets: bool = False) -> Settings:
+    """Return the settings of a file; without one, of the bot that runs on the data folder, else of the default file.
+
+    Exits where the settings cannot be used.
+    """
+    from sayso.config.server.processes import find_config
+    from sayso.config.settings.loader import ConfigError, default_config, load_settings
+
+    try:
+        file = find_config(config, data) if data else config or default_config()
+        return load_settings(file, without_secrets=without_secrets)
+    except ConfigError as exc:
+        fail(str(exc))
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Exit with one clear message for errors that an operator can cure; all others keep their traceback."""
+    from redis.exceptions import RedisError
+
+    from sayso.channels.setup import SetupError
+    from sayso.config.server.embedded_redis import EmbeddedRedisError
+    from sayso.config.server.processes import AddressUnusable
+    from sayso.config.settings.loader import ConfigError, UnknownChannel
+    from sayso.pending.audit.ledger import LedgerUnusable
+    from sayso.pending.redis.client import RedisUnfit
+    from sayso.pending.redis.scripts import Halted
+
+    try:
+        yield
+    except UnknownChannel as exc:
+        raise click.UsageError(str(exc)) from None
+    except (ConfigError, RedisUnfit, AddressUnusable, EmbeddedRedisError, LedgerUnusable, Halted, SetupError) as exc:
+        fail(str(exc))
+    except RedisError as exc:
+        fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
+
+
+def fail(message: str) -> NoReturn:
+    """Print why the command cannot run, and exit with 3."""
+    click.echo(redact(f"Error: {message}"), err=True)
+    sys.exit(CANNOT_RUN)
+
+
+def print_result(options: Options, value: Any, lines: Iterable[str]) -> None:
+    """Print a result: `value` with --json, else the lines.
+
+    A lone surrogate, which JSON arguments can spell and no encoding can hold, is printed as its escape.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False) if options.as_json else "\n".join(lines)
+    if text:
+        click.echo(text.encode(errors="backslashreplace").decode())
+
+
+def print_checks(options: Options, results: list[CheckResult]) -> None:
+    """Print what was checked, one line each. Exits with 1 where anything failed; warnings do not count."""
+    print_result(options, [asdict(result) for result in results], map(str, results))
+    if any(result.state == "fail" for result in results):
+        sys.exit(FINDING)
+
+
+def check_channel(settings: Settings, channel: str) -> None:
+    """Raise click.UsageError unless the configuration has a channel of this name."""
+    if channel not in settings.channels:
+        raise click.UsageError(f"no channel {channel!r}; known: {', '.join(settings.channels)}")
+
+
+def one_line(text: str, width: int) -> str:
+    """Return a text as one line of at most `width` characters, without secrets and without terminal control codes."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(text)).split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number with its noun, such as `2 entries`."""
+    return f"{number:,} {one if number == 1 else many}"
