@@ -6,10 +6,10 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from http import HTTPStatus
+from email.message import Message
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sayso.agent.tools.context import emit_artifact
@@ -33,11 +33,22 @@ from sayso.agent.toolsets.base import (
     scrub,
     scrub_value,
 )
-from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, parse, server_url
-from sayso.agent.toolsets.openapi_operations import Operation, is_json_type, operations
-from sayso.agent.toolsets.openapi_request import Auth, HttpResponse, OriginClient, request_for
-from sayso.channels.http import Resolve, addresses_of, decoded, origin_of
+from sayso.agent.toolsets.openapi_document import (
+    MAX_DOCUMENT_BYTES,
+    Document,
+    Operation,
+    as_mapping,
+    is_json_type,
+    operations,
+    parse,
+    server_url,
+)
+from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
+from sayso.channels.http import Resolve, addresses_of, content_type_of, decoded, origin_of
 from sayso.pending.concurrency import call_in_thread
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 #: Time limit of one request, also of the one for the document, in seconds.
@@ -128,41 +139,40 @@ class OpenApiToolProvider:
         request = request_for(operation, {**parameters, **dict(self._fixed_of(operation))})
         request = self._auth.sign(request) if self._auth else request
         try:
-            answer = await api.client.send(
-                request.method, request.path, request.headers, request.body, reads_only=operation.reads_only
-            )
+            answer = await api.client.send(request, reads_only=operation.reads_only)
         except SourceUnreachable as exc:
             return _failed(f"{self.name}: {exc} {operation.name!r} was not sent")
         except AnswerLost as exc:
             return _unclear(f"{self.name}: {exc}", operation)
-        if answer.status >= 400:
-            outcome = _unclear if answer.status in UNCLEAR_STATUSES else _failed
-            return outcome(self._refusal(operation, answer), operation)
-        return ToolOutcome(success=True, result=self._value(operation, answer))
+        if answer.status_code < 400:
+            return ToolOutcome(success=True, result=self._value(operation, answer))
+        refusal = self._refusal(operation, answer)
+        return _unclear(refusal, operation) if answer.status_code in UNCLEAR_STATUSES else _failed(refusal)
 
-    def _refusal(self, operation: Operation, answer: HttpResponse) -> str:
+    def _refusal(self, operation: Operation, answer: httpx.Response) -> str:
         request = f"{operation.method.upper()} {operation.path}"
-        body = self._text(answer).strip() if _is_text(answer) else ""
+        body = self._text(answer).strip() if _is_text(content_type_of(answer)) else ""
         cut = body if len(body) <= MAX_ERROR_CHARS else body[:MAX_ERROR_CHARS] + "..."
-        return (
-            f"{self.name} answered {answer.status} ({_phrase(answer.status)}) to {request}: {cut or 'no reason given'}"
-        )
+        status = f"{answer.status_code} ({answer.reason_phrase or 'an unknown status'})"
+        return f"{self.name} answered {status} to {request}: {cut or 'no reason given'}"
 
-    def _value(self, operation: Operation, answer: HttpResponse) -> Any:
-        if not answer.data:
-            return {"status": answer.status} if operation.method == "head" else None
-        if is_json_type(answer.content_type):
+    def _value(self, operation: Operation, answer: httpx.Response) -> Any:
+        kind = content_type_of(answer)
+        if not answer.content:
+            return {"status": answer.status_code} if operation.method == "head" else None
+        if is_json_type(kind):
             try:
-                return scrub_value(json.loads(answer.data), self._secrets)
+                return scrub_value(json.loads(answer.content), self._secrets)
             except (ValueError, RecursionError):
                 return self._text(answer)
-        if _is_text(answer):
+        if _is_text(kind):
             return self._text(answer)
-        file = emit_artifact(data=answer.data, mime_type=answer.content_type or None, filename=answer.filename)
+        filename = _filename(answer.headers.get("content-disposition", ""))
+        file = emit_artifact(data=answer.content, mime_type=kind or None, filename=filename)
         return f"(handed to the user: {file.filename or 'a file'}, {file.mime_type}, {file.size} bytes)"
 
-    def _text(self, answer: HttpResponse) -> str:
-        return scrub(decoded(answer.data, answer.charset), self._secrets)
+    def _text(self, answer: httpx.Response) -> str:
+        return scrub(decoded(answer.content, answer.charset_encoding or ""), self._secrets)
 
     @property
     def _secrets(self) -> Sequence[str]:
@@ -213,16 +223,18 @@ class OpenApiToolProvider:
             return await call_in_thread(_read_file, Path(self._source))
         parts = urlsplit(self._source)
         path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        request = Request("GET", path, {"Accept": "application/json, application/yaml, */*"})
         client = self._client(f"{parts.scheme}://{parts.netloc}", MAX_DOCUMENT_BYTES)
-        answer = await client.send(
-            "GET", path, {"Accept": "application/json, application/yaml, */*"}, None, reads_only=True
-        )
-        if answer.status != 200:
-            raise SourceUnreachable(f"{self._source_name}: its server answered {answer.status}: check the address")
-        return answer.data.decode(errors="replace")
+        answer = await client.send(request, reads_only=True)
+        if answer.status_code != 200:
+            raise SourceUnreachable(f"{self._source_name}: its server answered {answer.status_code}: check the address")
+        return answer.content.decode(errors="replace")
 
     def _read(self, document: Document) -> _Api:
-        url = self._base_url or _server_url(document, self._source if self.is_remote else "")
+        try:
+            url = self._base_url or server_url(document, self._source if self.is_remote else "")
+        except ValueError:  # a malformed URL
+            url = ""
         if not _is_usable(url):
             raise SourceError(f"{self._source_name} names no server that can be used: write its address as base_url")
         url = urlsplit(url)._replace(query="", fragment="").geturl()
@@ -232,8 +244,7 @@ class OpenApiToolProvider:
             )
         selected = [_without(each, self._fixed) for each in self._selected(document)]
         names = legal_names([each.name for each in selected])
-        info = document.root.get("info")
-        title = str(info.get("title", self.name)) if isinstance(info, Mapping) else self.name
+        title = str(as_mapping(document.root.get("info")).get("title", self.name))
         return _Api(title, {names[each.name]: each for each in selected}, self._client(url, self._max_bytes))
 
     def _selected(self, document: Document) -> list[Operation]:
@@ -251,23 +262,21 @@ class OpenApiToolProvider:
                 f"{self._source_name} has more than {MAX_TOOLS} selected operations, so some would be left out: "
                 "choose those you need with include and exclude, as in include: [get*, createOrder]"
             )
-        self._check_included(selected, skipped)
-        self._check_fixed(selected)
+        self._check_names(selected, skipped)
         return selected
 
     def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
         """Return the fixed arguments of an operation, sorted by name."""
         return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
 
-    def _check_included(self, selected: Sequence[Operation], skipped: Sequence[str]) -> None:
-        """Raise SourceError for an operation that `include` names without a pattern and that cannot be offered."""
+    def _check_names(self, selected: Sequence[Operation], skipped: Sequence[str]) -> None:
+        """Raise SourceError for an operation that `include` names without a pattern and that cannot be offered, and
+        for a fixed argument that no operation takes: a misspelled one would be lost silently.
+        """
         exact = [name for name in self._filter.include or () if not set(name) & set("*?[")]
         if missing := sorted(set(exact) - {operation.name for operation in selected}):
             reasons = f"; left out: {'; '.join(skipped[:MAX_LOGGED])}" if skipped else ""
             raise SourceError(f"{self._source_name}: include names operations that do not exist: {missing!r}{reasons}")
-
-    def _check_fixed(self, selected: Sequence[Operation]) -> None:
-        """Raise SourceError for a fixed argument that no operation takes: a misspelled one would be lost silently."""
         known = {name for operation in selected for name in operation.places}
         if unknown := sorted(self._fixed.keys() - known):
             raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
@@ -295,13 +304,6 @@ def _read_file(path: Path) -> str:
         raise SourceError(f"{path}: not text in UTF-8") from None
 
 
-def _server_url(document: Document, own_url: str) -> str:
-    try:
-        return server_url(document, own_url)
-    except ValueError:  # a malformed URL
-        return ""
-
-
 def _is_usable(url: str) -> bool:
     """Return whether requests can be sent to a URL: it has a host, a valid port, and no user name or password."""
     import httpx
@@ -322,19 +324,18 @@ def _is_same_origin(url: str, other: str) -> bool:
         return False
 
 
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "an unknown status"
-
-
-def _is_text(answer: HttpResponse) -> bool:
-    kind = answer.content_type
+def _is_text(kind: str) -> bool:
     return not kind or kind.startswith("text/") or is_json_type(kind) or kind in ("application/xml", "application/yaml")
 
 
-def _failed(error: str, _: Operation | None = None) -> ToolOutcome:
+def _filename(disposition: str) -> str:
+    """Return the file name of a download, without any path."""
+    header = Message()
+    header["content-disposition"] = disposition or "inline"
+    return (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]
+
+
+def _failed(error: str) -> ToolOutcome:
     return ToolOutcome(success=False, error=error)
 
 

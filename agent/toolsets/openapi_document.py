@@ -1,17 +1,19 @@
-"""An OpenAPI document: parsed from JSON or YAML, its references resolved, its schemas as JSON Schema."""
+"""An OpenAPI document: parsed from JSON or YAML, its schemas as JSON Schema without references, its operations."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import yaml
 
 from sayso.agent.tools.schema.json_schema import each_part, with_exclusive_limits
-from sayso.agent.toolsets.base import SourceError
+from sayso.agent.toolsets.base import SourceError, legal_names
 
 #: Most parts of one operation's schemas that are read; further parts accept any value.
 MAX_PARTS = 4000
@@ -21,17 +23,9 @@ MAX_DEPTH = 60
 MAX_HOPS = 30
 
 #: Keywords of OpenAPI that JSON Schema does not have, or that only inform people.
-_DROPPED = {
-    "example",
-    "examples",
-    "xml",
-    "discriminator",
-    "externalDocs",
-    "deprecated",
-    "nullable",
-    "writeOnly",
-    "$schema",
-}
+_DROPPED = frozenset(
+    ("example", "examples", "xml", "discriminator", "externalDocs", "deprecated", "nullable", "writeOnly", "$schema")
+)
 
 
 class Document:
@@ -81,13 +75,8 @@ class Inliner:
             raise SourceError(f"there is {type(schema).__name__!r} where a schema must be")
         if self._parts > MAX_PARTS or len(inside) > MAX_DEPTH:
             return self._cut("...")
-        if "$ref" in schema:
-            return self._resolved(schema, inside)
-        plain = {key: _without_read_only(key, value) for key, value in schema.items() if _is_kept(key)}
-        inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
-        return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
-
-    def _resolved(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+        if "$ref" not in schema:
+            return self._inlined_parts(schema, inside)
         reference = schema["$ref"]
         if reference in inside:
             return self._cut(str(reference).rpartition("/")[2])
@@ -95,25 +84,26 @@ class Inliner:
         beside = {key: schema[key] for key in ("description", "default") if key in schema}
         return {**target, **beside} if isinstance(target, dict) else target
 
+    def _inlined_parts(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+        plain = {
+            key: _without_read_only(key, value)
+            for key, value in schema.items()
+            if isinstance(key, str) and key not in _DROPPED and not key.startswith("x-")
+        }
+        inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
+        return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
+
     def _cut(self, name: str) -> dict[str, Any]:
         if name not in self.cuts:
             self.cuts.append(name)
         return {"description": f"Another {name}, not shown again." if name != "..." else "Not shown: too deep."}
 
 
-def _is_kept(key: Any) -> bool:
-    return isinstance(key, str) and key not in _DROPPED and not key.startswith("x-")
-
-
 def _without_read_only(key: str, value: Any) -> Any:
     """Return a map of properties without read-only ones, which only the server sets."""
     if key not in ("properties", "patternProperties") or not isinstance(value, Mapping):
         return value
-    return {str(name): each for name, each in value.items() if not _is_read_only(each)}
-
-
-def _is_read_only(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and schema.get("readOnly") is True
+    return {str(name): each for name, each in value.items() if as_mapping(each).get("readOnly") is not True}
 
 
 def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
@@ -141,7 +131,8 @@ def parse(text: str, where: str) -> Document:
     """Return the document in a JSON or YAML text. Raises SourceError, which names it by `where`."""
     try:
         root = json.loads(text) if text.lstrip().startswith("{") else _read_yaml(text)
-        root = _without_lone_surrogates(root) if "\\u" in text.lower() else root
+        if _SURROGATE_ESCAPE.search(text):  # an escape can write half a character, and UTF-8 cannot hold it
+            root = json.loads(json.dumps(root, ensure_ascii=False).encode("utf-8", "replace"))
     except json.JSONDecodeError as exc:
         raise SourceError(f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}") from exc
     except yaml.YAMLError as exc:
@@ -161,15 +152,7 @@ def parse(text: str, where: str) -> Document:
     return Document(root)
 
 
-def _without_lone_surrogates(value: Any) -> Any:
-    """Return the value with question marks for lone surrogates, which an escape can write but UTF-8 cannot hold."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, Mapping):
-        return {_without_lone_surrogates(name): _without_lone_surrogates(each) for name, each in value.items()}
-    return [_without_lone_surrogates(each) for each in value] if isinstance(value, list) else value
-
-
+#: An escape of half a character.
 _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 #: First characters of plain scalars that may not be text.
 _MAYBE_NOT_TEXT = frozenset("-+.0123456789~nNtTfF<")
@@ -177,40 +160,21 @@ _MAYBE_NOT_TEXT = frozenset("-+.0123456789~nNtTfF<")
 _MAX_CACHED = 10_000
 #: Stands for a plain `<<`, which merges a mapping into the one around it.
 _MERGE: Any = object()
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+#: The tags that a mapping or a sequence may have.
+_COLLECTION_TAGS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
-class _Scalars(yaml.SafeLoader):
-    """Resolves plain scalars of one document as YAML 1.2, which OpenAPI uses: `no`, `on` and dates are text."""
+class _Yaml12Loader(yaml.SafeLoader):
+    """Resolves plain scalars as YAML 1.2, which OpenAPI uses: `no`, `on` and dates are text."""
 
-    def __init__(self) -> None:
-        super().__init__("")
-        self._cache: dict[str, Any] = {}
-
-    def value(self, event: Any) -> Any:
-        """Return the value of a scalar that may not be text. Raises yaml.YAMLError and ValueError."""
-        text = event.value
-        if event.tag is None or event.tag == "!":
-            if not event.implicit[0]:
-                return text
-            if text in self._cache:
-                return self._cache[text]
-        reader: Any = self
-        tag = event.tag if event.tag not in (None, "!") else reader.resolve(yaml.ScalarNode, text, (True, False))
-        if tag == "tag:yaml.org,2002:merge":
-            return _MERGE
-        value = reader.construct_object(yaml.ScalarNode(tag, text, event.start_mark, event.end_mark))
-        if event.tag is None and len(self._cache) < _MAX_CACHED:
-            self._cache[text] = value
-        return value
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own attribute
+        first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
-_Scalars.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-_Scalars.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false|True|False)$"), list("tfTF"))
+_Yaml12Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false|True|False)$"), list("tfTF"))
 
 
 def _read_yaml(text: str) -> Any:
@@ -229,7 +193,7 @@ def _read_yaml(text: str) -> Any:
 
 def _values(events: Iterator[Any]) -> Any:
     """Return the value of the one document in the events, None where there is none."""
-    scalars, documents, open_parts = _Scalars(), 0, list[list[Any]]([[]])
+    read_scalar, documents, open_parts = _scalar_reader(), 0, list[list[Any]]([[]])
     scalar, mapping, mapping_end = yaml.ScalarEvent, yaml.MappingStartEvent, yaml.MappingEndEvent  # locals are faster
     parts = open_parts[-1]
     for event in events:
@@ -237,10 +201,10 @@ def _values(events: Iterator[Any]) -> Any:
         if kind is scalar:
             text, tag = event.value, event.tag
             is_text = tag is None and text and (text[0] not in _MAYBE_NOT_TEXT or not event.implicit[0])
-            parts.append(text if is_text else scalars.value(event))
+            parts.append(text if is_text else read_scalar(event))
         elif kind is mapping or kind is yaml.SequenceStartEvent:
-            if event.tag is not None:
-                _check_tag(event)
+            if event.tag not in _COLLECTION_TAGS:
+                raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
             parts = []
             open_parts.append(parts)
             if len(open_parts) > MAX_YAML_DEPTH:
@@ -249,17 +213,32 @@ def _values(events: Iterator[Any]) -> Any:
             finished = open_parts.pop()
             parts = open_parts[-1]
             parts.append(_mapping(finished, event) if kind is mapping_end else finished)
-        else:
-            documents += _is_document(event)
+        elif kind is yaml.AliasEvent:
+            raise _unreadable("an alias: write it out, or give the document as JSON", event)
+        elif kind is yaml.DocumentStartEvent:
+            documents += 1
             if documents > 1:
                 raise _unreadable("several documents: keep one", event)
     return open_parts[0][0] if open_parts[0] else None
 
 
-def _is_document(event: Any) -> bool:
-    if isinstance(event, yaml.AliasEvent):
-        raise _unreadable("an alias: write it out, or give the document as JSON", event)
-    return isinstance(event, yaml.DocumentStartEvent)
+def _scalar_reader() -> Callable[[Any], Any]:
+    """Return a function from a scalar's event to its value, for one document. It raises yaml.YAMLError, ValueError."""
+    loader: Any = _Yaml12Loader("")
+
+    def value(tag: str, text: str, *marks: Any) -> Any:
+        return _MERGE if tag == _MERGE_TAG else loader.construct_object(yaml.ScalarNode(tag, text, *marks))
+
+    @lru_cache(_MAX_CACHED)
+    def plain_value(text: str) -> Any:
+        return value(loader.resolve(yaml.ScalarNode, text, (True, False)), text)
+
+    def read(event: Any) -> Any:
+        if event.tag not in (None, "!"):
+            return value(event.tag, event.value, event.start_mark, event.end_mark)
+        return plain_value(event.value) if event.implicit[0] else event.value
+
+    return read
 
 
 def _mapping(parts: list[Any], event: Any) -> dict[Any, Any]:
@@ -275,17 +254,15 @@ def _mapping(parts: list[Any], event: Any) -> dict[Any, Any]:
     return {**merged, **mapping} if isinstance(merged, dict) else mapping
 
 
-def _check_tag(event: Any) -> None:
-    if event.tag not in (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
-
-
 def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
     return yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
 
 def server_url(document: Document, own_url: str) -> str:
-    """Return the first server's absolute URL, "" if there is none. A relative one starts at the document's own URL."""
+    """Return the first server's absolute URL, "" if there is none. A relative one starts at the document's own URL.
+
+    Raises ValueError for a malformed URL.
+    """
     servers = document.root.get("servers")
     server = as_mapping(servers[0]) if isinstance(servers, list) and servers else {}
     url = str(server.get("url", ""))
@@ -298,3 +275,213 @@ def server_url(document: Document, own_url: str) -> str:
 def as_mapping(value: Any) -> Mapping[Any, Any]:
     """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
+
+
+#: The HTTP methods that a document may have operations for.
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
+#: Methods that only read (RFC 9110, section 9.2.1).
+READ_ONLY_METHODS = ("get", "head")
+#: Headers that the client sets itself. The specification says that parameters of these names are ignored.
+_CLIENT_HEADERS = frozenset(
+    """accept content-type authorization host cookie content-length transfer-encoding accept-encoding connection expect
+    keep-alive proxy-authorization proxy-connection te trailer upgrade""".split()
+)
+#: The names that headers and cookies may have (RFC 9110, section 5.6.2).
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+#: The supported styles of parameters, by their place; the first is the default.
+_STYLES = {
+    "path": ("simple",),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "header": ("simple",),
+    "cookie": ("form",),
+}
+#: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled without the model.
+IsFilled = Callable[[str, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one argument goes. `name` is the document's name; `where` is path, query, header, cookie or body."""
+
+    name: str
+    where: str
+    style: str = ""
+    explode: bool = False
+    is_json: bool = False
+    is_whole_body: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path. `places` says where each argument goes, by its name in the schema."""
+
+    name: str
+    method: str
+    path: str
+    description: str
+    schema: Mapping[str, Any]
+    places: Mapping[str, Place]
+    body_type: str = ""
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether its method only reads."""
+        return self.method in READ_ONLY_METHODS
+
+
+def operations(
+    document: Document, skipped: list[str], accepts: Callable[[str], bool], is_filled: IsFilled
+) -> Iterator[Operation]:
+    """Yield every usable operation whose name is accepted. Reasons for unusable ones are added to `skipped`.
+
+    Parameters that `is_filled` are left out of the arguments.
+    """
+    items: dict[str, Mapping[str, Any]] = {}
+    for path, item in as_mapping(document.root.get("paths")).items():
+        try:
+            items[str(path)] = document.resolved(item)
+        except SourceError as exc:
+            skipped.append(f"{path}: {exc}")
+    candidates = [(path, method, item) for path, item in items.items() for method in METHODS if method in item]
+    taken: set[str] = set()
+    for path, method, item in candidates:
+        names = (_name(item[method], method, path), _name(None, method, path))
+        name = next((name for name in names if name not in taken), "")
+        taken.add(name)
+        if name and not accepts(name):
+            continue
+        try:
+            if not name:
+                raise SourceError(f"another operation is called {names[0]!r}: give each its own operationId")
+            yield _operation(document, item, method, path, name, is_filled)
+        except SourceError as exc:
+            skipped.append(f"{method.upper()} {path}: {exc}")
+        except (TypeError, ValueError, AttributeError, KeyError) as exc:
+            skipped.append(f"{method.upper()} {path}: malformed ({type(exc).__name__}: {exc})")
+
+
+def _name(operation: Any, method: str, path: str) -> str:
+    """Return the `operationId`, else method and path: `get_pets_id`."""
+    return str(as_mapping(operation).get("operationId") or "_".join([method, *re.findall(r"[A-Za-z0-9]+", path)]))
+
+
+def _operation(
+    document: Document, item: Mapping[str, Any], method: str, path: str, name: str, is_filled: IsFilled
+) -> Operation:
+    if not path.startswith("/"):
+        raise SourceError("its path does not begin with a slash")
+    operation, inliner = document.resolved(item[method]), Inliner(document)
+    arguments = dict(
+        _argument(inliner, each)
+        for each in _parameters(document, item, operation)
+        if not is_filled(str(each.get("in")), str(each.get("name")))
+    )
+    body_type, parts = _body(document, inliner, operation)
+    arguments |= parts
+    unfilled = set(re.findall(r"\{([^}]+)\}", path)) - {place.name for place in arguments if place.where == "path"}
+    if unfilled:
+        raise SourceError(f"nothing fills {sorted(unfilled)!r} in its path")
+    places = _places(list(arguments))
+    schema = {
+        "type": "object",
+        "properties": {name: as_mapping(arguments[place][0]) for name, place in places.items()},
+        "required": [name for name, place in places.items() if arguments[place][1]],
+        "additionalProperties": False,
+    }
+    return Operation(name, method, path, _description(operation, item, inliner.cuts), schema, places, body_type)
+
+
+def _places(places: Sequence[Place]) -> dict[str, Place]:
+    """Return the places by unique argument names that every vendor accepts."""
+    own_names = [place.name for place in places]
+    unique = [
+        f"{place.name}_{place.where}" if own_names.count(place.name) > 1 and place.where != "path" else place.name
+        for place in places
+    ]
+    legal = legal_names(unique)
+    return {legal[name]: place for name, place in zip(unique, places, strict=True)}
+
+
+def _description(operation: Mapping[str, Any], item: Mapping[str, Any], cuts: Sequence[str]) -> str:
+    texts = [operation.get("summary") or item.get("summary"), operation.get("description") or item.get("description")]
+    description = "\n\n".join(str(text).strip() for text in dict.fromkeys(texts) if text)
+    return f"{description}\n\n(Nested {', '.join(cuts)} not shown in full.)".strip() if cuts else description
+
+
+def _parameters(document: Document, item: Mapping[str, Any], operation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the parameters of the path, overridden by those of the operation."""
+    both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
+    parameters = {(each.get("in"), each.get("name")): each for each in map(document.resolved, both)}
+    return [
+        each
+        for (where, name), each in parameters.items()
+        if not (where == "header" and str(name).lower() in _CLIENT_HEADERS)
+        and (_is_valid_name(where, name) or each.get("required") is True)  # which is an error
+    ]
+
+
+def _is_valid_name(where: Any, name: Any) -> bool:
+    return where not in ("header", "cookie") or bool(_TOKEN.fullmatch(str(name)))
+
+
+def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> tuple[Place, tuple[Any, bool]]:
+    """Return the place of a parameter, with its schema and whether it is required. Raises SourceError."""
+    where, name = parameter.get("in"), str(parameter.get("name"))
+    if not _is_valid_name(where, name):
+        raise SourceError(f"its parameter {name!r} is no valid name of a {where}")
+    if where not in _STYLES:
+        raise SourceError(f"its parameter {name!r} is in {where!r}: OpenAPI 3 knows path, query, header and cookie")
+    style = str(parameter.get("style", _STYLES[where][0]))
+    is_json = "content" in parameter
+    if style not in _STYLES[where] and not is_json:
+        raise SourceError(f"its parameter {name!r} has the style {style!r}, which is not supported")
+    holder = as_mapping(next(iter(as_mapping(parameter["content"]).values()), {})) if is_json else parameter
+    shown = inliner.inline(holder.get("schema", {}))
+    if parameter.get("description") and isinstance(shown, dict):
+        shown = {**shown, "description": str(parameter["description"])}
+    place = Place(name, where, style, bool(parameter.get("explode", style == "form")), is_json)
+    return place, (shown, where == "path" or parameter.get("required") is True)
+
+
+def _body(
+    document: Document, inliner: Inliner, operation: Mapping[str, Any]
+) -> tuple[str, dict[Place, tuple[Any, bool]]]:
+    """Return the media type of the body, and its arguments: its properties where it has nothing else, else one."""
+    if "requestBody" not in operation:
+        return "", {}
+    body = document.resolved(operation["requestBody"])
+    content, required = as_mapping(body.get("content")), body.get("required") is True
+    kind = next((kind for kind in content if _is_supported(kind)), None)
+    if kind is None:
+        if required:
+            types = ", ".join(map(str, content)) or "of no type"
+            raise SourceError(f"its body is {types}: JSON, forms and text are supported")
+        return "", {}
+    schema = inliner.inline(as_mapping(content[kind]).get("schema", {}))
+    if not _has_plain_properties(schema):
+        return kind, {Place("body", "body", is_whole_body=True): (schema, required)}
+    needed = schema.get("required", []) if required else []
+    return kind, {Place(name, "body"): (each, name in needed) for name, each in schema["properties"].items()}
+
+
+def _is_supported(kind: Any) -> bool:
+    essence = str(kind).partition(";")[0].strip().lower()
+    return is_json_type(essence) or essence in ("application/x-www-form-urlencoded", "text/plain")
+
+
+def is_json_type(content_type: str) -> bool:
+    """Return whether a media type is JSON: `application/json`, `application/problem+json`."""
+    essence = content_type.partition(";")[0].strip().lower()
+    return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))
+
+
+def _has_plain_properties(schema: Any) -> bool:
+    """Return whether a body is an object with nothing but properties, which can be arguments of their own."""
+    if not isinstance(schema, dict) or not schema.get("properties"):
+        return False
+    others = {"allOf", "anyOf", "oneOf", "not", "patternProperties", "minProperties"} & schema.keys()
+    return (
+        not others
+        and schema.get("type", "object") == "object"
+        and not isinstance(schema.get("additionalProperties"), dict)
+    )

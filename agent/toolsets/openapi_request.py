@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, quote_plus, unquote, urlencode
 
 from sayso.agent.toolsets.base import AnswerLost, SourceError, SourceUnreachable
-from sayso.agent.toolsets.openapi_operations import Operation, Place, is_json_type
+from sayso.agent.toolsets.openapi_document import Operation, Place, is_json_type
 from sayso.channels.http import (
     NotPublic,
     PinnedRequest,
     Resolve,
     Unreadable,
     addresses_of,
-    content_type_of,
     follow_redirects,
     origin_of,
     public_address,
@@ -46,49 +45,45 @@ class Request:
 
 def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     """Return the request of one call. Raises SourceError for arguments that no URL or header can hold."""
-    placed = [
-        (operation.places[name], value)
-        for name, value in arguments.items()
-        if name in operation.places and (value is not None or _accepts_null(operation, operation.places[name]))
-    ]
-    _check_writable(placed)
-    path = operation.path
-    missing = {place for place in operation.places.values() if place.where == "path"} - {place for place, _ in placed}
-    if missing:
-        raise SourceError(f"{sorted(place.name for place in missing)!r} must be given: without it there is no path")
-    for place, value in _placed_in("path", placed):
-        path = path.replace("{" + place.name + "}", _path_segment(place, value))
-    query = urlencode(
-        [pair for place, value in _placed_in("query", placed) for pair in _query_pairs(place, value)], quote_via=quote
-    )
-    headers = {place.name: _header_value(place, value) for place, value in _placed_in("header", placed)}
-    cookies = "; ".join(
-        f"{place.name}={quote(_flat(place, value), safe='')}" for place, value in _placed_in("cookie", placed)
-    )
-    body = _body(operation, dict(_placed_in("body", placed)))
+    placed = _placed(operation, arguments)
+    path, query, headers, cookies = operation.path, list[tuple[str, str]](), dict[str, str](), list[str]()
+    for place, value in placed:
+        match place.where:
+            case "path":
+                path = path.replace("{" + place.name + "}", _path_segment(place, value))
+            case "query":
+                query += _query_pairs(place, value)
+            case "header":
+                headers[place.name] = _header_value(place, value)
+            case "cookie":
+                cookies.append(f"{place.name}={quote(_flat(place, value), safe='')}")
     if cookies:
-        headers["Cookie"] = cookies
+        headers["Cookie"] = "; ".join(cookies)
+    body = _body(operation, {place: value for place, value in placed if place.where == "body"})
     if body is not None:
         headers["Content-Type"] = operation.body_type
-    return Request(operation.method.upper(), f"{path}?{query}" if query else path, headers, body)
+    path = f"{path}?{urlencode(query, quote_via=quote)}" if query else path
+    return Request(operation.method.upper(), path, headers, body)
 
 
-def _accepts_null(operation: Operation, place: Place) -> bool:
-    """Return whether null can be sent in this place. Elsewhere it means that no argument is given."""
-    return place.where == "body" and is_json_type(operation.body_type)
-
-
-def _check_writable(placed: list[tuple[Place, Any]]) -> None:
-    """Raise SourceError for a value that cannot be written as JSON in UTF-8."""
+def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Place, Any]]:
+    """Return the values with their places. Raises SourceError where one cannot be sent, or is missing in the path."""
+    # In a body of JSON, null is a value. Elsewhere it means that no argument is given.
+    null_places = ("body",) if is_json_type(operation.body_type) else ()
+    placed = [
+        (place, value)
+        for name, value in arguments.items()
+        if (place := operation.places.get(name)) and (value is not None or place.where in null_places)
+    ]
     for place, value in placed:
         try:
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError) as exc:
             raise SourceError(f"{place.name!r} cannot be sent: {exc}") from None
-
-
-def _placed_in(where: str, placed: list[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
-    return ((place, value) for place, value in placed if place.where == where)
+    path_places = {place for place in operation.places.values() if place.where == "path"}
+    if missing := path_places - {place for place, _ in placed}:
+        raise SourceError(f"{sorted(place.name for place in missing)!r} must be given: without it there is no path")
+    return placed
 
 
 def _path_segment(place: Place, value: Any) -> str:
@@ -102,17 +97,15 @@ def _path_segment(place: Place, value: Any) -> str:
 def _query_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
     if place.is_json:
         return [(place.name, json.dumps(value))]
-    if isinstance(value, Mapping):
-        if place.style == "deepObject":
-            return [(f"{place.name}[{key}]", _plain(each)) for key, each in value.items()]
-        if place.explode:
-            return [(str(key), _plain(each)) for key, each in value.items()]
-        return [(place.name, _flat(place, value))]
+    if isinstance(value, Mapping) and place.style == "deepObject":
+        return [(f"{place.name}[{key}]", _plain(each)) for key, each in value.items()]
+    if isinstance(value, Mapping) and place.explode:
+        return [(str(key), _plain(each)) for key, each in value.items()]
     if isinstance(value, list | tuple):
         if place.explode:
             return [(place.name, _plain(each)) for each in value]
         return [(place.name, _SEPARATORS.get(place.style, ",").join(map(_plain, value)))]
-    return [(place.name, _plain(value))]
+    return [(place.name, _flat(place, value))]
 
 
 def _header_value(place: Place, value: Any) -> str:
@@ -140,26 +133,21 @@ def _plain(value: Any) -> str:
     return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
 
 
-def _body(operation: Operation, parts: Mapping[Place, Any]) -> bytes | None:
-    if operation.whole_body:
-        return _encoded(operation.body_type, next(iter(parts.values()))) if parts else None
-    of_body = {name for name, place in operation.places.items() if place.where == "body"}
-    if not parts and not of_body & set(operation.schema["required"]):
+def _body(operation: Operation, values: Mapping[Place, Any]) -> bytes | None:
+    """Return the encoded body; None for one that may be left out and has no value."""
+    places = {name: place for name, place in operation.places.items() if place.where == "body"}
+    is_whole = any(place.is_whole_body for place in places.values())
+    if not values and (is_whole or not places.keys() & set(operation.schema["required"])):
         return None
-    return _encoded(operation.body_type, {place.name: value for place, value in parts.items()})
-
-
-def _encoded(content_type: str, value: Any) -> bytes:
+    parts = {place.name: value for place, value in values.items()}
+    value, content_type = parts["body"] if is_whole else parts, operation.body_type
     if is_json_type(content_type):
         return json.dumps(value, ensure_ascii=False).encode()
     if content_type.lower().startswith("text/"):
         return str(value).encode()
-    pairs = value.items() if isinstance(value, Mapping) else {"value": value}.items()
-    return urlencode([pair for name, each in pairs for pair in _form_pairs(str(name), each)]).encode()
-
-
-def _form_pairs(name: str, value: Any) -> list[tuple[str, str]]:
-    return [(name, _plain(each)) for each in value] if isinstance(value, list) else [(name, _plain(value))]
+    fields = value if isinstance(value, Mapping) else {"value": value}
+    lists = {str(name): each if isinstance(each, list) else [each] for name, each in fields.items()}
+    return urlencode({name: list(map(_plain, each)) for name, each in lists.items()}, doseq=True).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,43 +187,25 @@ class Auth:
         return (where, name) == (self.where, self.name)
 
     def sign(self, request: Request) -> Request:
-        """Return the request with the value added."""
+        """Return the request with the value added, in place of a value of the same name."""
         match self.where:
             case "header":
-                return _with_headers(request, {self.name: self.value})
+                others = {name: each for name, each in request.headers.items() if name.lower() != self.name.lower()}
+                return replace(request, headers={**others, self.name: self.value})
             case "cookie":
-                cookies = f"{self.name}={quote(self.value, safe='')}"
-                before = request.headers.get("Cookie")
-                return _with_headers(request, {"Cookie": f"{before}; {cookies}" if before else cookies})
-            case "query":
+                cookies = filter(None, [request.headers.get("Cookie"), f"{self.name}={quote(self.value, safe='')}"])
+                return replace(request, headers={**request.headers, "Cookie": "; ".join(cookies)})
+            case "query":  # a value of this name is removed: the server might read it first
                 path, _, query = request.path.partition("?")
-                # Remove a value of this name: the server might read it first.
-                others = [pair for pair in query.split("&") if pair and unquote(pair.partition("=")[0]) != self.name]
+                kept = [pair for pair in query.split("&") if pair and unquote(pair.partition("=")[0]) != self.name]
                 own = f"{quote(self.name, safe='')}={quote(self.value, safe='')}"
-                return Request(request.method, f"{path}?{'&'.join([*others, own])}", request.headers, request.body)
-
-
-def _with_headers(request: Request, more: Mapping[str, str]) -> Request:
-    lowered = {name.lower() for name in more}
-    kept = {name: value for name, value in request.headers.items() if name.lower() not in lowered}
-    return Request(request.method, request.path, {**kept, **more}, request.body)
+                return replace(request, path=f"{path}?{'&'.join([*kept, own])}")
 
 
 #: Most redirects that are followed: within the origin, for requests that only read.
 MAX_REDIRECTS = 3
 #: Time limit to connect, in seconds.
 CONNECT_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    """An answer. `data` is its body."""
-
-    status: int
-    content_type: str
-    data: bytes = field(repr=False)
-    filename: str = ""
-    charset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,19 +231,18 @@ class OriginClient:
         url = httpx.URL(self.base_url)
         return url.netloc.decode()
 
-    async def send(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
-    ) -> HttpResponse:
-        """Send one request below the base URL. Raises SourceUnreachable if nothing was sent, else AnswerLost.
+    async def send(self, request: Request, *, reads_only: bool) -> httpx.Response:
+        """Send one request below the base URL, and return the response with its body read.
 
-        Errors hold no URL, since it may contain a secret.
+        Raises SourceUnreachable if nothing was sent, else AnswerLost. Errors hold no URL, since it may contain a
+        secret.
         """
         import httpx
 
         silence_url_logs()
         try:
             async with asyncio.timeout(self.seconds):
-                return await self._follow(self._url(path), method, headers, body, reads_only=reads_only)
+                return await self._follow(self._url(request.path), request, MAX_REDIRECTS if reads_only else 0)
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
             raise SourceUnreachable(f"{self.host} cannot be reached ({type(exc).__name__}): does it run?") from None
         except TimeoutError:
@@ -290,20 +259,17 @@ class OriginClient:
             raise SourceError(f"its path leads out of {self.host}")
         return url
 
-    async def _follow(
-        self, url: httpx.URL, method: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
-    ) -> HttpResponse:
+    async def _follow(self, url: httpx.URL, request: Request, max_redirects: int) -> httpx.Response:
         async def next_hop(target: httpx.URL) -> PinnedRequest:
             if origin_of(target) != origin_of(url):
                 raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
-            return await self._checked(target, headers)
+            return await self._checked(target, request.headers)
 
-        hop = await self._checked(url, headers)
-        answer = await follow_redirects(
-            hop, MAX_REDIRECTS if reads_only else 0, lambda hop: self._send_to(hop, method, body), next_hop
-        )
+        first_hop = await self._checked(url, request.headers)
+        answer = await follow_redirects(first_hop, max_redirects, lambda hop: self._send_to(hop, request), next_hop)
         if answer is None:
-            raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
+            where = "for ever" if max_redirects else "here"
+            raise AnswerLost(f"{self.host} redirects, which is not followed {where}")
         return answer
 
     async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> PinnedRequest:
@@ -319,27 +285,16 @@ class OriginClient:
         except (OSError, ValueError):
             raise SourceUnreachable(f"{self.host} has no address: check its name") from None
 
-    async def _send_to(self, hop: PinnedRequest, method: str, body: bytes | None) -> HttpResponse | str:
-        """Return the answer, or the location it redirects to."""
+    async def _send_to(self, hop: PinnedRequest, request: Request) -> httpx.Response | str:
+        """Return the response, or the location it redirects to."""
         import httpx
 
         limit = httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds))
-        async with hop.stream(method, body, limit=limit, transport=self.transport) as response:
+        async with hop.stream(request.method, request.body, limit=limit, transport=self.transport) as response:
             if response.has_redirect_location:
                 return str(response.headers["location"])
             try:
-                data = await read(response, self.max_bytes)
+                body = await read(response, self.max_bytes)
             except Unreadable as exc:
                 raise AnswerLost(f"{self.host} answered {exc}") from None
-            name = _filename(response.headers.get("content-disposition", ""))
-            charset = response.charset_encoding or ""
-            return HttpResponse(response.status_code, content_type_of(response), data, name, charset)
-
-
-def _filename(disposition: str) -> str:
-    """Return the file name of a download, without any path."""
-    from email.message import Message
-
-    header = Message()
-    header["content-disposition"] = disposition or "inline"
-    return (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]
+            return httpx.Response(response.status_code, headers=response.headers, content=body)
