@@ -1,4 +1,6 @@
-"""docs/how-to/use-an-agent-in-code.md: what it shows is run; every setting, field and method has a line."""
+"""docs/how-to/use-an-agent-in-code.md: what it shows is run; every method has a line. docs/reference/python.md: every
+setting and field has one.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ import pytest
 from sayso.agent import Agent, AgentConfig, AgentResult
 from sayso.agent.config import DEFAULT_SYSTEM_PROMPT
 from sayso.agent.result import StopReason
-from tests.docs.pages import part
+from tests.docs.pages import ROOT, part
 
 PAGE = part("use-an-agent-in-code.md", end="Ask for typed answers")
+REFERENCE = (ROOT / "docs" / "reference" / "python.md").read_text()
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 
@@ -40,14 +43,14 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
 
 def test_every_setting_has_a_line_with_its_default() -> None:
     """In their order, and no other."""
-    documented = re.findall(r"^\| `(\w+=.*?)` \|", PAGE.partition("## Every setting")[2], re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+=.*?)` \|", REFERENCE.partition("### Settings of an agent")[2], re.MULTILINE)
     assert documented == [f"{setting.name}={default(setting)}" for setting in fields(AgentConfig)]
 
 
 def test_every_field_of_a_result_is_named() -> None:
     """And what can be asked of it."""
     names = [field.name for field in fields(AgentResult)] + ["message", "role", "tool_name", "tool_args"]
-    assert [name for name in names if f"`{name}`" not in PAGE.partition("## The result")[2]] == []
+    assert [name for name in names if f"`{name}`" not in REFERENCE.partition("### Fields of a result")[2]] == []
 
 
 @pytest.mark.parametrize("reason", get_args(StopReason))
