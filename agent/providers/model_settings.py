@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sayso.agent.tools.schema.vendors import ApiFormat
+from sayso.agent.tools.vendor_schemas import ApiFormat
 
 #: Request fields that cannot be set in model_settings -> what to do instead.
 RESERVED: Mapping[str, str] = {

@@ -15,7 +15,7 @@ from sayso.agent.providers.clients import Clients, http_client
 from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
 from sayso.agent.providers.model_settings import checked_settings, library_settings
 from sayso.agent.providers.pricing import context_tokens
-from sayso.agent.tools.schema.vendors import ApiFormat
+from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.pending.concurrency import call_in_thread
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ from pydantic import BaseModel, ValidationError
 
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.json_schema import merge_all_of, plain
 from sayso.agent.tools.results import truncate
-from sayso.agent.tools.schema.composition import merge_all_of
-from sayso.agent.tools.schema.json_schema import plain
-from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
 from sayso.agent.tools.schema_arguments import StepBudget, bounded_validator, draft_of, with_budget
+from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

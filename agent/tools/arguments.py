@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from sayso.agent.tools.errors import ToolError, ToolParameterError, nearest
+from sayso.agent.tools.json_schema import thawed
 from sayso.agent.tools.parameter import ParameterModel, ToolParameter
-from sayso.agent.tools.schema.json_schema import thawed
 
 #: Longest value that an error quotes to the model, in characters.
 MAX_QUOTED_CHARS = 80

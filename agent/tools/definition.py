@@ -14,9 +14,9 @@ from typing import Any
 
 from sayso.agent.tools.context import InjectedArguments, Injector
 from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.preview import Preview, check_preview
-from sayso.agent.tools.schema.json_schema import frozen, thawed
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS

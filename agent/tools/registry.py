@@ -15,9 +15,9 @@ from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.definition import normalize_namespace
 from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError, nearest
 from sayso.agent.tools.results import ToolOutcome
-from sayso.agent.tools.schema.vendors import ApiFormat
 from sayso.agent.tools.signature import name_of
 from sayso.agent.tools.tool import Tool, result_for_model
+from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.pending.concurrency import run_sync
 
 

@@ -22,10 +22,8 @@ from sayso.agent.tools.arguments import (
     refusal,
 )
 from sayso.agent.tools.errors import ToolParameterError, ToolValidationError
-from sayso.agent.tools.parameter import ToolParameter
-from sayso.agent.tools.schema.composition import merge_all_of
-from sayso.agent.tools.schema.json_schema import DEFINITIONS, frozen, plain
-from sayso.agent.tools.schema.type_hints import FALSE_WORDS, JSON_TYPES, TRUE_WORDS
+from sayso.agent.tools.json_schema import DEFINITIONS, frozen, merge_all_of, plain
+from sayso.agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

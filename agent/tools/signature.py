@@ -16,8 +16,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.parameter import Parameters, ToolParameter, default_description
-from sayso.agent.tools.schema.type_hints import is_union, may_be_none
+from sayso.agent.tools.parameter import Parameters, ToolParameter, default_description, is_union, may_be_none
 from sayso.pending.context import is_context
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

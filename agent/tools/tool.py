@@ -28,14 +28,14 @@ from sayso.agent.tools.definition import (
     split_namespace,
 )
 from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolValidationError
+from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.parameter import ToolParameter
 from sayso.agent.tools.preview import REASON, Preview, ProposalDraft, preview_text, with_reason, without_reason
 from sayso.agent.tools.results import ChunkCallback, await_value, is_async_value, join_chunks, serialize, truncate
-from sayso.agent.tools.schema.json_schema import FrozenDict, frozen, thawed
-from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
 from sayso.agent.tools.schema_arguments import SchemaArguments
 from sayso.agent.tools.screening import marked, suspicions
 from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
+from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 from sayso.pending.concurrency import (
     call_in_caller_thread,
     call_in_thread,

@@ -12,7 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 import yaml
 
-from sayso.agent.tools.schema.json_schema import each_part, with_exclusive_limits
+from sayso.agent.tools.json_schema import each_part, with_exclusive_limits
 from sayso.agent.toolsets.base import SourceError, legal_names
 
 #: Most parts of one operation's schemas that are read; further parts accept any value.

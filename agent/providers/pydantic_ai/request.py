@@ -43,7 +43,7 @@ from sayso.agent.providers.pydantic_ai.messages import (
     transcript,
 )
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
+from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from sayso.agent import Tool, ToolParameterError, ToolValidationError
-from sayso.agent.tools.schema.vendors import GEMINI
+from sayso.agent.tools.vendor_schemas import GEMINI
 
 DRAFT_7, DRAFT_4 = ({"$schema": f"http://json-schema.org/draft-0{number}/schema#"} for number in (7, 4))
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}

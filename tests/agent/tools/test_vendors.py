@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from sayso.agent import Tool, ToolMetadata, ToolParameter, ToolParameterError, ToolValidationError, tool
-from sayso.agent.tools.schema.vendors import ApiFormat
+from sayso.agent.tools.vendor_schemas import ApiFormat
 
 FORMATS = get_args(ApiFormat)
 #: Google: Generative Language API, Schema.

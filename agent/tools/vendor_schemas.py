@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.schema.composition import (
+from sayso.agent.tools.json_schema import (
+    MAX_INLINED,
     NUMBER_KEYWORDS,
-    applies_to,
+    each_part,
     limited_to_types,
     simplified,
+    thawed,
     types_of,
     without,
 )
-from sayso.agent.tools.schema.json_schema import MAX_INLINED, each_part, thawed
 
 ApiFormat = Literal["openai-chat", "openai-response", "anthropic", "gemini"]
 #: The function names that OpenAI and Anthropic accept, and those that Gemini accepts.
@@ -119,12 +120,8 @@ class SchemaDialect:
 
     def translated(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keywords that the vendor supports, with the others in words in the description."""
-        kinds = types_of(schema)
-        supported = {
-            key: value
-            for key, value in schema.items()
-            if self._supports(key, value) and (not kinds or applies_to(key, kinds))
-        }
+        applicable = limited_to_types(schema, types_of(schema))
+        supported = {key: value for key, value in applicable.items() if self._supports(key, value)}
         words = [_in_words(key, schema[key]) for key in _IN_WORDS if key in schema and key not in supported]
         if not words:
             return supported

@@ -1,1 +1,0 @@
-"""JSON Schemas of tools: from type hints, normalized, and adapted to each vendor's API."""
