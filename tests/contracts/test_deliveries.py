@@ -1,4 +1,4 @@
-"""Deliveries: what both outboxes promise about pace, receipts, the dead, and what waits."""
+"""Deliveries: what every outbox promises about rate limits, receipts, dead and held replies."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ HALL = Conversation("chat", "hall")
 
 
 def saying(*replies: Reply) -> TurnChange:
-    """A turn that says so much."""
+    """Return the change of a turn with these replies."""
     return TurnChange(replies=tuple((reply, "") for reply in replies or (Reply("hi"),)))
 
 
 def said(rig, *replies: Reply):
-    """A turn was answered: its lease and the first reply."""
+    """Answer a turn; return its lease and the first reply."""
     rig.accept(turn())
     held, work = lease(rig)
     return held, rig.mailbox.commit(held, work, saying(*replies))
 
 
 def said_in_hall(rig):
-    """The same in another conversation of the channel."""
+    """Answer a turn in another conversation of the channel."""
     rig.mailbox.accept(replace(turn(), conversation=HALL))
     held, work = rig.mailbox.lease(HALL.id, "h1")
     return held, rig.mailbox.commit(held, work, saying())
 
 
 def texts(rig, held, reply) -> list[str]:
-    """All that goes out."""
+    """Send all replies; return their texts."""
     sent = []
     while reply:
         sent.append(reply.delivery(held).reply.text)
@@ -47,12 +47,12 @@ def texts(rig, held, reply) -> list[str]:
 
 
 def states(rig) -> list[str]:
-    """What became of the room's deliveries."""
+    """Return the states of the conversation's deliveries."""
     return [fate.state for fate in rig.deliveries.statuses(CHAT.id)[0]]
 
 
 def bury(rig, *, end="dead", doubtful=False) -> str:
-    """A reply is given up: its id."""
+    """Give a reply up; return its id."""
     held, reply = said(rig)
     if doubtful:
         rig.outbox.postpone(held, reply, 1, "suspect")
@@ -63,8 +63,8 @@ def bury(rig, *, end="dead", doubtful=False) -> str:
     return f"{CHAT.id}#{reply.number}"
 
 
-def test_dead_reply_is_put_back_once(rig):
-    """However often it is asked for: the same new delivery, at the end of its outbox, and somebody comes for it."""
+def test_dead_reply_is_resent_once(rig):
+    """Repeated calls return the same new delivery, at the end of the outbox, and wake a worker."""
     dead = bury(rig)
     assert rig.deliveries.retry(dead) == rig.deliveries.retry(dead) == f"{CHAT.id}#2"
     rig.pass_time(6)
@@ -75,16 +75,16 @@ def test_dead_reply_is_put_back_once(rig):
 
 
 @pytest.mark.parametrize("doubtful", [{"doubtful": True}, {"end": "doubtful"}])
-def test_dead_reply_that_may_have_arrived_is_put_back_marked(rig, doubtful):
-    """Whether an earlier try fell silent or the last one."""
+def test_dead_reply_that_may_have_arrived_is_resent_marked(rig, doubtful):
+    """It does not matter whether an earlier attempt timed out or the last one."""
     dead = bury(rig, **doubtful)
     assert rig.deliveries.undelivered("dead")[0].doubtful
     rig.deliveries.retry(dead)
     assert lease(rig, "w3")[1].suspect
 
 
-def test_question_is_not_put_back(rig):
-    """Its action ended with it: nobody could answer it any more."""
+def test_question_is_not_resent(rig):
+    """Its action ended with it, so an answer would do nothing."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
@@ -93,8 +93,8 @@ def test_question_is_not_put_back(rig):
     assert rig.dead() == 1
 
 
-def test_reply_that_arrived_after_all_is_not_put_back(rig):
-    """The platform's word came after we gave up."""
+def test_reply_that_arrived_after_all_is_not_resent(rig):
+    """The platform's report came after the reply was given up."""
     dead = bury(rig, end="doubtful")
     assert rig.deliveries.report(dead, "m1", "delivered") == "delivered"
     for _ in range(2):
@@ -102,16 +102,16 @@ def test_reply_that_arrived_after_all_is_not_put_back(rig):
             rig.deliveries.retry(dead)
 
 
-def test_dead_edit_is_put_back_as_a_message_of_its_own(rig):
-    """What it was to change is far above by now."""
+def test_dead_edit_is_resent_as_a_message_of_its_own(rig):
+    """The message that it was to change is far above by now."""
     held, reply = said(rig, Reply("done", edits="m7"))
     rig.outbox.mark_delivered(held, reply, dead="Refused: gone")
     rig.deliveries.retry(f"{CHAT.id}#1")
     assert rig.mailbox.release(held).delivery(held).reply == Reply("done")
 
 
-def test_dead_edit_that_nobody_misses_is_not_put_back(rig):
-    """It took buttons from a message that is there already."""
+def test_dead_edit_without_text_is_not_resent(rig):
+    """It would only have removed the buttons of a message."""
     held, reply = said(rig, Reply("Delete it?", edits="m7", optional=True))
     rig.outbox.mark_delivered(held, reply, dead="Refused: gone")
     with pytest.raises(NotRepeatable, match="nothing is missing"):
@@ -119,14 +119,14 @@ def test_dead_edit_that_nobody_misses_is_not_put_back(rig):
 
 
 @pytest.mark.parametrize("name", ["chat:none#1", "no id", "#", "chat:x#y"])
-def test_what_is_not_dead_is_not_put_back(rig, name):
-    """Nor anything that is no delivery."""
+def test_only_dead_replies_are_resent(rig, name):
+    """Other ids and other states are refused."""
     with pytest.raises(NotRepeatable):
         rig.deliveries.retry(name)
 
 
-def test_old_progress_that_is_put_back_replaces_nothing(rig):
-    """It comes after the newer one."""
+def test_resent_progress_message_replaces_no_newer_one(rig):
+    """The old one goes out after the newer one."""
     held, reply = said(rig, Reply("10 %", collapse="p"))
     rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
     rig.accept(turn())
@@ -136,7 +136,7 @@ def test_old_progress_that_is_put_back_replaces_nothing(rig):
 
 
 def test_dead_reply_keeps_what_an_operator_needs(rig):
-    """Why, when, after how many tries, and its words."""
+    """The record has the reason, the time, the attempts and the text."""
     held, reply = said(rig, Reply("hi", (Button("Yes", "y"),)))
     rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
     (fate,) = rig.deliveries.undelivered("dead")
@@ -145,15 +145,15 @@ def test_dead_reply_keeps_what_an_operator_needs(rig):
 
 
 def test_closed_address_is_marked_until_its_person_writes(rig):
-    """Blocked, and then heard of again: the mark is gone."""
+    """The person blocked the bot and wrote again later; the mark is gone."""
     bury(rig, end="closed")
     assert rig.deliveries.statuses(CHAT.id)[1] == "Refused: blocked"
     rig.accept(turn())
     assert rig.deliveries.statuses(CHAT.id)[1] == ""
 
 
-def test_closed_address_is_told_to_whoever_would_send_there(rig):
-    """Nobody wrote since: nothing more is sent there, until somebody does."""
+def test_reply_to_a_closed_address_carries_the_mark(rig):
+    """No reply is sent there until the person writes."""
     bury(rig, end="closed")
     rig.deliveries.retry(f"{CHAT.id}#1")
     held, reply = lease(rig, "w2")
@@ -163,7 +163,7 @@ def test_closed_address_is_told_to_whoever_would_send_there(rig):
 
 
 def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
-    """Nobody ever wrote there: nobody could reopen it by writing."""
+    """No person ever wrote there, so no message can reopen it."""
     rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
     held, reply = lease(rig)
     rig.outbox.mark_delivered(held, reply, dead="AddressClosed: no member", end="closed")
@@ -172,17 +172,17 @@ def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
 
 
 def test_platform_says_that_an_address_closed_and_opened(rig):
-    """platforms.md 2.4: the bot was blocked, and let in again: nobody has to try."""
+    """platforms.md 2.4: the platform reports that the bot was blocked and let in again."""
     rig.deliveries.close(CHAT.id, "blocked")
     held, reply = said(rig)
-    assert (reply.closed, rig.deliveries.statuses(CHAT.id)[1]) == ("", "")  # somebody wrote since
+    assert (reply.closed, rig.deliveries.statuses(CHAT.id)[1]) == ("", "")  # the person wrote since
     for reason in ("blocked", ""):
         rig.deliveries.close(CHAT.id, reason)
         assert (rig.mailbox.release(held).closed, rig.deliveries.statuses(CHAT.id)[1]) == (reason, reason)
 
 
-def test_what_is_said_late_of_an_address_is_not_believed_of_whoever_just_wrote(rig):
-    """platforms.md 1.3: a callback tells of a message sent earlier; its person may have come back meanwhile."""
+def test_late_report_does_not_close_the_address_of_a_person_who_wrote(rig):
+    """platforms.md 1.3: a callback reports an earlier message; the person may have come back since."""
     held, reply = said(rig)
     rig.deliveries.close(CHAT.id, "gone", late=True)
     assert rig.mailbox.release(held).closed == ""
@@ -192,24 +192,24 @@ def test_what_is_said_late_of_an_address_is_not_believed_of_whoever_just_wrote(r
     assert rig.deliveries.statuses(CHAT.id)[1] == "gone"
 
 
-def test_what_is_said_late_of_an_address_is_not_believed_while_a_turn_waits(rig):
-    """However long it waits."""
+def test_late_report_does_not_close_the_address_while_a_turn_waits(rig):
+    """This holds however long the turn waits."""
     rig.accept(turn())
     rig.pass_time(LATE_SECONDS + 1)
     rig.deliveries.close(CHAT.id, "gone", late=True)
     assert rig.deliveries.statuses(CHAT.id)[1] == ""
 
 
-def test_whoever_was_not_let_in_has_written_all_the_same(rig):
-    """What is said to a stranger, or to one who is refused, answers them within the 24 hours."""
+def test_refused_turn_opens_the_window_too(rig):
+    """A reply to an unknown or refused sender falls into the 24 hours after their message."""
     assert rig.mailbox.notify(replace(turn(), ephemeral=True), Reply("your code is 1234"))
     _, reply = lease(rig)
     assert reply.silence == pytest.approx(0, abs=2)
     assert Reply.from_json(json.loads(reply.text)["reply"]).only_for == "ana", "as what they wrote was"
 
 
-def test_held_reply_is_tried_again_once_somebody_wrote_who_was_refused(rig):
-    """They wrote, so that the window is open, and no mark of a closed address is true any more."""
+def test_held_reply_is_sent_after_a_refused_turn(rig):
+    """The message opens the window and removes the mark of a closed address."""
     on_hold(rig)
     rig.pass_time(2 * 24 * 3600)
     rig.deliveries.close(CHAT.id, "blocked")
@@ -221,8 +221,8 @@ def test_held_reply_is_tried_again_once_somebody_wrote_who_was_refused(rig):
     assert (texts(rig, held, reply), rig.deliveries.undelivered("held")) == (["hi", "too fast"], [])
 
 
-def test_address_closes_to_nobody_whose_turn_waits(rig):
-    """They wrote while the reply was on its way, or while its platform told: the answer to that is tried."""
+def test_address_stays_open_while_a_turn_waits(rig):
+    """The person wrote while the reply or the report was on its way, so the answer is attempted."""
     held, reply = said(rig)
     rig.accept(turn("back"))
     work = rig.outbox.mark_delivered(held, reply, dead="AddressClosed: blocked", end="closed")
@@ -232,7 +232,7 @@ def test_address_closes_to_nobody_whose_turn_waits(rig):
 
 @pytest.mark.parametrize("action_id", ["Abc", "-bc"])
 def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(redis_client, action_id: str):
-    """Its operator may need more than the two days for which a record is kept. An id may begin with a hyphen."""
+    """The operator may need more than the two days of a record's TTL. An id may start with a hyphen."""
     rig = RedisRig(redis_client)
     rig.accept(turn())
     held, work = lease(rig)
@@ -246,14 +246,14 @@ def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(redi
     assert min(kept) > KEEP_HELD_SECONDS
 
 
-def test_address_that_nobody_knows_is_not_kept(redis_client):
-    """Whoever is told of all chats that throw the bot out must not keep something for ever of each."""
+def test_mark_of_an_unknown_address_is_not_stored(redis_client):
+    """The platform reports every chat that removes the bot; storing each would fill Redis."""
     RedisRig(redis_client).deliveries.close(CHAT.id, "kicked")
     assert not [key for key in redis_client.scan_iter() if "lane" in key]
 
 
-def test_channel_that_is_down_is_silent_and_blames_no_reply(rig):
-    """Nobody's try counts, and other conversations of it wait too; then this one is the first."""
+def test_channel_that_is_down_counts_no_attempts(rig):
+    """No attempt counts, and the channel's other conversations wait too. This one goes first afterwards."""
     held, reply = said(rig)
     rig.outbox.postpone(held, reply, 60, "down")
     assert said_in_hall(rig)[1].wait == pytest.approx(60, abs=2)
@@ -266,14 +266,14 @@ def test_channel_that_is_down_is_silent_and_blames_no_reply(rig):
 
 
 def on_hold(rig, *replies: Reply):
-    """A reply whose person must write first."""
+    """Hold a reply until its person writes."""
     held, reply = said(rig, *replies)
     rig.outbox.postpone(held, reply, 2, "held", "WindowClosed: 24 hours")
     return reply
 
 
-def test_held_reply_wakes_nobody_until_somebody_writes(rig):
-    """Then it is tried again at once, before the turn that came in is worked on."""
+def test_held_reply_wakes_no_worker_until_the_person_writes(rig):
+    """Then it is attempted at once, before the turn that came in."""
     on_hold(rig)
     rig.pass_time(6 * 24 * 3600)
     assert rig.overdue() == []
@@ -285,8 +285,8 @@ def test_held_reply_wakes_nobody_until_somebody_writes(rig):
     assert rig.outbox.mark_delivered(held, reply, receipt="m").turn.text == "back"
 
 
-def test_held_reply_is_due_when_nobody_wrote_for_a_week(rig):
-    """It says for how long it has waited: whoever comes gives it up."""
+def test_held_reply_is_due_after_a_week_of_silence(rig):
+    """It carries its waiting time, and the worker gives it up."""
     on_hold(rig)
     rig.pass_time(KEEP_HELD_SECONDS + 1)
     assert rig.overdue() == [CHAT.id]
@@ -296,8 +296,8 @@ def test_held_reply_is_due_when_nobody_wrote_for_a_week(rig):
     assert (rig.deliveries.undelivered("held"), rig.dead()) == ([], 1)
 
 
-def test_reply_held_again_waits_no_longer_for_it(rig):
-    """Whoever came for another reason found it held, and for how long, and does not make it doubtful."""
+def test_reply_held_again_keeps_its_waiting_time(rig):
+    """A worker that came for another reason sees the waiting time, and the reply does not become doubtful."""
     on_hold(rig)
     rig.pass_time(3600)
     held, reply = lease(rig, "w2")
@@ -312,7 +312,7 @@ def test_reply_held_again_waits_no_longer_for_it(rig):
 
 
 def test_reply_is_not_held_where_a_turn_waits(rig):
-    """It came in meanwhile, or the platform contradicts itself: it is tried again soon, and that counts."""
+    """The turn came in meanwhile, or the platform contradicts itself. The next attempt is soon, and it counts."""
     held, reply = said(rig)
     rig.accept(turn())
     rig.outbox.postpone(held, reply, 2, "held", "WindowClosed: 24 hours")
@@ -323,7 +323,7 @@ def test_reply_is_not_held_where_a_turn_waits(rig):
 
 
 def test_held_reply_is_shown_to_the_operator_while_it_waits(rig):
-    """In the list and with its conversation, with the reason; once somebody writes it does not wait any more."""
+    """The list and the conversation show it with its reason until the person writes."""
     reply = on_hold(rig)
     (fate,), _ = rig.deliveries.statuses(CHAT.id)
     assert (fate.id, fate.state, fate.reason) == (f"{CHAT.id}#{reply.number}", "held", "WindowClosed: 24 hours")
@@ -333,7 +333,7 @@ def test_held_reply_is_shown_to_the_operator_while_it_waits(rig):
 
 
 def test_timer_rings_beside_a_held_reply(rig):
-    """Somebody comes for it, and the reply stays held."""
+    """A worker comes for the timer, and the reply stays held."""
     rig.accept(turn())
     held, work = lease(rig)
     change = replace(saying(), timers=(Timer("t", work.received_at + 60, "ring"),))
@@ -349,7 +349,7 @@ def test_timer_rings_beside_a_held_reply(rig):
 
 
 def test_held_question_stays_open_to_be_shown(rig):
-    """Its window opens when it is shown at last, however much later."""
+    """Its window opens when the question is delivered, however late."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
@@ -363,8 +363,8 @@ def test_held_question_stays_open_to_be_shown(rig):
 
 
 @pytest.mark.parametrize(("waited", "silence"), [(0, 100), (50, 150)])
-def test_delivery_knows_since_when_nobody_wrote(rig, waited, silence):
-    """platforms.md 1.3: by the server's clock; what waited elsewhere was written so much earlier."""
+def test_delivery_knows_how_long_the_person_was_silent(rig, waited, silence):
+    """platforms.md 1.3: the server's clock counts; a turn from a spool was written that much earlier."""
     rig.mailbox.accept(turn(), waited_seconds=waited)
     held, work = lease(rig)
     rig.mailbox.commit(held, work, saying())
@@ -374,22 +374,22 @@ def test_delivery_knows_since_when_nobody_wrote(rig, waited, silence):
     assert reply.delivery(held).silence == pytest.approx(silence, abs=5)
 
 
-def test_silence_begins_with_the_last_that_was_written(rig):
-    """A turn that waited elsewhere for long does not make it longer."""
+def test_silence_starts_with_the_newest_turn(rig):
+    """An older turn that comes from a spool does not make it longer."""
     rig.accept(turn())
     rig.mailbox.accept(turn(), waited_seconds=3600)
     held, work = lease(rig)
     assert rig.mailbox.commit(held, work, saying()).silence == pytest.approx(0, abs=5)
 
 
-def test_where_nobody_ever_wrote_it_is_silent_for_ever(rig):
-    """Others forward there."""
+def test_silence_is_endless_where_no_person_ever_wrote(rig):
+    """Only forwards go there."""
     rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
     assert lease(rig)[1].silence == inf
 
 
-def test_lane_of_an_older_version_does_not_know_its_silence(redis_client):
-    """It was not written down before."""
+def test_conversation_of_an_older_version_does_not_know_its_silence(redis_client):
+    """Older versions did not store the time."""
     rig = RedisRig(redis_client)
     rig.accept(turn())
     redis_client.hdel(f"{rig.shard}:lane:{CHAT.id}", "heard")
@@ -398,7 +398,7 @@ def test_lane_of_an_older_version_does_not_know_its_silence(redis_client):
 
 
 def test_held_question_outlives_its_record(redis_client):
-    """The record is kept for two days, the reply for a week: the question must not lose its action meanwhile."""
+    """A record's TTL is two days, a held reply's a week; the question must not lose its action meanwhile."""
     rig = RedisRig(redis_client)
     rig.accept(turn("delete"))
     held, work = lease(rig)
@@ -409,7 +409,7 @@ def test_held_question_outlives_its_record(redis_client):
 
 
 def test_receipt_is_kept_with_the_delivery(rig):
-    """Under its number, with the tries it took."""
+    """The delivery has the receipt and the number of attempts."""
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, receipt="m1")
     (fate,), _ = rig.deliveries.statuses(CHAT.id)
@@ -417,14 +417,14 @@ def test_receipt_is_kept_with_the_delivery(rig):
 
 
 def test_only_the_last_deliveries_are_kept(rig):
-    """Fifty of a conversation."""
+    """A conversation keeps fifty."""
     texts(rig, *said(rig, *(Reply(str(number)) for number in range(60))))
     fates, _ = rig.deliveries.statuses(CHAT.id)
     assert [fate.id.rpartition("#")[2] for fate in fates] == [str(number) for number in range(11, 61)]
 
 
 def test_later_failure_turns_sent_into_failed(rig):
-    """Twilio took it and could not deliver it: the operator sees that, once."""
+    """Twilio accepted the message and could not deliver it; the operator sees it once."""
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, receipt="m1")
     for _ in range(2):
@@ -434,7 +434,7 @@ def test_later_failure_turns_sent_into_failed(rig):
 
 
 def test_reports_count_in_any_order(rig):
-    """platforms.md 1.1: read before delivered before sent: read it is."""
+    """platforms.md 1.1: after "read", a late "delivered" or "sent" changes nothing."""
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, receipt="m1")
     kept = [rig.deliveries.report(f"{CHAT.id}#1", "m1", status) for status in ("read", "delivered", "sent", "odd")]
@@ -442,8 +442,8 @@ def test_reports_count_in_any_order(rig):
 
 
 @pytest.mark.parametrize(("first", "second"), [("failed", "delivered"), ("delivered", "failed")])
-def test_of_one_sent_twice_the_copy_that_arrived_counts(rig, first, second):
-    """The other copy's failure takes nothing away."""
+def test_arrived_copy_counts_if_a_reply_was_sent_twice(rig, first, second):
+    """The other copy's failure changes nothing."""
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, receipt="m1")
     copies = ("m1", "m2") if first == "failed" else ("m2", "m1")
@@ -451,8 +451,8 @@ def test_of_one_sent_twice_the_copy_that_arrived_counts(rig, first, second):
     assert rig.deliveries.report(f"{CHAT.id}#1", copies[1], second) == "delivered"
 
 
-def test_copy_that_is_sent_behind_the_failure_of_another_counts(rig):
-    """A worker died after it had sent one, which failed; of the second its platform tells by itself."""
+def test_copy_sent_after_the_failure_of_another_counts(rig):
+    """A worker died after it sent the copy that failed; the platform reports the second by itself."""
     held, reply = said(rig)
     rig.deliveries.report(f"{CHAT.id}#1", "m1", "failed")
     rig.outbox.mark_delivered(held, reply, receipt="m2")
@@ -460,8 +460,8 @@ def test_copy_that_is_sent_behind_the_failure_of_another_counts(rig):
     assert rig.deliveries.report(f"{CHAT.id}#1", "m2", "failed") == "failed"
 
 
-def test_report_may_come_before_the_worker_says_sent(rig):
-    """platforms.md 1.1: webhooks are fast: nothing that was reported is overwritten."""
+def test_report_may_come_before_the_receipt(rig):
+    """platforms.md 1.1: webhooks are fast, and the receipt does not overwrite a report."""
     held, reply = said(rig)
     assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "delivered") == "delivered"
     rig.outbox.mark_delivered(held, reply, receipt="m1")
@@ -469,14 +469,14 @@ def test_report_may_come_before_the_worker_says_sent(rig):
 
 
 def test_report_of_an_unknown_delivery_is_dropped(rig):
-    """A number that was never said, or too long ago."""
+    """The id never existed or is too old."""
     said(rig)
     assert [rig.deliveries.report(f"{CHAT.id}#{number}", "m", "failed") for number in (2, 99)] == ["", ""]
     assert rig.deliveries.undelivered("failed") == []
 
 
 def test_ambiguous_reply_that_the_platform_reported_has_arrived(rig):
-    """Its answer was lost, its status came: the next holder has the receipt and need not send it again."""
+    """The answer was lost but the report came. The next holder has the receipt and does not send again."""
     held, reply = said(rig)
     rig.outbox.postpone(held, reply, 5, "suspect")
     rig.deliveries.report(f"{CHAT.id}#1", "m1", "sent")
@@ -487,8 +487,8 @@ def test_ambiguous_reply_that_the_platform_reported_has_arrived(rig):
     assert (states(rig), rig.deliveries.undelivered("ambiguous")) == (["sent"], [])
 
 
-def test_reply_sent_after_a_doubtful_try_is_ambiguous(rig):
-    """The operator can see who may have read something twice."""
+def test_reply_sent_after_a_doubtful_attempt_is_ambiguous(rig):
+    """The operator can see who may have read a reply twice."""
     held, reply = said(rig)
     rig.outbox.postpone(held, reply, 1, "suspect")
     rig.pass_time(2)
@@ -498,8 +498,8 @@ def test_reply_sent_after_a_doubtful_try_is_ambiguous(rig):
     assert (fate.tries, again.receipt, states(rig)) == (2, "", ["ambiguous"])
 
 
-def test_platform_that_asks_to_wait_silences_its_whole_channel(rig):
-    """Other conversations hear it before they try; the one that was told goes first."""
+def test_platform_that_asks_to_wait_pauses_its_whole_channel(rig):
+    """Other conversations learn of the pause before they try; the refused one goes first afterwards."""
     held, reply = said(rig)
     rig.outbox.postpone(held, reply, 30, "limited")
     assert 29 < said_in_hall(rig)[1].wait <= 30.1
@@ -507,15 +507,15 @@ def test_platform_that_asks_to_wait_silences_its_whole_channel(rig):
     assert lease(rig, "w2")[1].wait in (0, None)
 
 
-def test_dead_reply_may_silence_its_channel_too(rig):
-    """Its last try heard that the platform wants a pause: the next reply waits."""
+def test_dead_reply_may_pause_its_channel_too(rig):
+    """The platform asked for a pause at the last attempt, so the next reply waits."""
     held, reply = said(rig, Reply("1"), Reply("2"))
     following = rig.outbox.mark_delivered(held, reply, dead="RateLimited: 30 s", end="limited", gap=30)
     assert 29 < following.wait <= 30.1
 
 
 def test_shorter_wait_does_not_cut_a_longer_one(rig):
-    """Two answers of a platform that crossed."""
+    """Two answers of the platform crossed."""
     (held, reply), (hall, other) = said(rig), said_in_hall(rig)
     rig.outbox.postpone(hall, other, 30, "limited")
     rig.outbox.postpone(held, reply, 1, "limited")
@@ -523,8 +523,8 @@ def test_shorter_wait_does_not_cut_a_longer_one(rig):
     assert 27 < lease(rig, "w2")[1].wait <= 28.1
 
 
-def test_channel_sends_at_its_pace(rig):
-    """platforms.md 1.4: one in ten seconds: conversations get slots one after the other, each reply only one."""
+def test_channel_keeps_its_rate_limit(rig):
+    """platforms.md 1.4: at one message in ten seconds, each reply gets one slot after the other."""
     (room, first), (hall, second) = said(rig), said_in_hall(rig)
     assert (first.wait, rig.outbox.book_slot(room, first, 0.1)) == (None, 0)
     waits = [rig.outbox.book_slot(hall, second, 0.1) for _ in range(2)]
@@ -534,8 +534,8 @@ def test_channel_sends_at_its_pace(rig):
     assert 18 < rig.mailbox.commit(room, work, saying()).wait <= 20
 
 
-def test_waiting_for_its_turn_is_no_try(rig):
-    """The lane is let go, and the slot is kept."""
+def test_waiting_for_a_slot_is_no_attempt(rig):
+    """The conversation is released, and the slot is kept."""
     room, first = said(rig, Reply("1"), Reply("2"))
     rig.outbox.book_slot(room, first, 0.1)
     second = rig.outbox.mark_delivered(room, first, receipt="m")
@@ -546,8 +546,8 @@ def test_waiting_for_its_turn_is_no_try(rig):
     assert (later.attempt, later.wait, later.suspect) == (1, 0, False)
 
 
-def test_pace_is_fenced(rig):
-    """Who lost the lane books nothing."""
+def test_rate_limit_is_fenced(rig):
+    """A worker that lost its lease books no slot."""
     old, reply = said(rig)
     rig.end_lease()
     lease(rig, "w2")
@@ -555,8 +555,8 @@ def test_pace_is_fenced(rig):
         rig.outbox.book_slot(old, reply, 1)
 
 
-def test_chat_is_ahead_of_its_pace_after_each_reply(rig):
-    """platforms.md 2.4: by as many seconds as its replies brought, less those that passed."""
+def test_chat_runs_up_a_delay_with_each_reply(rig):
+    """platforms.md 2.4: the delay is the sum of its replies' seconds, less the time that passed."""
     room, first = said(rig, Reply("1"), Reply("2"), Reply("3"))
     second = rig.outbox.mark_delivered(room, first, receipt="m", gap=20)
     third = rig.outbox.mark_delivered(room, second, receipt="m", gap=20)
@@ -565,16 +565,16 @@ def test_chat_is_ahead_of_its_pace_after_each_reply(rig):
     assert 38 < third.ahead <= 40
 
 
-def test_only_the_newest_of_a_kind_waits(rig):
-    """In the place of the one it replaces; others stay, and so does the order."""
+def test_only_the_newest_reply_of_a_kind_waits(rig):
+    """It takes the place of the one it replaces. The others and the order stay."""
     progress = [Reply(f"{percent} %", collapse="p") for percent in (10, 20, 30)]
     held, first = said(rig, Reply("a"), progress[0], Reply("b"), *progress[1:], Reply("z", collapse="q"))
     assert texts(rig, held, first) == ["a", "30 %", "b", "z"]
 
 
 @pytest.mark.parametrize("why", ["being sent", "may have arrived"])
-def test_what_may_be_out_is_not_replaced(rig, why):
-    """The newer one follows it."""
+def test_reply_that_may_be_sent_is_not_replaced(rig, why):
+    """The newer reply follows it."""
     rig.accept(turn())
     rig.accept(turn())
     held, work = lease(rig)
@@ -588,7 +588,7 @@ def test_what_may_be_out_is_not_replaced(rig, why):
 
 
 def test_question_never_collapses(rig):
-    """What previews an action must arrive: it neither replaces nor is replaced."""
+    """A preview must arrive: it neither replaces a reply nor is replaced."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, action = propose(rig)
@@ -599,14 +599,14 @@ def test_question_never_collapses(rig):
 
 
 @pytest.mark.parametrize("key", ['a"b', "a b", "x" * 65, "é"])
-def test_what_replies_collapse_with_is_a_plain_word(key):
-    """It is compared as it is written."""
+def test_collapse_key_is_compared_literally(key):
+    """Special characters have no meaning in it."""
     with pytest.raises(ValueError, match="collapse"):
         Reply("x", collapse=key)
 
 
-def test_which_reply_asked_is_forgotten_with_its_delivery(redis_client):
-    """Whatever becomes of those behind it: a conversation that goes on for years keeps no list of its questions."""
+def test_question_of_a_delivery_is_deleted_with_it(redis_client):
+    """A conversation that goes on for years keeps no list of its questions."""
     rig = RedisRig(redis_client)
     held, _ = shown(rig)
     assert redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
@@ -618,8 +618,8 @@ def test_which_reply_asked_is_forgotten_with_its_delivery(redis_client):
 
 
 @pytest.mark.parametrize("is_reported_first", [False, True])
-def test_why_a_reply_is_no_answer_stays_with_its_delivery(rig, *, is_reported_first):
-    """The cause of a model's failure, whatever the platform reports later, or sooner."""
+def test_reason_of_a_failed_answer_stays_with_its_delivery(rig, *, is_reported_first):
+    """The cause of a model's failure survives every report of the platform."""
     held, reply = said(rig, Reply("The language model is too busy.", cause="kind=busy status=429"))
     if is_reported_first:
         rig.deliveries.report(f"{CHAT.id}#1", "m", "delivered")

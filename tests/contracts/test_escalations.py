@@ -1,4 +1,4 @@
-"""Escalations: an unanswered question alarms its operators once, from a lane of their own, and delays nobody."""
+"""Escalations: an unanswered question alerts the operators once, in their own conversation, and delays no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AFTER = 30
 
 
 def alarmed(rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look there") -> TurnChange:
-    """A question that operators hear of."""
+    """Return a question with an alarm for the operators."""
     change, _ = propose(rig)
     entry = outbox_entry(OPS, Reply(alarm), forward=True)
     notice = outbox_entry(CHAT, Reply(notice)) if notice else ""
@@ -32,7 +32,7 @@ def alarmed(rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look t
 
 
 def asked(rig, **options):
-    """Such a question, delivered, and the lane let go."""
+    """Deliver such a question and release the conversation."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig, **options)), receipt="m1")
@@ -40,18 +40,18 @@ def asked(rig, **options):
 
 
 def later(rig, seconds: float, token: str = "later") -> list[str]:
-    """What is to be said after so much time, in the order in which it is."""
+    """Return the texts that are due after this many seconds, in order."""
     rig.pass_time(seconds)
     return said(rig, token) if rig.overdue() else []
 
 
 def to_chat(number: int = 7, text: str = "Look there") -> Delivery:
-    """A delivery of another conversation, addressed to this one."""
+    """Return a delivery of another conversation that is addressed to this one."""
     return Delivery(f"wa:0123456789abcdef0123#{number}", CHAT, Reply(text, language="de"))
 
 
 def test_unanswered_question_alarms_once(rig):
-    """Not before its time, and never again."""
+    """The alarm comes at its time and never again."""
     asked(rig)
     assert later(rig, AFTER - 10) == []
     assert later(rig, 20) == ["Look there"]
@@ -59,15 +59,15 @@ def test_unanswered_question_alarms_once(rig):
 
 
 def test_two_reapers_alarm_once(rig):
-    """The second repeats the wake-up that nobody answered, and nothing else."""
+    """The second only repeats the unanswered wake-up."""
     asked(rig)
     rig.pass_time(AFTER + 1)
     assert rig.overdue() == [CHAT.id]
     assert later(rig, 6) == ["Look there"]
 
 
-def test_alarm_rings_for_a_worker_that_holds_the_lane(rig):
-    """A release that is sent twice rings it once."""
+def test_alarm_rings_for_a_worker_that_holds_the_lease(rig):
+    """A release that is sent twice brings the alarm once."""
     asked(rig)
     rig.accept(turn(user="bob"))
     held, work = lease(rig, "w2")
@@ -79,8 +79,8 @@ def test_alarm_rings_for_a_worker_that_holds_the_lane(rig):
 
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
-def test_decided_question_alarms_nobody(rig, to: str):
-    """Whatever was decided."""
+def test_decided_question_brings_no_alarm(rig, to: str):
+    """This holds for every decision."""
     asked(rig)
     rig.accept(turn("no"))
     held, work = lease(rig, "w2")
@@ -89,8 +89,8 @@ def test_decided_question_alarms_nobody(rig, to: str):
     assert later(rig, HOUR) == []
 
 
-def test_answer_that_waits_for_its_worker_alarms_nobody(rig):
-    """It came just before: the alarm waits until it is worked on, and has nothing to say then."""
+def test_answer_that_waits_for_its_worker_prevents_the_alarm(rig):
+    """The answer came just in time. The alarm waits until it is processed and is dropped then."""
     asked(rig)
     yes = turn("yes")
     rig.accept(yes)
@@ -106,7 +106,7 @@ def test_answer_that_waits_for_its_worker_alarms_nobody(rig):
 
 @pytest.mark.parametrize("after", [60, 300])
 def test_window_that_closes_first_alarms_together_with_its_end(rig, after: int):
-    """The operators before the person, and the question ends all the same."""
+    """The operators are told before the person, and the question ends all the same."""
     asked(rig, after=after, notice="Nobody answered")
     assert later(rig, 50) == []
     assert later(rig, 20) == ["Look there", "Nobody answered"]
@@ -114,19 +114,19 @@ def test_window_that_closes_first_alarms_together_with_its_end(rig, after: int):
 
 
 def test_alarm_and_end_that_are_late_keep_their_order(rig):
-    """Everything was down for an hour."""
+    """All processes were down for an hour."""
     asked(rig, notice="Nobody answered")
     assert later(rig, HOUR) == ["Look there", "Nobody answered"]
 
 
 def test_alarm_goes_out_before_the_end(rig):
-    """Each at its own time."""
+    """Each comes at its own time."""
     asked(rig, notice="Nobody answered")
     assert (later(rig, AFTER + 1), later(rig, AFTER, "w3")) == (["Look there"], ["Nobody answered"])
 
 
-def test_next_question_takes_the_alarm_over(rig):
-    """Of a scope one action waits at a time."""
+def test_only_the_newest_question_has_an_alarm(rig):
+    """One action waits in a scope at a time."""
     asked(rig)
     rig.accept(turn("another"))
     held, work = lease(rig, "w2")
@@ -138,8 +138,8 @@ def test_next_question_takes_the_alarm_over(rig):
     assert (later(rig, 20), later(rig, 11)) == ([], ["Look at the second"])
 
 
-def test_question_that_was_never_delivered_alarms_nobody(rig):
-    """The person was not asked: what became of it is on the list of dead deliveries."""
+def test_question_that_was_never_delivered_brings_no_alarm(rig):
+    """The person was not asked. The list of dead deliveries shows the question."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig)), dead="blocked")
@@ -147,8 +147,8 @@ def test_question_that_was_never_delivered_alarms_nobody(rig):
     assert later(rig, HOUR) == []
 
 
-def test_forwarded_reply_is_never_in_doubt(rig):
-    """Whoever died with it, it is there once: it is neither marked nor on the list of doubles."""
+def test_forwarded_reply_is_never_doubtful(rig):
+    """A worker died with it. It is forwarded once, neither marked nor listed as a possible repetition."""
     asked(rig)
     rig.pass_time(AFTER + 1)
     rig.overdue()
@@ -161,8 +161,8 @@ def test_forwarded_reply_is_never_in_doubt(rig):
     assert (fates[-1].state, fates[-1].receipt, rig.deliveries.undelivered("ambiguous")) == ("sent", "ops:1#1", [])
 
 
-def test_forwarded_reply_waits_for_no_pace_of_this_channel(rig):
-    """It is not sent here: it takes no slot from those that are."""
+def test_forwarded_reply_ignores_the_rate_limit_of_this_channel(rig):
+    """It is not sent on this channel, so it takes no slot there."""
     asked(rig)
     rig.accept(turn())
     held, work = lease(rig, "w2")
@@ -175,7 +175,7 @@ def test_forwarded_reply_waits_for_no_pace_of_this_channel(rig):
 
 
 def test_forward_is_made_once(rig):
-    """However often it is asked for; it says what it was given, and a worker is woken."""
+    """A repeated call returns the first result. One worker is woken."""
     first = rig.outbox.forward(to_chat())
     assert (first, rig.outbox.forward(to_chat())) == (f"{CHAT.id}#1", first)
     rig.pass_time(6)
@@ -188,14 +188,14 @@ def test_forward_is_made_once(rig):
 
 
 def test_forwards_of_two_deliveries_are_two(rig):
-    """In the order in which they came."""
+    """They keep their order."""
     rig.outbox.forward(to_chat(7, "A"))
     rig.outbox.forward(to_chat(8, "B"))
     assert said(rig) == ["A", "B"]
 
 
-def test_forward_into_a_lane_that_is_held_is_sent_by_its_holder(rig):
-    """He looks before he lets go."""
+def test_forward_into_a_leased_conversation_is_sent_by_the_holder(rig):
+    """The holder looks for new items before it releases the lease."""
     rig.accept(turn())
     held, work = lease(rig)
     rig.mailbox.commit(held, work, TurnChange())
@@ -203,7 +203,7 @@ def test_forward_into_a_lane_that_is_held_is_sent_by_its_holder(rig):
     assert rig.mailbox.release(held).delivery(held).reply.text == "Look there"
 
 
-def test_forward_does_not_hurry_a_parked_lane(rig):
+def test_forward_does_not_wake_a_parked_conversation(rig):
     """The operators' platform asked to wait."""
     rig.accept(turn())
     held, work = lease(rig)
@@ -215,30 +215,30 @@ def test_forward_does_not_hurry_a_parked_lane(rig):
     assert later(rig, 11) == ["hi", "Look there"]
 
 
-def test_forward_wakes_a_lane_that_only_has_a_timer(rig):
-    """A reminder tomorrow is no sign that somebody is coming now."""
+def test_forward_wakes_a_conversation_that_only_has_a_timer(rig):
+    """A timer tomorrow does not mean that a worker comes now."""
     set_timers(rig, timer(HOUR))
     rig.outbox.forward(to_chat())
     assert later(rig, 6) == ["Look there"]
 
 
-def test_dead_channel_of_the_operators_takes_no_more_than_its_fill(rig):
-    """What is too much is refused, not lost in silence; what was taken is known again."""
+def test_forwards_to_a_dead_channel_of_the_operators_are_bounded(rig):
+    """A forward over the limit is refused, not lost in silence. An accepted one is recognized when it is repeated."""
     ids = [rig.outbox.forward(to_chat(number)) for number in range(MAX_WAITING + 1)]
     assert (ids[-2], ids[-1]) == (f"{CHAT.id}#{MAX_WAITING}", "")
     assert rig.outbox.forward(to_chat(0)) == ids[0]
 
 
-def test_what_is_forwarded_does_not_bring_the_bot_into_a_group(rig):
-    """Its members' chatter is none of our business until somebody names us."""
+def test_forward_does_not_bring_the_bot_into_a_group(rig):
+    """The bot ignores the members' messages until one names it."""
     rig.outbox.forward(to_chat())
     assert rig.accept(turn("lunch?", addressed=False)).outcome == "ignored"
     assert rig.accept(turn("@bot hello")).outcome == "new"
     assert rig.accept(turn("and?", addressed=False)).outcome == "new"
 
 
-def test_operators_lane_is_another_one(rig):
-    """What is forwarded to it lies there, and nothing of it here."""
+def test_operators_have_a_conversation_of_their_own(rig):
+    """A forward lies in their outbox and not in this one."""
     there = rig.outbox.forward(replace(to_chat(), conversation=OPS))
     held, reply = rig.mailbox.lease(OPS.id, "w1")
     assert (there, reply.delivery(held).id) == (f"{OPS.id}#1", f"{OPS.id}#1")
@@ -246,8 +246,8 @@ def test_operators_lane_is_another_one(rig):
     assert rig.mailbox.lease(CHAT.id, "w1") is None
 
 
-def test_what_was_forwarded_is_remembered_for_a_week(redis_client):
-    """Longer than anybody dies between the two halves of it, and not for ever."""
+def test_forward_is_remembered_for_a_week(redis_client):
+    """That is longer than the pause of any dead worker between its two steps, and not for ever."""
     rig = RedisRig(redis_client)
     rig.outbox.forward(to_chat())
     (key,) = redis_client.scan_iter(f"{rig.shard}:forwarded:*")

@@ -1,4 +1,4 @@
-"""Timers: each rings once, in time, whoever holds the lane or died with it, and holds no message up."""
+"""Timers: each rings once and in time, whatever happens to workers, and delays no message."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ HOUR, DAY = 3600.0, 86_400.0
 
 
 def timer(seconds: float, name: str = "1", text: str = "Stretch") -> Timer:
-    """A timer that rings in so many seconds."""
+    """Return a timer that rings in this many seconds."""
     return Timer(name, round(time.time() + seconds, 3), text, "ana's scope", "stretch")
 
 
 def commit(rig, change: TurnChange, token: str = "w1"):
-    """A turn that changes this. Returns its lease and what is next."""
+    """Commit a turn with this change; return its lease and the next item."""
     rig.accept(turn())
     held, work = lease(rig, token)
     return held, rig.mailbox.commit(held, work, change)
 
 
 def set_timers(rig, *timers: Timer) -> None:
-    """A turn that sets these, and lets the lane go."""
+    """Commit a turn that sets these timers, and release the conversation."""
     held, work = commit(rig, TurnChange(timers=timers))
     assert (work, rig.mailbox.release(held)) == (None, None)
 
 
 def said(rig, token: str = "w2") -> list[str]:
-    """Everything that is to be sent, sent."""
+    """Send everything that waits; return the texts."""
     held, work = lease(rig, token)
     texts = []
     while isinstance(work, QueuedReply):
@@ -49,7 +49,7 @@ def said(rig, token: str = "w2") -> list[str]:
 
 
 def asked(rig, **fields):
-    """A question whose end is to be told, delivered. Returns the lease, the action, and what is next."""
+    """Deliver a question with an expiry notice; return the lease, the action and the next item."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, action = propose(rig, **fields)
@@ -59,7 +59,7 @@ def asked(rig, **fields):
 
 
 def test_timer_rings_once(rig):
-    """It is not due before its time, wakes the lane then, is said once, and leaves nothing behind."""
+    """It is not due before its time. Then it wakes the conversation, is sent once and leaves no trace."""
     set_timers(rig, timer(HOUR))
     rig.pass_time(HOUR - 10)
     assert rig.overdue() == []
@@ -71,7 +71,7 @@ def test_timer_rings_once(rig):
 
 
 def test_two_reapers_ring_a_timer_once(rig):
-    """The second finds it gone: ringing and forgetting are one step."""
+    """The second finds it gone: ringing and deleting are one step."""
     set_timers(rig, timer(HOUR))
     rig.pass_time(HOUR + 1)
     rig.overdue()
@@ -81,7 +81,7 @@ def test_two_reapers_ring_a_timer_once(rig):
 
 
 def test_worker_killed_between_ring_and_sending_loses_nothing(rig):
-    """What rang is in the outbox, and is carried by the next worker like any reply."""
+    """The text is in the outbox, and the next worker sends it like any reply."""
     set_timers(rig, timer(HOUR))
     rig.pass_time(HOUR + 1)
     rig.overdue()
@@ -92,7 +92,7 @@ def test_worker_killed_between_ring_and_sending_loses_nothing(rig):
 
 
 def test_message_is_answered_at_once_although_a_timer_waits(rig):
-    """A timer tomorrow is no sign that somebody is coming now."""
+    """A timer tomorrow does not mean that a worker comes now."""
     set_timers(rig, timer(DAY))
     rig.accept(turn("hello"))
     rig.pass_time(6)  # longer than a wake-up takes to be repeated
@@ -101,7 +101,7 @@ def test_message_is_answered_at_once_although_a_timer_waits(rig):
 
 
 def test_message_beside_a_timer_of_this_moment_is_answered_at_once(rig):
-    """Nor is one that rings in a few seconds, or rang already."""
+    """A timer that rings in a few seconds, or has rung, does not mean so either."""
     set_timers(rig, timer(HOUR))
     rig.pass_time(HOUR + 1)
     rig.accept(turn("hello"))
@@ -112,8 +112,8 @@ def test_message_beside_a_timer_of_this_moment_is_answered_at_once(rig):
     assert rig.outbox.mark_delivered(held, work, receipt="m").turn.text == "hello"
 
 
-def test_new_message_does_not_hurry_a_parked_lane_with_a_timer(rig):
-    """The platform asked to wait, whatever else the lane is due for."""
+def test_new_message_does_not_wake_a_parked_conversation_with_a_timer(rig):
+    """The platform asked to wait, whatever else the conversation is due for."""
     set_timers(rig, timer(DAY))
     held, reply = commit(rig, TurnChange(replies=((Reply("hi"), ""),)), "w2")
     rig.outbox.postpone(held, reply, 30)
@@ -122,8 +122,8 @@ def test_new_message_does_not_hurry_a_parked_lane_with_a_timer(rig):
     assert rig.overdue() == []
 
 
-def test_message_to_a_lane_that_is_held_wakes_nobody(rig):
-    """Its holder looks before it lets go."""
+def test_message_to_a_leased_conversation_wakes_no_worker(rig):
+    """The holder looks for new turns before it releases the lease."""
     held, work = commit(rig, TurnChange())
     assert work is None
     rig.accept(turn("hello"))
@@ -132,8 +132,8 @@ def test_message_to_a_lane_that_is_held_wakes_nobody(rig):
     assert rig.mailbox.release(held).turn.text == "hello"
 
 
-def test_messages_do_not_put_a_wake_up_off(rig):
-    """However often somebody writes whose wake-up was lost."""
+def test_messages_do_not_delay_a_wake_up(rig):
+    """The wake-up was lost, and the person keeps writing."""
     set_timers(rig, timer(DAY))
     rig.accept(turn("a"))
     rig.pass_time(4)
@@ -142,8 +142,8 @@ def test_messages_do_not_put_a_wake_up_off(rig):
     assert rig.overdue() == [CHAT.id]
 
 
-def test_conversation_that_only_has_a_timer_is_no_crowd(make_rig):
-    """What waits for tomorrow is no work that keeps others out."""
+def test_conversation_with_only_a_timer_does_not_count_as_work(make_rig):
+    """A timer for tomorrow takes no place from other conversations."""
     limits = Crowded()
     object.__setattr__(limits, "conversations", 1)
     rig = make_rig(limits=limits)
@@ -152,7 +152,7 @@ def test_conversation_that_only_has_a_timer_is_no_crowd(make_rig):
 
 
 def test_timer_is_there_after_other_turns(rig):
-    """Every turn that lets the lane go leaves it due for the timer."""
+    """Every turn that releases the conversation leaves it due for the timer."""
     set_timers(rig, timer(HOUR))
     held, _ = commit(rig, TurnChange(), "w2")
     rig.mailbox.release(held)
@@ -160,8 +160,8 @@ def test_timer_is_there_after_other_turns(rig):
     assert rig.overdue() == [CHAT.id]
 
 
-def test_timer_rings_in_a_lane_that_is_held(rig):
-    """Its holder hears of it when it lets go, and sends it."""
+def test_timer_rings_in_a_leased_conversation(rig):
+    """The holder gets it when it releases the lease, and sends it."""
     set_timers(rig, timer(1))
     held, _ = commit(rig, TurnChange(), "w2")
     rig.pass_time(2)
@@ -169,8 +169,8 @@ def test_timer_rings_in_a_lane_that_is_held(rig):
     assert rig.mailbox.release(held).delivery(held).reply.text == "Stretch"
 
 
-def test_timer_rings_when_a_busy_lane_is_handed_over(rig):
-    """People who never stop writing hear it too, before their next answer."""
+def test_timer_rings_when_a_busy_conversation_is_handed_over(rig):
+    """People who never stop writing get it too, before their next answer."""
     set_timers(rig, timer(1))
     rig.accept(turn("a"))
     held, _ = lease(rig, "w2")
@@ -180,13 +180,13 @@ def test_timer_rings_when_a_busy_lane_is_handed_over(rig):
 
 
 def test_timer_of_the_past_rings_at_once(rig):
-    """Whoever set it was slow: it is said when the turn is done."""
+    """The tool that set it was slow. The text is sent when the turn is done."""
     held, _ = commit(rig, TurnChange(timers=(timer(-HOUR),)))
     assert rig.mailbox.release(held).delivery(held).reply.text == "Stretch"
 
 
-def test_timers_ring_in_their_order(rig):
-    """However they were set."""
+def test_timers_ring_in_the_order_of_their_times(rig):
+    """The order in which they were set does not matter."""
     set_timers(rig, timer(20, "1", "B"), timer(10, "2", "A"), timer(HOUR, "3", "C"))
     rig.pass_time(30)
     rig.overdue()
@@ -197,7 +197,7 @@ def test_timers_ring_in_their_order(rig):
 
 
 def test_clock_that_is_set_back_rings_nothing_twice(rig):
-    """What rang is gone; what did not waits for its time to come again."""
+    """A timer that rang is gone; another one waits until its time comes again."""
     set_timers(rig, timer(HOUR, "1", "A"), timer(2 * HOUR, "2", "B"))
     rig.pass_time(HOUR + 1)
     assert rig.overdue() == [CHAT.id]
@@ -211,8 +211,8 @@ def test_clock_that_is_set_back_rings_nothing_twice(rig):
     assert said(rig, "w4") == ["B"]
 
 
-def test_silenced_timer_does_not_ring(rig):
-    """Cancelled just before its time, it is gone, and the lane is not due for it."""
+def test_cancelled_timer_does_not_ring(rig):
+    """Cancelled just before its time, it is gone, and the conversation is not due for it."""
     set_timers(rig, timer(HOUR))
     held, _ = commit(rig, TurnChange(silenced=("1", "never set")), "w2")
     rig.mailbox.release(held)
@@ -220,8 +220,8 @@ def test_silenced_timer_does_not_ring(rig):
     assert rig.overdue() == []
 
 
-def test_timer_silenced_after_it_rang_is_said_all_the_same(rig):
-    """What is in the outbox is on its way."""
+def test_timer_cancelled_after_it_rang_is_still_sent(rig):
+    """A text in the outbox is on its way."""
     set_timers(rig, timer(1))
     rig.accept(turn())
     held, work = lease(rig, "w2")
@@ -232,7 +232,7 @@ def test_timer_silenced_after_it_rang_is_said_all_the_same(rig):
 
 
 def test_commit_sent_twice_sets_a_timer_once(rig):
-    """Also when it rang in between."""
+    """This holds even if the timer rang in between."""
     rig.accept(turn())
     held, work = lease(rig)
     change = TurnChange(timers=(timer(-1),))
@@ -246,7 +246,7 @@ def test_commit_sent_twice_sets_a_timer_once(rig):
 
 
 def test_commit_that_is_refused_sets_no_timer(rig):
-    """All or nothing."""
+    """The commit stores everything or nothing."""
     held, action, _ = asked(rig)
     rig.accept(turn("b"))
     work = rig.mailbox.release(held)
@@ -256,8 +256,8 @@ def test_commit_that_is_refused_sets_no_timer(rig):
     assert (rig.mailbox.release(held), look(rig).pid) == (None, action.pending_action_id)
 
 
-def test_one_timer_too_many_is_refused_with_its_turn(rig):
-    """A conversation has MAX_TIMERS; one that is silenced makes room."""
+def test_timer_over_the_limit_is_refused_with_its_turn(rig):
+    """A conversation has MAX_TIMERS at most; a cancelled one makes room."""
     set_timers(rig, *(timer(HOUR, str(number)) for number in range(MAX_TIMERS)))
     rig.accept(turn())
     held, work = lease(rig, "w2")
@@ -267,7 +267,7 @@ def test_one_timer_too_many_is_refused_with_its_turn(rig):
 
 
 def test_turn_knows_the_timers_of_its_conversation(rig):
-    """The next one first, as they were set."""
+    """The turn lists them by their times."""
     late, soon = timer(DAY, "1"), timer(HOUR, "2", "Ünïcode: {braces} 'quotes'")
     set_timers(rig, late, soon)
     rig.accept(turn())
@@ -277,7 +277,7 @@ def test_turn_knows_the_timers_of_its_conversation(rig):
 
 
 def test_unanswered_question_ends_and_says_so(rig):
-    """When its window closes, once, with an entry in the audit log and no yes to come."""
+    """When its window closes, once, with an entry in the audit log. A later yes does nothing."""
     held, action, _ = asked(rig)
     assert rig.mailbox.release(held) is None
     rig.pass_time(50)
@@ -293,7 +293,7 @@ def test_unanswered_question_ends_and_says_so(rig):
 
 
 def test_yes_in_time_counts_although_the_window_closed_since(rig):
-    """It waited while its worker was dead: the end of the window waits for it."""
+    """The yes waited while its worker was dead, so the expiry waits for it."""
     held, action, _ = asked(rig)
     yes = turn("yes")
     rig.accept(yes)
@@ -308,7 +308,7 @@ def test_yes_in_time_counts_although_the_window_closed_since(rig):
 
 
 def test_end_of_a_window_waits_for_the_turn_that_is_worked_on_and_no_longer(rig):
-    """A turn that decided nothing: the notice follows it."""
+    """The turn decided nothing, and the notice follows it."""
     held, _, _ = asked(rig)
     rig.accept(turn("b", user="bob"))
     work = rig.mailbox.release(held)
@@ -318,7 +318,7 @@ def test_end_of_a_window_waits_for_the_turn_that_is_worked_on_and_no_longer(rig)
 
 
 def closing(rig, receipt: str = "m1", **notices: str) -> list[tuple[str, str]]:
-    """A question nobody answers, delivered as this message: what is said at its end, and in the place of what."""
+    """Let a delivered question expire; return each text that is sent then, and the message it replaces."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
@@ -333,7 +333,7 @@ def closing(rig, receipt: str = "m1", **notices: str) -> list[tuple[str, str]]:
 
 
 def replies(rig) -> list[tuple[str, str]]:
-    """All that is to be sent, and in the place of what."""
+    """Return each waiting text and the message that it replaces."""
     held, work = lease(rig, "w2")
     found = []
     while isinstance(work, QueuedReply):
@@ -346,30 +346,30 @@ def replies(rig) -> list[tuple[str, str]]:
 
 
 def test_unanswered_question_is_closed_where_it_was_asked(rig):
-    """Silently, where nothing else is to be said; its window is over then."""
+    """Without a notice the message is only edited, and the window is over."""
     assert closing(rig) == [("Exp\u00edred \U0001f600", "m1")]
     assert (look(rig).state, rig.audit()[-1]["event"]) == ("expired", "expired")
     assert rig.overdue() == []
 
 
-def test_unanswered_question_is_closed_before_that_is_told(rig):
-    """The buttons go first."""
+def test_unanswered_question_is_closed_before_its_notice(rig):
+    """The buttons go before the notice comes."""
     notice = outbox_entry(CHAT, Reply("Nobody answered"))
     assert closing(rig, notice=notice) == [("Exp\u00edred \U0001f600", "m1"), ("Nobody answered", "")]
 
 
-def test_question_nobody_knows_the_message_of_is_not_closed(rig):
-    """What is told of its end is told."""
+def test_question_without_a_known_message_is_not_closed(rig):
+    """The notice is sent all the same."""
     assert closing(rig, "", notice=outbox_entry(CHAT, Reply("Nobody answered"))) == [("Nobody answered", "")]
 
 
 def test_message_that_asked_is_named_exactly(rig):
-    """Whatever its platform calls it."""
+    """This holds for any id that a platform gives."""
     assert [edits for _, edits in closing(rig, 'odd"\\\u00e9/')] == ['odd"\\\u00e9/']
 
 
 def test_turn_beside_the_end_of_a_question_knows_the_timers(rig):
-    """One that has nothing to say but the end is none of anybody's."""
+    """The timer of an expiry without a notice is not listed."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
@@ -381,7 +381,7 @@ def test_turn_beside_the_end_of_a_question_knows_the_timers(rig):
 
 
 def test_decided_question_leaves_no_timer(rig):
-    """Nobody is woken for what has nothing to say any more."""
+    """No worker is woken for a timer that has nothing to send."""
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
@@ -393,7 +393,7 @@ def test_decided_question_leaves_no_timer(rig):
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
 def test_question_that_was_answered_has_no_notice(rig, to: str):
-    """Whatever was decided."""
+    """This holds for every decision."""
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
@@ -404,8 +404,8 @@ def test_question_that_was_answered_has_no_notice(rig, to: str):
     assert said(rig) == []
 
 
-def test_next_question_takes_the_notice_over(rig):
-    """Of a scope one action waits at a time: the one that was dropped has nothing to say."""
+def test_only_the_newest_question_has_a_notice(rig):
+    """One action waits in a scope at a time; the replaced one sends no notice."""
     held, first, _ = asked(rig)
     rig.accept(turn("another"))
     work = rig.mailbox.release(held)
@@ -437,8 +437,8 @@ def test_question_that_was_never_delivered_has_no_notice(rig):
     assert rig.overdue() == []
 
 
-def test_late_truth_is_told_although_a_timer_waits(rig):
-    """A correction that no turn commits brings somebody now."""
+def test_late_outcome_is_sent_although_a_timer_waits(rig):
+    """A correction that no turn commits wakes a worker at once."""
     held, action, _ = asked(rig)
     rig.accept(turn("yes", event="y"))
     work = rig.mailbox.release(held)
@@ -452,8 +452,8 @@ def test_late_truth_is_told_although_a_timer_waits(rig):
     assert said(rig) == ["It was done"]
 
 
-def test_lane_forgotten_before_its_timer_still_rings(redis_client):
-    """A timer may be further away than an idle lane is kept."""
+def test_timer_outlives_the_keys_of_an_idle_conversation(redis_client):
+    """A timer may be further away than the TTL of an idle conversation."""
     rig = RedisRig(redis_client)
     set_timers(rig, timer(300 * DAY))
     kept = [redis_client.pttl(f"{rig.shard}:{key}:{CHAT.id}") / 1000 for key in ("timers", "timer")]
@@ -465,8 +465,8 @@ def test_lane_forgotten_before_its_timer_still_rings(redis_client):
     assert said(rig) == ["Stretch"]
 
 
-def test_nothing_is_left_when_a_timer_has_rung(redis_client):
-    """Both its keys are gone, and the outbox it rang into expires."""
+def test_timer_leaves_no_keys_after_it_rang(redis_client):
+    """Both its keys are gone, and the outbox that took its text expires."""
     rig = RedisRig(redis_client)
     set_timers(rig, timer(1))
     rig.pass_time(2)
