@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
+from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import Message
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.legacy import VerboseObserver, hooks_observer
@@ -25,7 +26,6 @@ from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.journal import Journal, NoJournal
 from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, Sleep
-from sayso.agent.run.runner import Runner, Session
 from sayso.agent.run.state import RunRequest, RunTextListener, to_messages
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
@@ -80,17 +80,25 @@ class Agent:
         self._sleep = sleep
         store, session_id = self.config.session_store, self.config.session_id
         self._session = Session(store, session_id) if store is not None and session_id is not None else None
-        self._runner = self._create_runner(provider or OfflineProvider(), selector, memory)
+        self._loop = self._create_loop(provider or OfflineProvider(), selector, memory)
 
-    def _create_runner(
+    def _create_loop(
         self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
-    ) -> Runner:
+    ) -> AgentLoop:
+        self._provider, self._selector = provider, selector
         needs_text = needs_text_tools(provider)
         called = TextToolProvider(provider, self.parser, self._prompt_builder) if needs_text else provider
-        caller = ModelCaller(called, self.config, self.usage, sleep=self._sleep)
-        loop = AgentLoop(self._toolset, caller, self.config, selector)
-        self._provider, self._selector = provider, selector
-        return Runner(provider, self.config, loop, caller, self._observers, self.analytics, memory, self._session)
+        return AgentLoop(
+            self._toolset,
+            provider,
+            config=self.config,
+            model_caller=ModelCaller(called, self.config, self.usage, sleep=self._sleep),
+            selector=selector,
+            observers=self._observers,
+            analytics=self.analytics,
+            memory=memory,
+            session=self._session,
+        )
 
     @property
     def name(self) -> str:
@@ -104,7 +112,7 @@ class Agent:
 
     @provider.setter
     def provider(self, provider: Provider) -> None:
-        self._runner = self._create_runner(provider, self._selector, self.memory)
+        self._loop = self._create_loop(provider, self._selector, self.memory)
 
     @property
     def selector(self) -> ToolSelector | None:
@@ -113,7 +121,7 @@ class Agent:
 
     @selector.setter
     def selector(self, selector: ToolSelector | None) -> None:
-        self._runner = self._create_runner(self._provider, selector, self.memory)
+        self._loop = self._create_loop(self._provider, selector, self.memory)
 
     @property
     def tools(self) -> list[Tool]:
@@ -123,11 +131,11 @@ class Agent:
     @property
     def memory(self) -> ConversationMemory | None:
         """Return the agent's own conversation; with a session, the one that was read last."""
-        return self._runner.memory
+        return self._loop.memory
 
     @memory.setter
     def memory(self, memory: ConversationMemory | None) -> None:
-        self._runner.memory = memory
+        self._loop.memory = memory
 
     @property
     def total_cost(self) -> float:
@@ -193,7 +201,7 @@ class Agent:
             cancellation_token,
             self._text_listener(stream_handler),
         )
-        return await self._runner.answer(request)
+        return await self._loop.answer(request)
 
     def run(
         self,
@@ -222,7 +230,7 @@ class Agent:
             asynchronous=False,
         )
         with lend_caller_thread(self.config.tool_timeout_seconds is None and cancellation_token is None):
-            return run_sync(self._runner.answer(request))
+            return run_sync(self._loop.answer(request))
 
     async def astream(
         self,
@@ -245,7 +253,7 @@ class Agent:
             cancellation_token=cancellation_token,
             on_text=_ChunkQueue(pieces),
         )
-        run = asyncio.create_task(self._runner.answer(request))
+        run = asyncio.create_task(self._loop.answer(request))
         run.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:
@@ -283,7 +291,7 @@ class Agent:
         run that raises has its error as content and the stop reason "error" (seed). Raises ValueError for a
         `max_concurrency` below 1.
         """
-        batch = _Batch(self._runner, self._observers, max_concurrency, response_format, on_progress)
+        batch = _Batch(self._loop, self._observers, max_concurrency, response_format, on_progress)
         return await batch.run(prompts)
 
     def batch(
@@ -294,7 +302,7 @@ class Agent:
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
         """`abatch` for sync code."""
-        batch = _Batch(self._runner, self._observers, max_concurrency, response_format, on_progress, asynchronous=False)
+        batch = _Batch(self._loop, self._observers, max_concurrency, response_format, on_progress, asynchronous=False)
         return run_sync(batch.run(prompts))
 
     def _text_listener(self, handler: StreamHandler | None) -> RunTextListener | None:
@@ -307,7 +315,7 @@ class Agent:
 class _Batch:
     """The settings of one batch. Raises ValueError for a `max_concurrency` below 1."""
 
-    runner: Runner
+    loop: AgentLoop
     observers: Sequence[AgentObserver]
     max_concurrency: int
     response_format: ResponseFormat | None
@@ -340,7 +348,7 @@ class _Batch:
 
     async def _answer(self, prompt: str | Sequence[Message]) -> AgentResult:
         """Answer one prompt. It reads the agent's own memory and does not change it; its failure affects no other."""
-        agent_memory = self.runner.memory
+        agent_memory = self.loop.memory
         memory = agent_memory.branch() if agent_memory is not None else ConversationMemory()
         try:
             request = RunRequest(
@@ -350,7 +358,7 @@ class _Batch:
                 asynchronous=self.asynchronous,
                 is_of_batch=True,
             )
-            return await self.runner.answer(request)
+            return await self.loop.answer(request)
         except Exception as exc:  # becomes the result of this prompt
             return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
 

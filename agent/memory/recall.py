@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from functools import partial
 
+from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.memory.conversation import ConversationMemory, summarize
 from sayso.agent.memory.entities import Entity, EntityMemory
-from sayso.agent.memory.extraction import in_scope, one_line, required_scope, spoken_messages
-from sayso.agent.memory.graph import KnowledgeGraphMemory
-from sayso.agent.memory.knowledge import KnowledgeMemory
+from sayso.agent.memory.extraction import current_scope, one_line, required_scope, spoken_messages
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.observability.trace import StepType
 from sayso.agent.providers.base import Provider
+from sayso.agent.tools.context import EnvironmentField
 from sayso.agent.tools.screening import fenced
 from sayso.pending.concurrency import call_in_thread, gather_all
 
@@ -34,62 +33,53 @@ PREFACE = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
 class RunMemory:
-    """The memories of one run. `provider`, `model` and `timeout` (seconds) are the run's own, used by default.
+    """The memories of one run. `memory` is its conversation.
 
     With `own`, the memories belong to the agent and are used as they are. Otherwise they are templates: entities are
     kept in the notes of `memory`, everything else under `scope`, and no scope sees the data of another. A memory that
     fails never breaks the run: the failure is logged, and its data is missing.
     """
 
-    provider: Provider
-    model: str
-    timeout: float | None
-    memory: ConversationMemory | None
-    own: bool
-    scope: str
-    events: RunEvents
-    entity_memory: EntityMemory | None = None
-    knowledge_graph: KnowledgeGraphMemory | None = None
-    knowledge_memory: KnowledgeMemory | None = None
-    summarize_on_trim: bool = False
-    summarize_provider: Provider | None = None
-    summarize_model: str | None = None
-    summarize_max_tokens: int = 150
-
-    def __post_init__(self) -> None:
-        """Bind the memories to the scope. Raise ValueError for an empty one, which everybody would share."""
-        if self.own:
-            return
-        if self.knowledge_graph is not None:
-            self.knowledge_graph = self.knowledge_graph.bound_to(required_scope(self.scope))
-        if self.knowledge_memory is not None:
-            self.knowledge_memory = self.knowledge_memory.bound_to(required_scope(self.scope))
+    def __init__(
+        self,
+        provider: Provider,
+        config: AgentConfig,
+        events: RunEvents,
+        memory: ConversationMemory | None = None,
+        *,
+        own: bool,
+        scope: str,
+    ) -> None:
+        """Bind the memories to the scope. Raise ValueError for an empty one, which all users would share."""
+        self.memory = memory
+        self._provider, self._config, self.events = provider, config, events
+        self._own, self._scope = own, scope
+        self._entities = config.entity_memory
+        self._graph, self._knowledge = config.knowledge_graph, config.knowledge_memory
+        if self._graph is not None and not own:
+            self._graph = self._graph.bound_to(required_scope(scope))
+        if self._knowledge is not None and not own:
+            self._knowledge = self._knowledge.bound_to(required_scope(scope))
 
     def in_scope(self) -> AbstractContextManager[object]:
         """Set the scope that the `remember` tool writes to. Without a scope the tool of a user's run writes nowhere."""
-        if self.own:
-            return in_scope("")  # the scope that all runs of the agent share
-        return in_scope(self.scope) if self.scope else nullcontext()
+        scope = "" if self._own else self._scope or current_scope()  # "" is what all runs of the agent share
+        return EnvironmentField("memory_scope", scope)
 
     @property
     def calls_model(self) -> bool:
         """Whether any configured memory calls a model after the run."""
-        return self.summarize_on_trim or self.entity_memory is not None or self.knowledge_graph is not None
-
-    @property
-    def is_configured(self) -> bool:
-        """Whether there is any memory to read."""
-        memories = (self.memory, self.entity_memory, self.knowledge_graph, self.knowledge_memory)
-        return any(memory is not None for memory in memories)
+        return self._config.summarize_on_trim or self._entities is not None or self._graph is not None
 
     async def context(self, query: str) -> str:
         """Return what the model is told about the past, fenced as data, or "" if nothing is remembered."""
-        summary = one_line(self.memory.summary, SUMMARY_CHARS) if self.memory is not None else ""
-        sections = [f"[Conversation Summary]\n- {summary}" if summary else ""]
-        sections.append(_text_or_nothing("entities", self._entities_section))
-        if self.knowledge_graph is not None or self.knowledge_memory is not None:
+        sections = []
+        if self.memory and self.memory.summary and (summary := one_line(self.memory.summary, SUMMARY_CHARS)):
+            sections.append(f"[Conversation Summary]\n- {summary}")
+        if self._entities is not None:
+            sections.append(_text_or_nothing("entities", self._entities_section))
+        if self._graph is not None or self._knowledge is not None:
             sections += await call_in_thread(self._stored_sections, query)
         text = "\n\n".join(filter(None, sections))
         return f"{PREFACE}\n{fenced(text)}" if text else ""
@@ -100,12 +90,12 @@ class RunMemory:
 
     def _bound_entities(self) -> EntityMemory | None:
         """Return the entity memory with the entities of this conversation."""
-        if self.own or self.entity_memory is None:
-            return self.entity_memory
-        return self.entity_memory.bound_to(self.memory.notes.get("entities")) if self.memory is not None else None
+        if self._own or self._entities is None:
+            return self._entities
+        return None if self.memory is None else self._entities.bound_to(self.memory.notes.get("entities"))
 
     def _stored_sections(self, query: str) -> list[str]:
-        graph, knowledge = self.knowledge_graph, self.knowledge_memory
+        graph, knowledge = self._graph, self._knowledge
         return [
             _text_or_nothing("triples", lambda: graph.build_context(query)) if graph else "",
             _text_or_nothing("knowledge", knowledge.build_context) if knowledge else "",
@@ -113,15 +103,15 @@ class RunMemory:
 
     async def learn(self, messages: Sequence[Message]) -> None:
         """Extract entities and relationships from a run's messages, but not from tool results, and keep them."""
-        if (self.entity_memory is not None or self.knowledge_graph is not None) and spoken_messages(messages):
+        if (self._entities is not None or self._graph is not None) and spoken_messages(messages):
             await gather_all((self._learn_entities(messages), self._learn_triples(messages)))
 
     async def _learn_entities(self, messages: Sequence[Message]) -> None:
-        memory = self.entity_memory
-        if memory is None or (self.memory is None and not self.own):
+        memory = self._entities
+        if memory is None or (self.memory is None and not self._own):
             return
         began, model = time.perf_counter(), self._model(memory.provider, memory.model)
-        entities, usage = await memory.aextract_entities(messages, model, timeout=self.timeout)
+        entities, usage = await memory.aextract_entities(messages, model, timeout=self._config.request_timeout)
         _text_or_nothing("entities", lambda: self._keep_entities(entities))
         self._note("entity_extraction", began, usage, f"{len(entities)} entities")
         await self.events.tell("entity_extraction", entities, sum(each.role is Role.USER for each in messages))
@@ -131,15 +121,15 @@ class RunMemory:
         bound = self._bound_entities()
         if bound is not None and entities:
             bound.update(entities)
-            if not self.own and self.memory is not None:
+            if not self._own and self.memory is not None:
                 self.memory.notes["entities"] = bound.to_dict()
 
     async def _learn_triples(self, messages: Sequence[Message]) -> None:
-        graph = self.knowledge_graph
+        graph = self._graph
         if graph is None:
             return
         began, model = time.perf_counter(), self._model(graph.provider, graph.model)
-        triples, usage = await graph.aextract_triples(messages, model, timeout=self.timeout)
+        triples, usage = await graph.aextract_triples(messages, model, timeout=self._config.request_timeout)
         await call_in_thread(_text_or_nothing, "triples", lambda: graph.update(triples))
         self._note("kg_extraction", began, usage, f"{len(triples)} relationships")
         await self.events.tell("kg_extraction", triples)
@@ -162,7 +152,7 @@ class RunMemory:
         exceeds_messages = remaining + len(removed) > memory.max_messages
         reason = "max_tokens" if memory.max_tokens and not exceeds_messages else "max_messages"
         await self.events.tell("memory_trim", len(removed), remaining, reason)
-        if self.summarize_on_trim and may_summarize:
+        if self._config.summarize_on_trim and may_summarize:
             await self._update_summary(memory, removed, latest_summary or partial(getattr, memory, "summary"))
 
     async def _update_summary(
@@ -180,9 +170,11 @@ class RunMemory:
             await self.events.tell("memory_summarize", summary, len(removed))
 
     async def _summary_of(self, removed: Sequence[Message], previous: str) -> str:
-        began, provider = time.perf_counter(), self.summarize_provider or self.provider
-        model = self._model(provider, self.summarize_model)
-        summary, usage = await summarize(removed, previous, provider, model, self.summarize_max_tokens, self.timeout)
+        began, provider = time.perf_counter(), self._config.summarize_provider or self._provider
+        model = self._model(provider, self._config.summarize_model)
+        summary, usage = await summarize(
+            removed, previous, provider, model, self._config.summarize_max_tokens, self._config.request_timeout
+        )
         self._note("memory_summarize", began, usage, f"{len(removed)} messages summarized")
         return summary
 
@@ -191,8 +183,8 @@ class RunMemory:
 
         Another provider rarely has the run's model.
         """
-        default = None if provider is self.provider else getattr(provider, "default_model", None)
-        return configured or default or self.model
+        default = None if provider is self._provider else getattr(provider, "default_model", None)
+        return configured or default or model_for(self._provider, self._config.model)
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
         self.events.add_side_usage(usage)

@@ -19,6 +19,8 @@ from threading import Lock
 from typing import Any, ClassVar, Protocol, Self
 
 from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.observability.dispatcher import RunEvents
+from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -321,3 +323,88 @@ class InMemorySessionStore(KeyValueSessions):
     def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
         with self._lock:
             return list(self._namespaces.get(namespace_digest, {}).items())
+
+
+class Session:
+    """The stored conversation of one agent. Thread-safe.
+
+    Concurrent runs share one conversation, so none of them is lost. What another process saves meanwhile is
+    overwritten.
+    """
+
+    def __init__(self, store: SessionStore, session_id: str) -> None:
+        self._store, self._id = store, session_id
+        self._runs = 0
+        #: The conversation that the current runs share, and the one that was last in the store.
+        self._shared: ConversationMemory | None = None
+        self._stored: ConversationMemory | None = None
+        self._count_lock, self._store_lock = Lock(), Lock()  # the first is never held during a call to the store
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Count a run while the block lasts. The first of concurrent runs reads the session again."""
+        with self._count_lock:
+            if not self._runs:
+                self._shared = None
+            self._runs += 1
+        try:
+            yield
+        finally:
+            with self._count_lock:
+                self._runs -= 1
+
+    async def load(self, memory: ConversationMemory | None, events: RunEvents) -> ConversationMemory:
+        """Return the stored conversation, within the limits of `memory`. Raises SessionError.
+
+        Without a stored one, return `memory` or a new one. A conversation that came from the store, and was deleted
+        there or has expired, is not used any more.
+        """
+        shared, is_read = await call_in_thread(self._read, memory)
+        if is_read:
+            count = len(shared.get_history())
+            events.note("session_load", summary=f"{count} messages")
+            await events.tell("session_load", self._id, count)
+        return shared
+
+    async def save(self, memory: ConversationMemory, events: RunEvents) -> None:
+        """Save the conversation. A failure is logged and traced, but not raised.
+
+        The answer exists and its tools have run; an exception might make the caller ask for the same again.
+        """
+        try:
+            await call_in_thread(self._write, memory)
+        except Exception as exc:  # a store may raise anything
+            log.error("session.not_saved", extra={"reason": type(exc).__name__})  # the text may contain user ids
+            events.note("error", error=f"session not saved: {type(exc).__name__}")
+            return
+        count = len(memory.get_history())
+        events.note("session_save", summary=f"{count} messages")
+        await events.tell("session_save", self._id, count)
+
+    def delete(self) -> None:
+        """Delete the stored conversation. Blocks. Raises SessionError."""
+        with self._store_lock:
+            self._store.delete(self._id)
+            self._shared = None
+
+    def _read(self, memory: ConversationMemory | None) -> tuple[ConversationMemory, bool]:
+        """Return the conversation, and whether it was read from the store."""
+        with self._store_lock:
+            if self._shared is not None:
+                return self._shared, False
+            loaded = self._store.load(self._id)
+            if loaded is not None:
+                self._stored = loaded.with_limits(memory.max_messages, memory.max_tokens) if memory else loaded
+                self._shared = self._stored
+            elif memory is None:
+                self._shared = ConversationMemory()
+            else:
+                was_stored = memory is self._stored  # and is deleted or expired now
+                self._shared = ConversationMemory(memory.max_messages, memory.max_tokens) if was_stored else memory
+            return self._shared, loaded is not None
+
+    def _write(self, memory: ConversationMemory) -> None:
+        """Write under the lock, so that the last writer has seen all runs."""
+        with self._store_lock:
+            self._store.save(self._id, memory)
+            self._stored = memory

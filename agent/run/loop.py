@@ -1,46 +1,196 @@
-"""AgentLoop: asks the model, runs the tools it calls and shows it the results, until the run ends."""
+"""AgentLoop: answers a request by asking the model, running the tools it calls and showing it the results."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.loop_detection import NUDGE
 from sayso.agent.guards.pipeline import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.policy import is_always_denied
+from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
+from sayso.agent.memory.extraction import current_scope
+from sayso.agent.memory.recall import RunMemory
+from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import NO_USAGE, Message, Role
-from sayso.agent.providers.base import ProviderError
-from sayso.agent.result import stop_text
+from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.observability.observer import AgentObserver
+from sayso.agent.observability.usage import AgentAnalytics
+from sayso.agent.providers.base import Provider, ProviderError
+from sayso.agent.result import AgentResult, stop_text
+from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.journal import CallOutcome, JournaledAnswer, ModelAnswer
-from sayso.agent.run.model_call import ModelCaller, budget_end
-from sayso.agent.run.state import OpenRound, RunEnd, RunState
-from sayso.agent.run.structured import parse_and_validate, validation_retry_message
+from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
+from sayso.agent.run.state import OpenRound, RunEnd, RunRequest, RunState
+from sayso.agent.run.structured import (
+    build_schema_instruction,
+    parse_and_validate,
+    schema_from_response_format,
+    validation_retry_message,
+)
 from sayso.agent.run.tool_call import CallObserver
-from sayso.agent.run.tool_calls import ToolSchemas, run_calls
+from sayso.agent.run.tool_calls import run_calls
+from sayso.agent.run.tool_results import Compressor
+from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
+from sayso.pending.concurrency import call_in_tool_thread
+
+log = logging.getLogger(__name__)
+
+#: Reasons to end a run after which no facts are learned: no model read the message, or the user stopped waiting.
+_WITHOUT_LEARNING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class AgentLoop:
-    """The loop of one agent. Keeps no state between runs."""
+    """The loop of one agent. Keeps no state between runs except `memory`, the agent's own conversation."""
 
     def __init__(
-        self, toolset: Toolset, model_caller: ModelCaller, config: AgentConfig, selector: ToolSelector | None
+        self,
+        toolset: Toolset,
+        provider: Provider,
+        *,
+        config: AgentConfig,
+        model_caller: ModelCaller,
+        selector: ToolSelector | None,
+        observers: Sequence[AgentObserver],
+        analytics: AgentAnalytics | None,
+        memory: ConversationMemory | None,
+        session: Session | None,
     ) -> None:
+        self.memory = memory
         self._toolset = toolset
-        self._model_caller = model_caller
+        self._provider = provider
         self._config = config
+        self._model_caller = model_caller
         self._selector = selector
+        self._observers = observers
+        self._analytics = analytics
+        self._session = session
         self._has_budget = config.run_budget is not None or config.budget is not None
-        self._schemas = ToolSchemas()
+        #: The names of tools whose schema failed. Each is logged once until it works again.
+        self._tools_without_schema: set[str] = set()
 
-    async def run(self, run: RunState, observer: CallObserver) -> RunEnd:
+    async def answer(self, request: RunRequest) -> AgentResult:
+        """Answer one request. Raises the errors that `Agent.arun` documents."""
+        if not request.scope and (scope := current_scope()):
+            request = replace(request, scope=scope)
+        session = self._session if request.memory is None else None
+        with session.run() if session else nullcontext():
+            run = self._create_state(request)
+            try:
+                await self._prepare(run, session)
+                end = await self._run_until_cancelled(run)
+                return await self._finish(run, end, session)
+            except BaseException as exc:
+                await _report_failure(run, exc)
+                raise
+
+    def _create_state(self, request: RunRequest) -> RunState:
+        """Return the state of a new run. Raises ValueError and TypeError for an invalid response format."""
+        config, response_format = self._config, request.response_format
+        context = ""
+        if response_format is not None:
+            context = build_schema_instruction(schema_from_response_format(response_format))
+        events = RunEvents(
+            self._observers,
+            parent_run_id=request.parent_run_id or config.parent_run_id or "",
+            metadata=config.trace_metadata,
+            asynchronous=request.asynchronous,
+            tool_result_chars=config.trace_tool_result_chars,
+        )
+        is_checked = config.guardrails is not None and bool(config.guardrails.output)
+        return RunState(
+            request=request,
+            events=events,
+            run_memory=RunMemory(self._provider, config, events, own=request.uses_agent_knowledge, scope=request.scope),
+            context=context,
+            compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
+            loop_watch=config.loop_detector.watch() if config.loop_detector else None,
+            on_text=None if response_format is not None or is_checked else request.on_text,
+        )
+
+    async def _prepare(self, run: RunState, session: Session | None) -> None:
+        """Load the conversation, and what the memories know about the request. Raises SessionError."""
+        if run.events.has_observers:
+            with run.run_memory.in_scope():  # observers may ask for the scope of the run
+                await run.events.tell("run_start", list(run.request.messages), self._config.prompt)
+        if session is not None:
+            self.memory = await session.load(self.memory, run.events)
+        run.set_memory(self.memory if run.request.memory is None else run.request.memory)
+        remembered = await run.run_memory.context(run.request.user_text)
+        run.context = "\n\n".join(filter(None, (run.context, remembered)))
+
+    async def _run_until_cancelled(self, run: RunState) -> RunEnd:
+        token = run.request.cancellation_token
+        with collect_artifacts() as run.artifacts, run.run_memory.in_scope():
+            if token is None:
+                return await self._run(run)
+            try:
+                async with token.scope():
+                    return await self._run(run)
+            except RunCancelled as exc:
+                return await self._cancel(run, exc.reason)
+
+    async def _cancel(self, run: RunState, reason: str) -> RunEnd:
+        """End a run that was cancelled. Every call in progress gets an outcome."""
+        run.is_end_reported = True
+        await run.events.tell("cancelled", run.iterations, reason)
+        run.events.note("cancelled", summary=reason or "stopped from outside")
+        if run.open_round is not None:
+            run.close_round(run.open_round.final_outcomes())
+        if self._config.routing_only:
+            run.tool_calls.clear()  # the chosen calls are not returned
+        return RunEnd("cancelled", stop_text("cancelled"))
+
+    async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
+        """Close the transcript, store it in the memory, report the end to observers, and return the result."""
+        # A vendor's error text is for operators and stays out of the transcript.
+        is_error = end.reason == "provider_error"
+        run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
+        if run.request.on_text is not None and (end.reason != "answer" or run.on_text is None):
+            await run.request.on_text(end.content)
+        await self._store_in_memory(run, end)
+        if session is not None and run.memory is not None:
+            await session.save(run.memory, run.events)
+        run.is_end_reported, result = True, run.result(end)
+        await run.events.tell("run_end", result)
+        return result
+
+    async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
+        """Learn from the run, then add all its messages to the memory at once."""
+        config, memory, run_memory = self._config, run.memory, run.run_memory
+        takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
+        # Other runs may change the memory while this run learns.
+        draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
+        may_ask = end.reason != "budget"
+        if may_ask and run_memory.calls_model:
+            may_ask = not await is_budget_spent(run, config)
+        if draft is not None:
+            run_memory.memory = draft.memory
+        if may_ask and end.reason not in _WITHOUT_LEARNING:
+            await run_memory.learn(run.messages)
+        if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
+            await run_memory.record_trim(draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary)
+        await self._model_caller.book_side_usage(run)
+        if draft is not None:
+            draft.commit()
+        elif memory is not None:
+            memory.add_many(run.messages)
+
+    async def _run(self, run: RunState) -> RunEnd:
         """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation."""
         try:
             await self._add_user_messages(run)
-            return await self._iterate(run, observer)
+            return await self._iterate(run)
         except GuardrailBlocked as exc:
             return RunEnd("guardrail", exc.words)
         except ProviderError as exc:
@@ -59,27 +209,27 @@ class AgentLoop:
                     continue
             run.messages.append(message)
 
-    async def _iterate(self, run: RunState, observer: CallObserver) -> RunEnd:
+    async def _iterate(self, run: RunState) -> RunEnd:
         iteration = self._observed_iteration if run.events.has_observers else self._iteration
         for run.iterations in range(1, self._config.max_iterations + 1):
-            end = await iteration(run, observer)
+            end = await iteration(run)
             if end is not None:
                 return end
         return _too_many_steps(run)
 
-    async def _observed_iteration(self, run: RunState, observer: CallObserver) -> RunEnd | None:
+    async def _observed_iteration(self, run: RunState) -> RunEnd | None:
         """Run an iteration and report it to observers, without the text of an answer that was blocked."""
         await run.events.tell("iteration_start", run.iterations, run.transcript)
         run.answer_text = ""
         try:
-            end = await self._iteration(run, observer)
+            end = await self._iteration(run)
         except (GuardrailBlocked, ProviderError):
             await run.events.tell("iteration_end", run.iterations, "")
             raise
         await run.events.tell("iteration_end", run.iterations, run.answer_text)
         return end
 
-    async def _iteration(self, run: RunState, observer: CallObserver) -> RunEnd | None:
+    async def _iteration(self, run: RunState) -> RunEnd | None:
         """Handle one answer of the model. Return how the run ends, or None for another iteration."""
         journaled = await run.journal.next_answer()
         if journaled is not None:
@@ -91,13 +241,26 @@ class AgentLoop:
                 return end
             answer = await self._ask_model(run)
         run.answer_text = answer.message.content
-        return await self._handle_answer(run, observer, answer, journaled)
+        return await self._handle_answer(run, answer, journaled)
 
     async def _ask_model(self, run: RunState) -> ModelAnswer:
         names = None if self._selector is None else await self._selected_names(run, self._selector)
         offered = [tool for tool in self._callable_tools(names) if not self._is_denied(tool)]
-        answer, usage = await self._model_caller.ask(run, await self._schemas.of(offered))
+        schemas = [schema for tool in offered if (schema := await self._schema(tool)) is not None]
+        answer, usage = await self._model_caller.ask(run, schemas)
         return ModelAnswer(answer, usage, names)
+
+    async def _schema(self, tool: Tool) -> dict[str, Any] | None:
+        """Return the schema of a tool, or None if it fails: the tool is left out, so that the turn gets an answer."""
+        try:  # an injector may block, so it is called in a thread
+            schema = tool.schema() if tool.knows_its_schema else await call_in_tool_thread(tool.schema)
+        except ToolError as exc:
+            if tool.name not in self._tools_without_schema:
+                log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})
+            self._tools_without_schema.add(tool.name)
+            return None
+        self._tools_without_schema.discard(tool.name)
+        return schema
 
     async def _selected_names(self, run: RunState, selector: ToolSelector) -> tuple[str, ...]:
         """Return the names of the tools that the selector shows the model."""
@@ -113,13 +276,16 @@ class AgentLoop:
         return is_always_denied(tool, self._config.tool_policy)
 
     async def _handle_answer(
-        self, run: RunState, observer: CallObserver, answer: ModelAnswer, journaled: JournaledAnswer | None
+        self, run: RunState, answer: ModelAnswer, journaled: JournaledAnswer | None
     ) -> RunEnd | None:
         message = answer.message
         run.reasoning.append(message.content if message.tool_calls else "")
         if not message.tool_calls:
             return await self._handle_final_answer(run, message)
-        observer.on_selection(message.tool_calls, message.content)
+        for call in message.tool_calls:
+            run.events.note(
+                "tool_selection", tool_name=call.tool_name, tool_args=call.parameters, reasoning=message.content or None
+            )
         if journaled is None:
             self._model_caller.count_calls(message.tool_calls)
         if self._config.routing_only:
@@ -127,7 +293,7 @@ class AgentLoop:
             return RunEnd("routing", message.content)
         if journaled is None and not run.journal.record_answer(answer):
             return _too_many_steps(run)
-        return await self._call_tools(run, observer, journaled or JournaledAnswer(answer))
+        return await self._call_tools(run, journaled or JournaledAnswer(answer))
 
     async def _handle_final_answer(self, run: RunState, answer: Message) -> RunEnd | None:
         """End the run with the model's answer. Return None if it has the wrong form and the model is asked again."""
@@ -158,21 +324,13 @@ class AgentLoop:
         run.rejected += [Message(Role.ASSISTANT, content), correction]
         return None
 
-    async def _call_tools(self, run: RunState, observer: CallObserver, journaled: JournaledAnswer) -> RunEnd | None:
+    async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
         """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
-        answer, tools = journaled.answer.message, self._callable_tools(journaled.answer.tools)
+        config, answer = self._config, journaled.answer.message
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
-        outcomes = await run_calls(
-            answer.tool_calls,
-            {tool.name: tool for tool in tools},
-            self._config,
-            run.journal,
-            outcomes=run.open_round.outcomes,
-            started=run.open_round.started,
-            unclear=run.unclear,
-            compressor=run.compressor,
-            observer=observer,
-        )
+        tools = {tool.name: tool for tool in self._callable_tools(journaled.answer.tools)}
+        observer = CallObserver(run, self._provider, config, self._analytics)
+        outcomes = await run_calls(run, run.open_round, tools, config, observer)
         new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
         await self._model_caller.book(run, sum(new_usage, NO_USAGE))
         await self._model_caller.book_side_usage(run)  # now, so that a run that is stopped later has booked it
@@ -182,6 +340,17 @@ class AgentLoop:
         verdict = watch.add_round(answer.tool_calls, fingerprints) if watch else ""
         run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
         return await _report_loop(run, verdict, watch.kind) if watch and verdict else end
+
+
+async def _report_failure(run: RunState, error: BaseException) -> None:
+    """Record an exception that ends the run, and tell observers unless they know how the run ends."""
+    run.events.note("error", error=f"{type(error).__name__}: {error}")
+    if run.is_end_reported:
+        return
+    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        await run.events.tell("cancelled", run.iterations, "task cancelled")
+    elif isinstance(error, Exception):
+        await run.events.tell("error", error, {"iteration": run.iterations})
 
 
 def _too_many_steps(run: RunState) -> RunEnd:

@@ -47,10 +47,6 @@ class RunRequest:
     #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
 
-    def with_scope(self, scope: str) -> RunRequest:
-        """Return the request with this scope, unless it has a scope already."""
-        return self if self.scope or not scope else replace(self, scope=scope)
-
     @property
     def uses_agent_knowledge(self) -> bool:
         """Return whether the run has the agent's own knowledge rather than that of its scope."""

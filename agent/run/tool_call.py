@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -19,6 +19,7 @@ from sayso.agent.observability.dispatcher import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, text_digest
+from sayso.agent.run.state import RunState
 from sayso.agent.run.tool_results import cache_key, load_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError
@@ -206,65 +207,17 @@ def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
     return CallOutcome(call, content, raw_digest="" if content == raw else text_digest(raw))
 
 
-class CoherenceCheck:
-    """Checks in one run whether calls fit what the user asked for.
-
-    `user_text` returns the text of the user after the guardrails.
-    """
-
-    def __init__(
-        self, provider: Provider, config: AgentConfig, events: RunEvents, user_text: Callable[[], str]
-    ) -> None:
-        self._provider = config.coherence_provider or provider
-        self._model = config.coherence_model or model_for(provider, config.model)
-        self._config = config
-        self._events = events
-        self._user_text = user_text
-
-    async def objection(self, call: ToolCall, description: str) -> str:
-        """Return what the model is told about a call that does not fit; "" if it fits."""
-        began = perf_counter()
-        result = await check_coherence(
-            call,
-            description,
-            user_words=self._user_text(),
-            provider=self._provider,
-            model=self._model,
-            timeout=self._config.request_timeout,
-            fail_closed=self._config.coherence_fail_closed,
-        )
-        self._events.add_side_usage(result.usage)
-        await self._events.tell("coherence_check", call.tool_name, result.coherent, result.explanation)
-        if result.coherent:
-            return ""
-        self._events.note("coherence_check", began=began, tool_name=call.tool_name, error=result.explanation)
-        return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
-
-
 class CallObserver:
-    """Reports the tool calls of one run to the trace, the observers, the analytics and the log."""
+    """Runs the tool calls of one answer, and reports them to the trace, the observers, the analytics and the log."""
 
     def __init__(
-        self,
-        events: RunEvents | None = None,
-        analytics: AgentAnalytics | None = None,
-        coherence_check: CoherenceCheck | None = None,
+        self, run: RunState, provider: Provider, config: AgentConfig, analytics: AgentAnalytics | None = None
     ) -> None:
-        self._events = events or RunEvents(())
+        self._run = run
+        self._events = run.events
+        self._provider = provider
+        self._config = config
         self._analytics = analytics
-        self._coherence_check = coherence_check
-
-    @property
-    def needs_call_before_start(self) -> bool:
-        """Return whether `on_decision` or `objection` have something to do."""
-        return self._events.has_observers or self._coherence_check is not None
-
-    def on_selection(self, calls: Sequence[ToolCall], reasoning: str) -> None:
-        """Record the calls that the model chose."""
-        for call in calls:
-            self._events.note(
-                "tool_selection", tool_name=call.tool_name, tool_args=call.parameters, reasoning=reasoning or None
-            )
 
     async def on_invalid_call(self, outcome: CallOutcome) -> None:
         """Report a call of an unknown tool, or with invalid arguments."""
@@ -274,24 +227,39 @@ class CallObserver:
             error = ValueError(outcome.content.removeprefix("Error: "))
             await self._events.tell("tool_error", call.id, call.tool_name, error, call.parameters, 0.0)
 
-    async def on_decision(self, request: ToolRequest) -> None:
-        """Report the policy's decision about a call."""
-        if not self._events.has_observers:
-            return
-        try:
-            args = request.checked.json
-        except ToolParameterError:  # no JSON: observers see the arguments as the model gave them
-            args = request.call.parameters
+    async def on_decision(self, request: ToolRequest) -> str:
+        """Report the policy's decision. Return why an allowed call does not fit what the user asked for, or ""."""
         decision = request.decision
-        await self._events.tell("policy_decision", request.tool.name, decision.decision, decision.reason, args)
-
-    async def objection(self, request: ToolRequest) -> str:
-        """Return why an allowed call does not fit what the user asked for; "" if it fits."""
-        if self._coherence_check is None or request.decision.decision == "deny":
+        if self._events.has_observers:
+            try:
+                args = request.checked.json
+            except ToolParameterError:  # no JSON: observers see the arguments as the model gave them
+                args = request.call.parameters
+            await self._events.tell("policy_decision", request.tool.name, decision.decision, decision.reason, args)
+        if not self._config.coherence_check or decision.decision == "deny":
             return ""
-        return await self._coherence_check.objection(request.call, request.tool.description)
+        return await self._check_coherence(request.call, request.tool.description)
 
-    async def run(self, request: ToolRequest, config: AgentConfig) -> ToolRun:
+    async def _check_coherence(self, call: ToolCall, description: str) -> str:
+        """Return what the model is told about a call that does not fit what the user asked for; "" if it fits."""
+        config, began = self._config, perf_counter()
+        result = await check_coherence(
+            call,
+            description,
+            user_words=self._run.user_text,
+            provider=config.coherence_provider or self._provider,
+            model=config.coherence_model or model_for(self._provider, config.model),
+            timeout=config.request_timeout,
+            fail_closed=config.coherence_fail_closed,
+        )
+        self._events.add_side_usage(result.usage)
+        await self._events.tell("coherence_check", call.tool_name, result.coherent, result.explanation)
+        if result.coherent:
+            return ""
+        self._events.note("coherence_check", began=began, tool_name=call.tool_name, error=result.explanation)
+        return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
+
+    async def run(self, request: ToolRequest) -> ToolRun:
         """Run the call and report its start, chunks and end. A call that is denied or proposed has no start."""
         call, began, runs_now = request.call, perf_counter(), request.runs_now
         has_listener = runs_now and (self._events.has_observers or self._analytics is not None)
@@ -300,7 +268,7 @@ class CallObserver:
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
             with collect_suspicions() as suspicions:
-                run = await run_call(request, config, chunks)
+                run = await run_call(request, self._config, chunks)
             if chunks:
                 await chunks.wait()
         finally:

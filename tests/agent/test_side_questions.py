@@ -113,13 +113,8 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
 
     async def forget_at_once():
         memory, model = ConversationMemory(), Together()
-        runs = [
-            RunMemory(
-                provider=model, model="m", timeout=1.0, memory=memory, own=True, scope="", events=RunEvents(()),
-                summarize_on_trim=True,
-            )
-            for _ in range(2)
-        ]  # fmt: skip
+        config = AgentConfig(model="m", request_timeout=1.0, summarize_on_trim=True)
+        runs = [RunMemory(model, config, RunEvents(()), memory, own=True, scope="") for _ in range(2)]
         said = [[Message(Role.USER, f"I am {name}")] for name in ("Ana", "Ben")]
         await asyncio.gather(*(run.record_trim(each) for run, each in zip(runs, said, strict=True)))
         return memory.summary

@@ -15,7 +15,6 @@ from sayso.agent.providers import base
 from sayso.agent.run import loop
 from sayso.agent.run import model_call as asking
 from sayso.agent.run import tool_call as call_watch
-from sayso.agent.run.runner import Runner
 from sayso.agent.run.state import OpenRound, RunState
 
 
@@ -83,10 +82,10 @@ async def _count_twice(whole: Any, asker: Any, run: RunState, *args: Any) -> Any
     return answer, usage
 
 
-async def _remember_early(whole: Any, runner: Any, run: RunState) -> Any:
+async def _remember_early(whole: Any, looping: Any, run: RunState) -> Any:
     if run.memory is not None:
         run.memory.add_many(run.request.messages)
-    return await whole(runner, run)
+    return await whole(looping, run)
 
 
 async def _end_in_silence(whole: Any, watch: Any, asked: Any, ran: Any, *args: Any) -> None:
@@ -100,8 +99,8 @@ async def _tell_twice(whole: Any, events: Any, event: str, *args: Any) -> None:
         await whole(events, event, *args)
 
 
-async def _one_step_more(whole: Any, looping: Any, run: RunState, watch: Any) -> Any:
-    ending = await whole(looping, run, watch)
+async def _one_step_more(whole: Any, looping: Any, run: RunState) -> Any:
+    ending = await whole(looping, run)
     run.iterations += run.iterations == looping._config.max_iterations
     return ending
 
@@ -119,7 +118,7 @@ MUTANTS = (
     Mutant("believe whatever a provider gives", asking, "acall", _believe_anything),
     Mutant("let ids repeat themselves", asking, "_with_unique_ids", _let_ids_be),
     Mutant("count usage twice", asking.ModelCaller, "_call", _count_twice),
-    Mutant("remember before the end", Runner, "_run_loop", _remember_early),
+    Mutant("remember before the end", loop.AgentLoop, "_run_until_cancelled", _remember_early),
     Mutant("leave out what no guardrail passed", RunState, "close", _leave_out_what_was_withheld),
     Mutant("end a call in silence", call_watch.CallObserver, "_report_end", _end_in_silence),
     Mutant("tell the end twice", RunEvents, "tell", _tell_twice),

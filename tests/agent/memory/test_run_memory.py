@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, SQLiteTripleStore, Triple
@@ -63,15 +64,9 @@ class Broken(MemoryTripleStore):
 def remembering(*observers, own=False, scope="alice", provider=None, **options):
     """Of one run, whose conversation is new unless it is given."""
     options.setdefault("memory", ConversationMemory())
-    return RunMemory(
-        provider=provider or Reader(),
-        model="big",
-        timeout=1.0,
-        own=own,
-        scope=scope,
-        events=RunEvents(observers),
-        **options,
-    )
+    memory = options.pop("memory")
+    config = AgentConfig(model="big", request_timeout=1.0, **options)
+    return RunMemory(provider or Reader(), config, RunEvents(observers), memory, own=own, scope=scope)
 
 
 class Names:

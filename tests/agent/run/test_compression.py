@@ -22,6 +22,12 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
+from sayso.agent.memory.recall import RunMemory
+from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.run.journal import CallOutcome
+from sayso.agent.run.state import OpenRound, RunRequest, RunState
+from sayso.agent.run.tool_call import CallObserver
+from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import SUMMARY_PROMPT, Compressor
 from sayso.pending.proposals import ChannelRun, channel_run
 
@@ -243,14 +249,14 @@ def test_proposals_are_never_compressed(nothing):
 
 def test_the_raw_result_can_be_told_from_others():
     """What a detector of loops compares is the raw result's digest, not what a model made of it."""
-    from sayso.agent.run.journal import CallOutcome, NoJournal
-    from sayso.agent.run.tool_calls import run_calls
 
     async def outcome(compressor):
-        calls = [ToolCall("scrape")]
-        (made,) = await run_calls(
-            calls, {"scrape": scrape}, AgentConfig(), NoJournal(), outcomes={}, compressor=compressor
-        )
+        config, events = AgentConfig(), RunEvents()
+        provider, request = Summariser("one"), RunRequest((Message(Role.USER, "go"),))
+        memory = RunMemory(provider, config, events, own=True, scope="")
+        run = RunState(request, events, memory, compressor=compressor)
+        round_ = OpenRound(Message(Role.ASSISTANT, tool_calls=(ToolCall("scrape"),)))
+        (made,) = await run_calls(run, round_, {"scrape": scrape}, config, CallObserver(run, provider, config))
         return made
 
     config = AgentConfig(tool=ToolConfig(True, 100))
