@@ -15,7 +15,6 @@ from sayso.agent.guards.pipeline import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.policy import is_always_denied
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.extraction import current_scope
-from sayso.agent.memory.recall import RunMemory
 from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import NO_USAGE, Message, Role
 from sayso.agent.observability.dispatcher import RunEvents
@@ -25,6 +24,7 @@ from sayso.agent.providers.base import Provider, ProviderError
 from sayso.agent.result import AgentResult, stop_text
 from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.journal import CallOutcome, JournaledAnswer, ModelAnswer
+from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
 from sayso.agent.run.state import OpenRound, RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import (

@@ -8,12 +8,12 @@ from typing import Any
 
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.memory.recall import RunMemory
 from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, Journal, NoJournal
+from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import Artifact

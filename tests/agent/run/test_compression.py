@@ -22,9 +22,9 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
-from sayso.agent.memory.recall import RunMemory
 from sayso.agent.observability.dispatcher import RunEvents
 from sayso.agent.run.journal import CallOutcome
+from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.state import OpenRound, RunRequest, RunState
 from sayso.agent.run.tool_call import CallObserver
 from sayso.agent.run.tool_calls import run_calls
