@@ -18,7 +18,7 @@ PARTS = (
     ("use-a-real-model.md", ""),
     ("guard-the-agent.md", "Guardrails, budgets and loops"),
     ("operate.md", "Watch runs: logs, traces, metrics, costs"),
-    ("memory.md", "Remember things beyond the conversation"),
+    ("memory.md", "Memories in the YAML"),
 )
 
 
