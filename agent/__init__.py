@@ -4,9 +4,17 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.config import AgentConfig, Cache, CachedResult, CacheStats, ResultCache, ToolConfig
 from sayso.agent.guards.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
-from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
+from sayso.agent.guards.guardrails import (
+    Guardrail,
+    GuardrailAction,
+    GuardrailResult,
+    GuardrailsPipeline,
+    InjectionGuardrail,
+    LengthGuardrail,
+    PatternGuardrail,
+    TopicGuardrail,
+)
 from sayso.agent.guards.loop_detection import LoopDetector
-from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailResult, GuardrailsPipeline
 from sayso.agent.guards.policy import ConfirmAction, PolicyDecision, ToolPolicy
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import Entity, EntityMemory

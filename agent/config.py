@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from sayso.agent.guards.budget import Budget, RunBudget
+from sayso.agent.guards.guardrails import GuardrailsPipeline
 from sayso.agent.guards.loop_detection import LoopDetector
-from sayso.agent.guards.pipeline import GuardrailsPipeline
 from sayso.agent.guards.policy import ConfirmAction, ToolPolicy
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.loop_detection import NUDGE
-from sayso.agent.guards.pipeline import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.policy import is_always_denied
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.extraction import current_scope

@@ -43,8 +43,15 @@ from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import Journals
 from sayso.agent.config import Cache
 from sayso.agent.guards.budget import Budget
-from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
-from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailsPipeline
+from sayso.agent.guards.guardrails import (
+    Guardrail,
+    GuardrailAction,
+    GuardrailsPipeline,
+    InjectionGuardrail,
+    LengthGuardrail,
+    PatternGuardrail,
+    TopicGuardrail,
+)
 from sayso.agent.observability.dispatcher import wait_for_observers
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.providers.base import Provider

@@ -24,7 +24,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
-from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailsPipeline
+from sayso.agent.guards.guardrails import Guardrail, GuardrailAction, GuardrailsPipeline
 from sayso.agent.memory.sessions import InMemorySessionStore, SessionStoreUnavailable
 from sayso.agent.result import StreamChunk
 from sayso.agent.run.cache import InMemoryCache

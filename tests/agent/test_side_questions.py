@@ -8,7 +8,7 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
 from sayso.agent.guards.budget import BudgetLimits, MemoryBudget
-from sayso.agent.guards.pipeline import Guardrail, GuardrailsPipeline
+from sayso.agent.guards.guardrails import Guardrail, GuardrailsPipeline
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory

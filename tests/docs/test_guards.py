@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from sayso import agent
-from sayso.agent.guards.pipeline import Guardrail, GuardrailAction
+from sayso.agent.guards.guardrails import Guardrail, GuardrailAction
 from sayso.channels.i18n.texts import catalogue
 from tests.docs.pages import part
 

@@ -11,8 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.agent import Agent, AgentConfig, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.user_message import may_stream
-from sayso.agent.guards.builtin import LengthGuardrail
-from sayso.agent.guards.pipeline import GuardrailsPipeline
+from sayso.agent.guards.guardrails import GuardrailsPipeline, LengthGuardrail
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sayso.agent import AgentObserver, AsyncAgentObserver, Message, Role
-from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailResult
+from sayso.agent.guards.guardrails import Guardrail, GuardrailAction, GuardrailResult
 from sayso.agent.messages import UsageStats
 from sayso.agent.observability.observer import EVENTS
 from tests.agent.faults.nonsense import (

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from sayso.agent import Agent, AgentConfig, AgentResult, CancellationToken, ConversationMemory, Message, Role
 from sayso.agent.config import ToolConfig
-from sayso.agent.guards.pipeline import GuardrailsPipeline
+from sayso.agent.guards.guardrails import GuardrailsPipeline
 from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory

@@ -8,13 +8,15 @@ import threading
 
 import pytest
 
-from sayso.agent.guards.builtin import LengthGuardrail, PatternGuardrail, TopicGuardrail
-from sayso.agent.guards.pipeline import (
+from sayso.agent.guards.guardrails import (
     Guardrail,
     GuardrailAction,
     GuardrailBlocked,
     GuardrailResult,
     GuardrailsPipeline,
+    LengthGuardrail,
+    PatternGuardrail,
+    TopicGuardrail,
     apply_guardrails,
 )
 from tests.agent.guards.fakes import Diary

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
-from sayso.agent.guards.pipeline import Guardrail, GuardrailAction
+from sayso.agent.guards.guardrails import (
+    Guardrail,
+    GuardrailAction,
+    InjectionGuardrail,
+    LengthGuardrail,
+    PatternGuardrail,
+    TopicGuardrail,
+)
 
 REWRITE = GuardrailAction.REWRITE
 

@@ -21,7 +21,7 @@ from sayso.agent import (
     RedisCache,
     ScriptedProvider,
 )
-from sayso.agent.guards.pipeline import GuardrailAction
+from sayso.agent.guards.guardrails import GuardrailAction
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.config.checks.describe import describe
 from sayso.config.checks.explain import explain
