@@ -18,7 +18,7 @@ from benchmarks.stack import ENVIRON, Stack
 from benchmarks.street import event
 from benchmarks.table import Row
 from sayso.channels.slack.incoming import slack_hook
-from sayso.channels.telegram.setup import telegram_hook
+from sayso.channels.telegram.incoming import telegram_hook
 from sayso.channels.types import SignedWebhook
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.config.settings.loader import load_settings

@@ -12,7 +12,8 @@ from itertools import cycle, islice
 from markdown_it import MarkdownIt
 
 from benchmarks.table import HEAD, Row, show
-from sayso.channels.markdown import slack_mrkdwn, split, telegram_html, telegram_length, whatsapp_text
+from sayso.channels.markdown import slack_mrkdwn, telegram_html, telegram_length, whatsapp_text
+from sayso.channels.markdown.split import split
 
 SIZE = 100_000
 #: What is written again and again: what models write, then what keeps a parser busy.

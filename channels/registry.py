@@ -57,7 +57,7 @@ BUILT_IN: Mapping[str, Platform] = {
         adapter="sayso.channels.telegram.adapter:open_channel",
         setup="sayso.channels.telegram.setup:TelegramSetup",
         poller="sayso.channels.telegram.poller:Poller",
-        sdk_modules=("telegram", "sayso.channels.telegram.client"),
+        sdk_modules=("telegram", "aiohttp"),
     ),
     "slack": Platform(
         settings=SlackSettings,

@@ -13,8 +13,16 @@ from sayso.channels.base import AdapterDeps, AddressClosed, Forbidden, MediaSour
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.slack import files as slack_files
-from sayso.channels.slack.client import FILE_ORIGINS, SLACK, new_client
-from sayso.channels.slack.errors import SlackAnswer, error_code, reaction_to, translated, translated_repeatable
+from sayso.channels.slack.client import (
+    FILE_ORIGINS,
+    SLACK,
+    SlackAnswer,
+    error_code,
+    new_client,
+    reaction_to,
+    translated,
+    translated_repeatable,
+)
 from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.outgoing import first_section, is_user, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings

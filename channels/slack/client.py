@@ -1,9 +1,26 @@
-"""Slack's Web API client over pooled connections, and Slack's origins."""
+"""Slack's Web API: its client over pooled connections, and what its errors mean for a reply and for an operator."""
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sayso.channels.base import (
+    AddressClosed,
+    ChannelDown,
+    DeliveryUncertain,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+)
+from sayso.channels.http import network_error, retry_after
+from sayso.channels.setup import Problem, too_many_calls
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -24,3 +41,139 @@ def new_client(token: str, api_url: str | None, session: ClientSession) -> Async
     url = f"{api_url or SLACK}/api/"
     # The SDK's own retries would send a message twice without the outbox's knowledge.
     return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])
+
+
+#: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`: the token lacks a
+#: scope. `closed`: nothing can be posted there. `plain`: send the text again without blocks. `repost`: the message
+#: cannot be edited, send a new one. `unclear`: a part may have happened. All other errors are `refused`.
+SlackReaction = Literal["wait", "down", "scope", "closed", "plain", "repost", "unclear", "refused"]
+
+_REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
+    "wait": ("ratelimited", "rate_limited", "message_limit_exceeded"),
+    "down": (
+        "token_revoked", "token_expired", "account_inactive", "invalid_auth", "not_authed", "org_login_required",
+    ),
+    "scope": ("missing_scope", "not_allowed_token_type"),
+    "closed": (
+        "channel_not_found", "is_archived", "user_not_found", "messages_tab_disabled", "not_in_channel",
+        "user_not_in_channel", "cannot_reply_to_message", "thread_locked",
+    ),
+    "plain": (
+        "no_text", "invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long",
+        "markdown_text_conflict",
+    ),
+    "repost": ("message_not_found", "cant_update_message", "edit_window_closed"),
+    "unclear": ("internal_error", "fatal_error", "service_unavailable", "request_timeout"),
+    # No trigger is stored, so a trigger cannot expire; `no_permission` concerns one channel and one method.
+    "refused": ("expired_trigger_id", "exchanged_trigger_id", "streaming_state_conflict", "no_permission"),
+}  # fmt: skip
+#: The reaction to each known error code.
+REACTIONS: Mapping[str, SlackReaction] = {code: reaction for reaction, codes in _REACTIONS.items() for code in codes}
+
+#: Error codes for a token that Slack does not accept.
+TOKEN_ERRORS = (*_REACTIONS["down"], "not_allowed_token_type")
+#: What an operator can do about an error.
+_CURES = {
+    "not_in_channel": "invite the app to the channel",
+    "messages_tab_disabled": "turn on the Messages Tab in App Home",
+    "token_expired": "turn token rotation off, or copy the new bot_token",
+    "no_permission": "invite the app to the channel",
+    **dict.fromkeys(
+        ("token_revoked", "account_inactive", "invalid_auth", "not_authed"),
+        "install the app again and copy its bot_token",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlackAnswer:
+    """An answer of Slack, with the SDK's names. `data` is empty for an answer that is not a JSON object."""
+
+    api_url: str
+    status_code: int
+    headers: Mapping[str, str]
+    data: dict[str, Any]
+
+    @classmethod
+    def of(cls, url: str, status: int, headers: Mapping[str, str], body: bytes) -> SlackAnswer:
+        """Return the answer with this body."""
+        try:
+            data = json.loads(body)
+        except ValueError:
+            data = {}
+        return cls(url, status, headers, data if isinstance(data, dict) else {})
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Translate the errors of the SDK and of the network. Raises SendError."""
+    from aiohttp import ClientError
+    from slack_sdk.errors import SlackApiError, SlackClientError
+
+    try:
+        yield
+    except SlackApiError as exc:
+        raise _error_of(exc.response) from exc
+    except SlackClientError as exc:
+        raise DeliveryUncertain("no clear answer from Slack") from exc
+    except (ClientError, OSError) as exc:
+        raise network_error("Slack", exc) from None  # the cause may name the URL of an upload
+
+
+@contextmanager
+def translated_repeatable() -> Iterator[None]:
+    """Translate the errors of calls that can be repeated: they show nothing, or the same however often they are made.
+
+    Raises SendError, Unreachable in place of DeliveryUncertain.
+    """
+    try:
+        with translated():
+            yield
+    except DeliveryUncertain as exc:
+        raise Unreachable(str(exc)) from exc
+
+
+def error_code(response: Any) -> str:
+    """Return Slack's error code, "" for none. Anything that does not look like a code may quote the message."""
+    data = getattr(response, "data", None)
+    code = str(data.get("error") or "") if isinstance(data, dict) else ""
+    return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error" if code else ""
+
+
+def reaction_to(code: str) -> SlackReaction:
+    """Return what follows from an error code. `restricted_action` has many suffixes."""
+    return "closed" if code.startswith("restricted_action") else REACTIONS.get(code, "refused")
+
+
+def _error_of(response: Any) -> SendError:
+    unreadable = DeliveryUncertain("Slack's answer makes no sense")
+    if not hasattr(response, "status_code"):  # aiohttp's response, whose body the SDK could not parse
+        return RateLimited(retry_after(response.headers)) if response.status == 429 else unreadable
+    code, status = error_code(response) or "unknown_error", int(response.status_code)
+    reaction = reaction_to(code)
+    if status == 429 or reaction == "wait":
+        return RateLimited(retry_after(response.headers))
+    if status >= 500 or reaction == "unclear":
+        return DeliveryUncertain(f"Slack answered {code if status < 500 else status}")
+    if not response.data:
+        return unreadable
+    kinds: dict[str, type[SendError]] = {"down": ChannelDown, "closed": AddressClosed}
+    if "/chat." in str(response.api_url):  # without the scope to send text, all replies must wait for the operator
+        kinds["scope"] = ChannelDown
+    return kinds.get(reaction, Refused)(f"Slack error {code}{_cure(code, response.data)}")
+
+
+def _cure(code: str, data: Mapping[str, Any]) -> str:
+    needed = str(data.get("needed") or "")
+    if code == "missing_scope" and re.fullmatch(r"[\w:.,]{1,200}", needed):
+        return f": add the scope {needed} and install the app again"
+    return f": {_CURES[code]}" if code in _CURES else ""
+
+
+def setup_problem(exc: Exception) -> Problem | None:
+    """Return what an error of the SDK means for an operator, None if it could be of any platform."""
+    response: Any = getattr(exc, "response", None)
+    code = error_code(response)
+    if code in ("ratelimited", "rate_limited") or getattr(response, "status_code", 0) == 429:
+        return too_many_calls("Slack")
+    return (f"Slack refuses: {code}", "correct what it names") if code else None

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sayso.channels.base import FetchError, Refused, Unreachable
 from sayso.channels.http import SafeDownload
-from sayso.channels.slack.client import FILE_ORIGINS, SLACK
-from sayso.channels.slack.errors import error_code, translated, translated_repeatable
+from sayso.channels.slack.client import FILE_ORIGINS, SLACK, error_code, translated, translated_repeatable
 from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media

@@ -1,11 +1,14 @@
-"""SlackSetup: checks a Slack app's token and scopes. Its URLs can be set only on Slack's web page."""
+"""SlackSetup: checks a Slack app's token and scopes. SlackApps: creates and updates an app by its manifest."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, Literal
 
-from sayso.channels.http import PooledSessions
+from sayso.channels.http import PooledSessions, never_sent
 from sayso.channels.setup import (
     FORGED,
     CheckResult,
@@ -17,12 +20,13 @@ from sayso.channels.setup import (
     bare_url,
     check_https,
     check_outside,
+    connection_problem,
     failed_check,
+    hook_url,
+    one_line,
     platform_calls,
 )
-from sayso.channels.slack.app_manifest import events, scopes
-from sayso.channels.slack.client import new_client
-from sayso.channels.slack.errors import TOKEN_ERRORS, error_code, setup_problem
+from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, reaction_to, setup_problem
 from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.types import SignedWebhook
@@ -57,7 +61,7 @@ class SlackSetup(SetupChecks):
     async def check(self) -> list[CheckResult]:
         """Check the token and its scopes, and list what Slack does not show."""
         try:
-            async with platform_calls("Slack", _explain):
+            async with platform_calls("Slack", _token_problem):
                 answer = await self._web.here().auth_test()
         except SetupError as exc:
             return [failed_check("token", self._name, exc)]
@@ -101,8 +105,237 @@ class SlackSetup(SetupChecks):
         return self._fail("scopes", f"missing: {'; '.join(missing)}", cure)
 
 
-def _explain(exc: Exception) -> Problem | None:
+def _token_problem(exc: Exception) -> Problem | None:
     code = error_code(getattr(exc, "response", None))
     if code in TOKEN_ERRORS:
         return f"Slack does not take the bot_token ({code})", "copy the Bot User OAuth Token (xoxb-…) after an install"
     return setup_problem(exc)
+
+
+#: The environment variable with the token, which is valid for 12 hours and never stored.
+VARIABLE = "SLACK_CONFIG_TOKEN"
+#: Slack's web pages for apps and for their tokens.
+PAGES = "https://api.slack.com/apps"
+#: Slack's limits, in characters.
+NAME_LIMIT, BOT_LIMIT, COMMAND_LIMIT = 35, 80, 32
+#: The default name of the slash command.
+COMMAND = "/sayso"
+
+#: The scopes that each method needs which the Slack channel calls. A test compares them with its source.
+METHODS: dict[str, tuple[str, ...]] = {
+    "assistant.threads.setStatus": ("assistant:write",),
+    "auth.test": (),
+    "chat.postEphemeral": ("chat:write",),
+    # The second scope is for a person's id as chat: Slack opens the direct message first.
+    "chat.postMessage": ("chat:write", "im:write"),
+    "chat.update": ("chat:write",),
+    "conversations.open": ("im:write",),
+    "files.completeUploadExternal": ("files:write",),
+    "files.getUploadURLExternal": ("files:write",),
+    "files.info": ("files:read",),
+}
+_OPEN, _CLOSED = "channels:read", "groups:read"
+#: The scopes that each event needs to be sent, for every kind of Slack channel.
+EVENTS: dict[str, tuple[str, ...]] = {
+    "app_mention": ("app_mentions:read",),
+    "app_uninstalled": (),
+    "assistant_thread_context_changed": ("assistant:write",),
+    "assistant_thread_started": ("assistant:write",),
+    **dict.fromkeys(("channel_archive", "channel_deleted", "channel_id_changed", "channel_left"), (_OPEN,)),
+    "channel_unarchive": (_OPEN,),
+    **dict.fromkeys(("group_archive", "group_deleted", "group_left", "group_unarchive"), (_CLOSED,)),
+    "member_joined_channel": (_OPEN, _CLOSED),
+    "member_left_channel": (_OPEN, _CLOSED),
+    "message.channels": ("channels:history",),
+    "message.groups": ("groups:history",),
+    "message.im": ("im:history",),
+    "message.mpim": ("mpim:history",),
+    "tokens_revoked": (),
+}
+#: The scopes of features without a method or event of their own.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "slash commands and shortcuts": ("commands",),
+    "files from people": ("files:read",),
+}
+#: How Slack shows the bot beside other windows: the older view, and the one that is to replace it.
+View = Literal["assistant", "agent"]
+#: Events that only the older view has, and that Slack requires there.
+_OF_ASSISTANTS = ("assistant_thread_context_changed", "assistant_thread_started")
+
+_DESCRIPTION = "Does what you ask, and asks before it destroys anything."
+_COMMAND = re.compile(r"/[a-z0-9_-]+")
+_APP_ID = re.compile(r"[A-Z0-9]{2,40}")
+_CONFIG_TOKEN_CURE = (
+    f"under Your App Configuration Tokens at {PAGES} generate one for your workspace, or press Refresh, and export its "
+    f"Access Token (xoxe.xoxp-…, not the Refresh Token) as {VARIABLE}; it is valid for 12 hours"
+)
+_APP_CURE = "use the App ID in its Basic Information, and a token of a person who may change that app"
+#: Error codes about the app that was named.
+_APP_ERRORS = ("invalid_app_id", "invalid_app", "app_not_eligible", "app_not_owned_by_manager_app", "app_not_found")
+#: The cure for a fault by the beginning of its place in the manifest. The first match counts.
+_FAULT_CURES = (
+    ("/display_information/name", "give another --name"),
+    ("/features/bot_user", "give another --name"),
+    ("/features/slash_commands", "give another --command"),
+    ("/features/agent_view", "leave out --view agent: this workspace may not have it yet"),
+    ("/features/assistant_view", "give --view agent"),
+    ("/settings/event_subscriptions/bot_events", "try the other --view"),
+    ("/settings", "check that public_url is the https address at which the bot answers from outside"),
+)
+_NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
+
+JsonObject = Mapping[str, Any]
+Manifest = dict[str, Any]
+
+
+def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "assistant") -> Manifest:
+    """Return the manifest of a channel's app. Raises SetupError for values that Slack would refuse."""
+    _check_names(name, command, public_url)
+    url = hook_url(public_url, channel)
+    bot = re.sub(r"[^A-Za-z0-9 ._-]", "", name).strip() or "sayso"
+    return {
+        "_metadata": {"major_version": 1, "minor_version": 1},
+        "display_information": {"name": name, "description": _DESCRIPTION},
+        "features": {
+            "app_home": {
+                "home_tab_enabled": False,
+                # Without it people cannot write to the bot directly.
+                "messages_tab_enabled": True,
+                "messages_tab_read_only_enabled": False,
+            },
+            "bot_user": {"display_name": bot[:BOT_LIMIT], "always_online": True},
+            "slash_commands": [
+                {
+                    "command": command,
+                    "url": url,
+                    "description": "Ask the bot; alone it lists what it can do",
+                    "usage_hint": "[what you want]",
+                    "should_escape": True,
+                }
+            ],
+            f"{view}_view": {f"{view}_description": _DESCRIPTION},
+        },
+        "oauth_config": {"scopes": {"bot": list(scopes())}},
+        "settings": {
+            "event_subscriptions": {"request_url": url, "bot_events": events(view)},
+            "interactivity": {"is_enabled": True, "request_url": url, "message_menu_options_url": url},
+            "org_deploy_enabled": False,
+            "socket_mode_enabled": False,
+            "token_rotation_enabled": False,
+        },
+    }
+
+
+def _check_names(name: str, command: str, public_url: str) -> None:
+    if not 1 <= len(name) <= NAME_LIMIT:
+        raise SetupError(f"the name has {len(name)} characters", f"give 1 to {NAME_LIMIT} with --name")
+    if not _COMMAND.fullmatch(command) or len(command) > COMMAND_LIMIT:
+        cure = f"give a slash and up to {COMMAND_LIMIT - 1} lower-case letters, digits, _ and -"
+        raise SetupError(f"--command {command!r} is no slash command", cure)
+    check_https("Slack", public_url)
+
+
+def events(view: View) -> list[str]:
+    """Return the events to subscribe to."""
+    return [event for event in EVENTS if view == "assistant" or event not in _OF_ASSISTANTS]
+
+
+def scopes() -> dict[str, list[str]]:
+    """Return each scope that the bot needs, with the methods, events and features that need it."""
+    users: dict[str, list[str]] = {}
+    for user, needed in {**METHODS, **EVENTS, **FEATURES}.items():
+        for scope in needed:
+            users.setdefault(scope, []).append(user)
+    return dict(sorted(users.items()))
+
+
+class SlackApps:
+    """Slack's API for apps. Lives as long as one command and its event loop, which closes the connections."""
+
+    def __init__(self, token: str, api_url: str | None) -> None:
+        """Raise SetupError for a token that cannot be valid."""
+        token = token.strip()
+        if not token:
+            raise SetupError(f"{VARIABLE} is not set", _CONFIG_TOKEN_CURE)
+        if not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise SetupError(f"{VARIABLE} has characters that no token has", _CONFIG_TOKEN_CURE)
+        self._web = PooledSessions(partial(new_client, token, api_url))
+
+    async def validate(self, manifest: JsonObject) -> list[str]:
+        """Have Slack check a manifest. Returns what to print. Raises SetupError."""
+        async with platform_calls("Slack", _manifest_problem):
+            await self._web.here().apps_manifest_validate(manifest=json.dumps(manifest))
+        return ["Slack takes this manifest"]
+
+    async def create(self, manifest: JsonObject, channel: str) -> list[str]:
+        """Create an app. Returns what is left to do by hand, without the secrets in Slack's answer."""
+        unanswered = f"check at {PAGES} whether the app exists before you run it again: each run creates one"
+        async with platform_calls("Slack", partial(_manifest_problem, unanswered=unanswered), unanswered=unanswered):
+            answer = await self._web.here().apps_manifest_create(manifest=json.dumps(manifest))
+        app_id = _app_id(answer)
+        return [
+            f"app {app_id} is created; what is left, by hand:",
+            f"  1. install it: {_install_page(app_id)}",
+            f"  2. bot_token: copy the Bot User OAuth Token (xoxb-…) of {PAGES}/{app_id}/oauth",
+            f"  3. signing_secret: copy the Signing Secret under Basic Information, {PAGES}/{app_id}/general",
+            "  4. start the bot with both; only then can it answer Slack's handshake:",
+            f"     where {PAGES}/{app_id}/event-subscriptions shows the Request URL unverified, press Retry",
+            f"After a change: sayso channel manifest {channel} --update {app_id}",
+        ]
+
+    async def update(self, app_id: str, manifest: JsonObject) -> list[str]:
+        """Replace all settings of an app. Returns what is left to do. Raises SetupError."""
+        if not _APP_ID.fullmatch(app_id):
+            raise SetupError(f"{app_id!r} is no App ID", _APP_CURE)
+        async with platform_calls("Slack", partial(_manifest_problem, app_id=app_id)):
+            answer = await self._web.here().apps_manifest_update(app_id=app_id, manifest=json.dumps(manifest))
+        app_id = _app_id(answer)
+        if answer.get("permissions_updated") is False:
+            return [f"app {app_id} has this manifest now; its scopes are unchanged"]
+        return [
+            f"app {app_id} has this manifest now",
+            f"If its scopes changed, install it again: {_install_page(app_id)}",
+        ]
+
+
+def _app_id(answer: Any) -> str:
+    app_id = str(answer.get("app_id") or "")
+    if not _APP_ID.fullmatch(app_id):
+        raise SetupError("Slack's answer names no app", f"check at {PAGES} whether it was changed")
+    return app_id
+
+
+def _install_page(app_id: str) -> str:
+    return f"{PAGES}/{app_id}/install-on-team"
+
+
+def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "") -> Problem:
+    code = error_code(getattr(exc, "response", None))
+    if code == "token_expired":
+        return f"{VARIABLE} has expired", _CONFIG_TOKEN_CURE
+    if code in TOKEN_ERRORS:
+        return f"Slack does not take {VARIABLE} ({code})", _CONFIG_TOKEN_CURE
+    if code == "invalid_manifest":
+        return _faults(exc)
+    if code in _APP_ERRORS:
+        return f"Slack knows no app {app_id!r} that this token may change ({code})", _APP_CURE
+    says, cure = setup_problem(exc) or connection_problem("Slack", exc)
+    may_be_done = reaction_to(code) == "unclear" if code else not never_sent(exc)
+    return says, unanswered if unanswered and may_be_done else cure
+
+
+def _faults(exc: Exception) -> Problem:
+    """Return what Slack finds wrong with a manifest, one line for each place, and the cures."""
+    answer: Any = getattr(exc, "response", None)
+    errors = answer.data.get("errors")
+    faults = [fault for fault in errors if isinstance(fault, dict)] if isinstance(errors, list) else []
+    pointers = [str(fault.get("pointer") or "/") for fault in faults]
+    lines = [
+        f"\n  {one_line(pointer)}  {one_line(str(fault.get('message') or ''))}"
+        for pointer, fault in zip(pointers, faults, strict=True)
+    ]
+    cures = dict.fromkeys(
+        next((cure for start, cure in _FAULT_CURES if pointer.startswith(start)), _NO_CURE)
+        for pointer in pointers or ["/"]
+    )
+    return f"Slack takes no such manifest{''.join(lines)}\ncure", "; ".join(cures)

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import json
-import logging
 import re
-import warnings
 import zlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -26,16 +24,14 @@ from sayso.channels.base import (
     SharedCache,
     WebhookConflict,
 )
-from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, silence_url_logs, tls
-from sayso.channels.telegram.errors import reaction, send_error
+from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
+from sayso.channels.telegram.client import new_bot, reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.outgoing import BotApiCall, alternative, as_new_message, beginning, pieces_of
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
-    from telegram import Bot
     from telegram.error import TelegramError
 
 T = TypeVar("T")
@@ -266,24 +262,6 @@ class TelegramChannel:
 
     def _moved_key(self, chat: str) -> str:
         return f"telegram:moved:{self.bot_id}:{chat}"
-
-
-def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
-    """Return PTB's bot over a pooled session; `api_url` is the address of the Bot API server."""
-    from telegram import Bot
-    from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
-
-    from sayso.channels.telegram.client import PooledRequest
-
-    silence_url_logs()
-    # PTB logs texts at DEBUG, and answers that it cannot parse at ERROR.
-    logging.getLogger("telegram").setLevel(logging.CRITICAL)
-    # PTB warns about its own attribute each time that Telegram asks us to wait.
-    warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
-    # PTB's own method parses updates into objects: one malformed update would hide all others.
-    warnings.filterwarnings("ignore", message=r"Please use 'Bot\.getUpdates'", category=PTBUserWarning)
-    request = PooledRequest(session)
-    return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
 
 
 def _check_size(size: int) -> None:

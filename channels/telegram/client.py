@@ -1,74 +1,188 @@
-"""Connects python-telegram-bot (PTB) to the pooled connections of an event loop."""
+"""Telegram's Bot API: the client of python-telegram-bot (PTB) over pooled connections, and what its errors mean."""
 
 from __future__ import annotations
 
+import functools
+import logging
+import re
+import warnings
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, FormData
-from telegram.error import NetworkError, TimedOut
-from telegram.request import BaseRequest, RequestData
+from sayso.channels.base import (
+    AddressClosed,
+    ChannelDown,
+    DeliveryUncertain,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+)
+from sayso.channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent, silence_url_logs
+from sayso.channels.setup import Problem, no_connection, too_many_calls
 
-from sayso.channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent
+if TYPE_CHECKING:
+    from aiohttp import ClientSession, FormData
+    from telegram import Bot
+    from telegram.request import RequestData
 
 
-class NeverSent(NetworkError):
-    """Raised when there was no connection to Telegram, so that nothing was sent."""
+def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
+    """Return PTB's bot over a pooled session; `api_url` is the address of the Bot API server."""
+    from telegram import Bot
+    from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
+
+    silence_url_logs()
+    # PTB logs texts at DEBUG, and answers that it cannot parse at ERROR.
+    logging.getLogger("telegram").setLevel(logging.CRITICAL)
+    # PTB warns about its own attribute each time that Telegram asks us to wait.
+    warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
+    # PTB's own method parses updates into objects: one malformed update would hide all others.
+    warnings.filterwarnings("ignore", message=r"Please use 'Bot\.getUpdates'", category=PTBUserWarning)
+    request = request_type()(session)
+    return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
 
 
-class PooledRequest(BaseRequest):
-    """PTB's requests over a session, which is closed with its event loop.
+@functools.cache
+def request_type() -> Any:
+    """Return the class of PTB's requests over our session. It is made late: PTB takes long to import."""
+    from aiohttp import ClientError, ClientTimeout
+    from telegram.error import NetworkError, TimedOut
+    from telegram.request import BaseRequest
 
-    The session's time limits apply, but a call may set its own limit for the next bytes of the answer.
-    """
+    class NeverSent(NetworkError):
+        """Raised when there was no connection to Telegram, so that nothing was sent."""
 
-    def __init__(self, session: ClientSession) -> None:
-        self._session = session
+    class PooledRequest(BaseRequest):
+        """The session's time limits apply, but a call may set its own limit for the next bytes of the answer."""
 
-    @property
-    def read_timeout(self) -> float:
-        """How many seconds to wait for the next bytes of an answer."""
-        return ANSWER_SECONDS
+        #: How many seconds to wait for the next bytes of an answer.
+        read_timeout = ANSWER_SECONDS
 
-    async def initialize(self) -> None:
-        """Do nothing: a session opens its connections when they are needed."""
+        def __init__(self, session: ClientSession) -> None:
+            self._session = session
 
-    async def shutdown(self) -> None:
-        """Do nothing."""
+        async def initialize(self) -> None:
+            """Do nothing: a session opens its connections when they are needed."""
 
-    async def do_request(
-        self,
-        url: str,
-        method: str,
-        request_data: RequestData | None = None,
-        read_timeout: Any = None,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[int, bytes]:
-        """Return status and body of the answer.
+        async def shutdown(self) -> None:
+            """Do nothing: the session is closed with its event loop."""
 
-        Raises NeverSent, TimedOut, NetworkError. Their messages do not name the URL, which holds the token.
-        """
-        options: dict[str, Any] = {"data": _form(request_data), "headers": {"User-Agent": self.USER_AGENT}}
-        if isinstance(read_timeout, int | float):
-            options["timeout"] = ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=read_timeout)
-        try:
-            async with self._session.request(method, url, allow_redirects=False, **options) as answer:
-                return answer.status, await answer.read()
-        except (ClientError, OSError) as exc:  # a time-out is an OSError
-            if never_sent(exc):
-                raise NeverSent(type(exc).__name__) from None
-            raise (TimedOut if isinstance(exc, TimeoutError) else NetworkError)(type(exc).__name__) from None
+        async def do_request(
+            self,
+            url: str,
+            method: str,
+            request_data: RequestData | None = None,
+            read_timeout: Any = None,
+            *_: Any,
+            **__: Any,
+        ) -> tuple[int, bytes]:
+            """Return status and body of the answer. Errors do not name the URL, which holds the token."""
+            options: dict[str, Any] = {"data": _form(request_data), "headers": {"User-Agent": self.USER_AGENT}}
+            if isinstance(read_timeout, int | float):
+                options["timeout"] = ClientTimeout(CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=read_timeout)
+            try:
+                async with self._session.request(method, url, allow_redirects=False, **options) as answer:
+                    return answer.status, await answer.read()
+            except (ClientError, OSError) as exc:  # a time-out is an OSError
+                kind = NeverSent if never_sent(exc) else TimedOut if isinstance(exc, TimeoutError) else NetworkError
+                raise kind(type(exc).__name__) from None
+
+    return PooledRequest
 
 
 def _form(request_data: RequestData | None) -> FormData | None:
     """Return the parameters and files as a form."""
+    from aiohttp import FormData
+
     if request_data is None:
         return None
     form = FormData(request_data.json_parameters)
     for name, (filename, content, mime_type) in request_data.multipart_data.items():
         # As a file it is read in parts: aiohttp would write bytes all at once, and block all other calls meanwhile.
-        form.add_field(
-            name, BytesIO(content) if isinstance(content, bytes) else content, filename=filename, content_type=mime_type
-        )
+        file = BytesIO(content) if isinstance(content, bytes) else content
+        form.add_field(name, file, filename=filename, content_type=mime_type)
     return form
+
+
+#: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
+#: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
+#: new message. `document`: send the file without preview. `link`: send a link to the file. `closed`, `down`, `refused`,
+#: `unsent` and `unknown` are errors of the channel.
+TelegramReaction = Literal[
+    "wait", "moved", "done", "plain", "caption", "anew", "document", "link",
+    "closed", "down", "refused", "unsent", "unknown",
+]  # fmt: skip
+
+#: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
+#: first match counts. In PTB, BadRequest and TimedOut are subclasses of NetworkError, so they come before it.
+REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
+    ("RetryAfter", "", "wait"),
+    ("ChatMigrated", "", "moved"),
+    ("InvalidToken", "method not found", "refused"),
+    ("InvalidToken", "", "down"),
+    ("Forbidden", "", "closed"),
+    ("Conflict", "", "refused"),
+    ("BadRequest", "message is not modified", "done"),
+    ("BadRequest", "query is too old", "done"),
+    ("BadRequest", "chat not found", "closed"),
+    ("BadRequest", "can't parse entities", "plain"),
+    ("BadRequest", "there is no text in the message to edit", "caption"),
+    (
+        "BadRequest",
+        "message (to edit not found|can't be edited|identifier is not specified)|message_id_invalid",
+        "anew",
+    ),
+    ("BadRequest", "photo_|image_process_failed|voice_messages_forbidden", "document"),
+    ("BadRequest", "file is too big|request entity too large", "link"),
+    ("BadRequest", "", "refused"),
+    ("NeverSent", "", "unsent"),
+    ("TimedOut", "", "unknown"),
+    ("NetworkError", "too many requests", "wait"),
+    ("NetworkError", "request entity too large|content too large", "link"),
+    ("", "", "unknown"),
+)
+#: How many seconds to wait if Telegram limits the rate and does not say for how long.
+DEFAULT_WAIT = 1.0
+
+
+def reaction(exc: Exception) -> TelegramReaction:
+    """Return what follows from an error of PTB."""
+    kinds = {kind.__name__ for kind in type(exc).__mro__} | {""}
+    text = str(exc).lower()
+    return next(result for kind, pattern, result in REACTIONS if kind in kinds and re.search(pattern, text))
+
+
+def send_error(exc: Exception) -> SendError:
+    """Return the channel's error for an error of PTB, without token, URL or any text of the message."""
+    # After a colon, Telegram's text may quote the message.
+    reason = f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
+    match reaction(exc):
+        case "wait":
+            wait: Any = getattr(exc, "retry_after", DEFAULT_WAIT)
+            return RateLimited(float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait))
+        case "closed":
+            return AddressClosed(reason)
+        case "down":
+            return ChannelDown("Telegram does not know this token: it was revoked or is wrong")
+        case "unsent":
+            return Unreachable("no connection to Telegram")
+        case "unknown":
+            return DeliveryUncertain("no clear answer from Telegram")
+        case "link":
+            return Refused("the message or its file is too large for Telegram")
+    return Refused(reason)
+
+
+def setup_problem(channel: str, exc: Exception) -> Problem | None:
+    """Return what an error of PTB means for an operator, None if it could be of any platform."""
+    from telegram import error
+
+    if isinstance(exc, error.InvalidToken):
+        cure = f"copy the bot's token from @BotFather again, to where channels.{channel}.token comes from"
+        return "Telegram does not know this token", cure
+    if isinstance(exc, error.RetryAfter):
+        return too_many_calls("Telegram")
+    if isinstance(exc, (error.BadRequest, error.Forbidden, error.Conflict)):
+        return f"Telegram refuses: {exc}", "correct what it names; public_url must be reachable from outside"
+    return no_connection("Telegram") if reaction(exc) == "unsent" else None

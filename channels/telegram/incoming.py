@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sayso.channels.types import AddressChange, Conversation, Media, Received, Tap, Turn, storable
+from sayso.channels.types import AddressChange, Conversation, Media, Received, SignedWebhook, Tap, Turn, storable
 
 TelegramJson = Mapping[str, Any]
 #: The keys of a message that hold a file, in order of preference, with the MIME type if Telegram names none. An
@@ -320,3 +321,9 @@ def _quoted(message: TelegramJson) -> str:
     if "quote" in message:
         return str(message["quote"]["text"])
     return _text_of(message.get("reply_to_message", {}))
+
+
+def telegram_hook(secret: str, update: Mapping[str, Any]) -> SignedWebhook:
+    """Return the headers and body of a signed Telegram webhook."""
+    headers = {"content-type": "application/json", "x-telegram-bot-api-secret-token": secret}
+    return headers, json.dumps(update).encode()

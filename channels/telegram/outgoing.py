@@ -12,7 +12,7 @@ from sayso.channels.base import MediaSource
 from sayso.channels.markdown import plain, telegram_html, telegram_length
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send
-from sayso.channels.telegram.errors import reaction
+from sayso.channels.telegram.client import reaction
 from sayso.channels.types import Button, Media, Receipt, Reply, joined_labels, readable_size
 
 if TYPE_CHECKING:

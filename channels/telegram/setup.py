@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sayso.channels.http import PooledSessions, tls
@@ -25,9 +24,8 @@ from sayso.channels.setup import (
     failed_check,
     platform_calls,
 )
-from sayso.channels.telegram.adapter import new_bot
-from sayso.channels.telegram.errors import setup_problem
-from sayso.channels.telegram.incoming import ALLOWED_UPDATES
+from sayso.channels.telegram.client import new_bot, setup_problem
+from sayso.channels.telegram.incoming import ALLOWED_UPDATES, telegram_hook
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import SignedWebhook
 
@@ -226,9 +224,3 @@ def _cure_of(message: str, channel: str) -> str:
     if "503" in error or "500" in error or "502" in error:
         return "the web process could not store the update: its log, and `sayso doctor` on Redis, say why"
     return "check that public_url answers from outside, on the ports that Telegram uses"
-
-
-def telegram_hook(secret: str, update: Mapping[str, Any]) -> SignedWebhook:
-    """Return the headers and body of a signed Telegram webhook."""
-    headers = {"content-type": "application/json", "x-telegram-bot-api-secret-token": secret}
-    return headers, json.dumps(update).encode()

@@ -13,8 +13,7 @@ from werkzeug.http import parse_range_header
 
 from sayso.channels.base import Channel, NotStored, Overloaded
 from sayso.channels.storage.media import BadToken, LocalMediaStore, MediaGone
-from sayso.channels.web.ingress import Ingress
-from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
+from sayso.channels.web.ingress import MAX_BODY, WEBHOOK_ERROR, Ingress, WebhookMiddleware
 
 #: A health check: its JSON, and whether all is well.
 HealthCheck = Callable[[], tuple[Mapping[str, Any], bool]]

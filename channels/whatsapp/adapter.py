@@ -36,12 +36,30 @@ from sayso.channels.types import (
     WebhookRequest,
     WebhookResponse,
 )
-from sayso.channels.whatsapp.client import ORIGINS, SANDBOX, SenderNames, basic, new_client
-from sayso.channels.whatsapp.errors import ContentLost, ContentRefused, reaction_to, translated
+from sayso.channels.whatsapp.client import (
+    ORIGINS,
+    SANDBOX,
+    ContentLost,
+    ContentRefused,
+    SenderNames,
+    basic,
+    new_client,
+    reaction_to,
+    translated,
+)
 from sayso.channels.whatsapp.incoming import RECEIVED, TWILIO_SETTINGS, TwilioForm, status_of, turn_of, twilio_signed
-from sayso.channels.whatsapp.outgoing import BUTTONS_LIMIT, is_shown, link_text, pieces_of, text_of
+from sayso.channels.whatsapp.outgoing import (
+    BUTTONS_LIMIT,
+    Content,
+    ContentTemplates,
+    content_of,
+    is_shown,
+    link_text,
+    pieces_of,
+    template_content,
+    text_of,
+)
 from sayso.channels.whatsapp.settings import WhatsAppSettings
-from sayso.channels.whatsapp.templates import Content, ContentTemplates, content_of, template_content
 
 #: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request. Its Sandbox takes one in 3 s.
 RATE, SANDBOX_RATE = RateLimit(per_second=80), RateLimit(per_second=1 / 3)

@@ -1,18 +1,32 @@
-"""Twilio's REST client over pooled connections, and the user ids that webhooks named."""
+"""Twilio's API: the SDK's client over pooled connections, and what its errors mean for a reply and for an operator."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import json
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from sayso.channels.base import RateLimited, SharedCache
-from sayso.channels.http import retry_after
+from sayso.channels.base import (
+    AddressClosed,
+    ChannelDown,
+    DeliveryUncertain,
+    RateLimited,
+    Refused,
+    SendError,
+    SharedCache,
+    Unreachable,
+    WindowClosed,
+)
+from sayso.channels.http import network_error, retry_after
+from sayso.channels.setup import Problem, too_many_calls
 from sayso.channels.types import Conversation, Turn
 from sayso.channels.whatsapp.settings import sender_key
 
@@ -25,7 +39,7 @@ ORIGINS = ("https://api.twilio.com", "https://content.twilio.com", "https://mess
 SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
 #: The code for too many calls at once. Other codes of status 429 have pauses of their own.
-_BUSY = 20429
+_TOO_MANY_CALLS = 20429
 
 
 def new_client(account_sid: str, auth_token: str, api_url: str | None, session: ClientSession) -> Any:
@@ -72,14 +86,14 @@ def _http_client_type() -> Any:
                 allow_redirects=False,
             ) as answer:  # fmt: skip
                 text = await answer.text()
-            if answer.status == 429 and _code(text) in (0, _BUSY):  # the SDK's error has no headers
+            if answer.status == 429 and _error_code(text) in (0, _TOO_MANY_CALLS):  # the SDK's error has no headers
                 raise RateLimited(retry_after(answer.headers))
             return Response(answer.status, text, answer.headers)
 
     return HttpClient
 
 
-def _code(text: str) -> int:
+def _error_code(text: str) -> int:
     """Return Twilio's code of an error, 0 for none."""
     try:
         return int(json.loads(text)["code"])
@@ -111,3 +125,139 @@ class SenderNames:
         if len(self._stored) >= MAX_NAMES:
             self._stored = {}
         self._stored[key] = user
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMeaning:
+    """What a code means: the error that is raised, and why.
+
+    `wait`: the seconds of a RateLimited. `once_more`: the first attempt raises Unreachable, so that it is repeated.
+    """
+
+    kind: type[SendError]
+    why: str
+    wait: float = 0.0
+    once_more: bool = False
+
+
+#: Seconds between two attempts at the daily limit, which counts the last 24 hours. A reply's ten attempts outlast it.
+DAY_LIMIT_SECONDS = 3 * 3600.0
+
+_CODE = re.compile(r"[0-9]{5}")
+
+_BUSY = ErrorMeaning(RateLimited, "too many calls at once", wait=1.0)
+_CREDENTIALS = ErrorMeaning(ChannelDown, "the account SID or the auth token is wrong")
+_NO_PERSON = ErrorMeaning(AddressClosed, "nobody can be reached at this address")
+_SENDER = ErrorMeaning(ChannelDown, "the sender is not set up for WhatsApp, or was closed")
+_CONTENT = ErrorMeaning(Refused, "the message or its file is not accepted")
+_PARAMETERS = ErrorMeaning(Refused, "the parameters contradict each other")
+_DECLINED = ErrorMeaning(Refused, "Meta declined to deliver it")
+
+#: The meaning of each code, in an answer or in a status callback.
+REACTIONS: dict[int, ErrorMeaning] = {
+    20003: _CREDENTIALS,
+    20429: _BUSY,
+    21211: _NO_PERSON,
+    21610: ErrorMeaning(AddressClosed, "the person has opted out"),
+    21614: _NO_PERSON,
+    21617: _CONTENT,
+    21620: _CONTENT,
+    21654: _PARAMETERS,
+    21655: _PARAMETERS,
+    30007: ErrorMeaning(Refused, "it was filtered"),
+    30008: ErrorMeaning(Refused, "it failed for an unknown reason", once_more=True),
+    63001: _SENDER,
+    63003: _NO_PERSON,
+    63005: _CONTENT,
+    63007: _SENDER,
+    63008: _SENDER,
+    63013: _CONTENT,
+    63016: ErrorMeaning(WindowClosed, "more than 24 hours since the person last wrote"),
+    63018: ErrorMeaning(RateLimited, "the sender is too fast for WhatsApp", wait=5.0),
+    63019: ErrorMeaning(Refused, "its file could not be fetched", once_more=True),
+    63020: _SENDER,
+    63021: _CONTENT,
+    63024: _NO_PERSON,
+    63030: _PARAMETERS,
+    63032: _DECLINED,
+    63038: ErrorMeaning(RateLimited, "the daily limit of the account is reached", wait=DAY_LIMIT_SECONDS),
+    63049: _DECLINED,
+    63051: _SENDER,
+    92005: _PARAMETERS,
+}
+_BY_STATUS = {
+    401: _CREDENTIALS,
+    429: _BUSY,
+    502: ErrorMeaning(Unreachable, "its gateway failed"),
+    503: ErrorMeaning(Unreachable, "it is not available"),
+}
+#: Codes for a Content that Twilio does not know or accept, or whose variables it refuses.
+_CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
+#: The codes among them that concern the Content itself, whatever its variables are.
+_LOST_CODES = frozenset({21655, 63027, 63028, 92005})
+
+
+class ContentRefused(Refused):
+    """Raised when Twilio refuses a Content. Its text may still be sent alone."""
+
+
+class ContentLost(ContentRefused):
+    """Raised when Twilio does not have the Content, or has another one under its id."""
+
+
+def reaction_to(code: str) -> ErrorMeaning | None:
+    """Return what the ErrorCode of a status callback means, None for "" or an unknown code."""
+    return REACTIONS.get(int(code)) if _CODE.fullmatch(code) else None
+
+
+def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool = False) -> SendError:
+    """Return the error for an answer of Twilio. `code` is 0 if the answer has none."""
+    if with_content and code in _CONTENT_CODES:
+        return (ContentLost if code in _LOST_CODES else ContentRefused)(f"Twilio error {code}")
+    reaction = REACTIONS.get(code) or _BY_STATUS.get(status)
+    if reaction is None and (status >= 500 or status == 0):
+        return DeliveryUncertain(f"Twilio answered {status}")
+    if reaction is None:
+        return Refused(f"Twilio error {code or status}")
+    if reaction.kind is RateLimited:
+        return RateLimited(reaction.wait)
+    kind = Unreachable if reaction.once_more and attempt == 1 else reaction.kind
+    return kind(f"Twilio error {code or status}: {reaction.why}")
+
+
+@contextlib.contextmanager
+def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None]:
+    """Translate the errors of Twilio's client. Raises SendError, without Twilio's texts: they quote phone numbers."""
+    from aiohttp import ClientError
+    from twilio.base.exceptions import TwilioException
+
+    try:
+        yield
+    except TwilioException as exc:
+        status, code = getattr(exc, "status", 0), getattr(exc, "code", None) or 0
+        raise send_error(status, code, attempt, with_content=with_content) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise DeliveryUncertain("Twilio's answer cannot be read") from None
+    except (ClientError, TimeoutError, OSError) as exc:
+        raise network_error("Twilio", exc) from exc
+
+
+def setup_problem(exc: Exception) -> Problem | None:
+    """Return what an error of Twilio's client means for an operator, None if it could be of any platform."""
+    status, code = status_of(exc), getattr(exc, "code", None)
+    if status == 401 or code == 20003:
+        cure = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
+        return "Twilio does not take account_sid and auth_token", cure
+    if isinstance(exc, RateLimited) or code == 20429:
+        return too_many_calls("Twilio")
+    if status == 404 or code == 20404:
+        return "Twilio has no resource of this id", "check that the ids in the configuration are of this account"
+    if status or code:
+        return f"Twilio refuses with error {code or status}", f"see https://www.twilio.com/docs/api/errors/{code or ''}"
+    return None
+
+
+def status_of(exc: Exception) -> int:
+    """Return the HTTP status of a refusal, else 0. The error of a refused list holds only the whole answer."""
+    answer = exc.args[-1] if exc.args else None
+    return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))

@@ -17,8 +17,7 @@ from sayso.channels.base import RateLimited, SharedCache
 from sayso.channels.http import PooledSessions
 from sayso.channels.setup import ListedFile, ListedMessage, MessageLog, SetupError, platform_calls, too_many_calls
 from sayso.channels.types import Conversation, Turn, storable
-from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client
-from sayso.channels.whatsapp.errors import setup_problem, status_of
+from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client, setup_problem, status_of
 from sayso.channels.whatsapp.incoming import TwilioForm, turn_of
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 

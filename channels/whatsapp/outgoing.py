@@ -1,16 +1,21 @@
-"""A reply as WhatsApp messages: how it is split, and text in place of buttons and files that WhatsApp refuses."""
+"""A reply as WhatsApp messages: how it is split, its buttons as Twilio Contents, and text in place of refused parts."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+from sayso.channels.base import DeliveryUncertain, SharedCache, Unreachable
+from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.types import Button, Media, Reply, joined_labels, readable_size
-from sayso.channels.whatsapp.templates import MAX_BUTTONS
-from sayso.channels.whatsapp.templates import is_shown as are_shown
+from sayso.channels.whatsapp.client import JSON, translated
 
 #: Characters of a message at Twilio, and of a text with buttons or a caption.
 TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024
@@ -103,3 +108,153 @@ def _listed(md: str, buttons: Sequence[Button]) -> str:
 
 def _is_picture(file: Media) -> bool:
     return file.mime_type in _PICTURES and file.size <= PICTURE_BYTES
+
+
+#: Buttons of a message without an approved template, and characters on each.
+MAX_BUTTONS, LABEL_LIMIT = 3, 20
+#: Items of a list; characters of an item's title, description and id.
+MAX_ITEMS, ITEM_LIMIT, DESCRIPTION_LIMIT, ID_LIMIT = 10, 24, 72, 200
+#: The label of the button that opens a list, in no language.
+LIST_BUTTON = "☰"
+#: How many Contents a process remembers.
+MAX_CONTENTS = 1000
+
+_CONTENT_URL = "https://content.twilio.com/v1/Content"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A message as shape and values. All texts and ids are values, except the labels of buttons."""
+
+    types: dict[str, Any]
+    values: tuple[str, ...]
+
+    @property
+    def shape(self) -> str:
+        """A name of the shape: the same for all Contents that differ only in their values."""
+        return hashlib.sha256(json.dumps(self.types).encode()).hexdigest()[:20]
+
+    @property
+    def variables(self) -> str:
+        """The values as JSON, by their numbers in the shape."""
+        return json.dumps({str(number): value for number, value in enumerate(self.values, 1)}, ensure_ascii=False)
+
+
+def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
+    """Return the Content for a WhatsApp text with buttons, None if the buttons can only be listed in the text."""
+    if _have_distinct_titles(buttons, MAX_BUTTONS, LABEL_LIMIT):
+        return _quick_reply(text, buttons)
+    return _list_picker(text, buttons) if are_shown(buttons) else None
+
+
+def are_shown(buttons: Sequence[Button]) -> bool:
+    """Return whether the buttons can be shown as buttons, or as a list with the whole of each label."""
+    are_items = all(utf16_len(each.label) <= DESCRIPTION_LIMIT and len(each.data) <= ID_LIMIT for each in buttons)
+    is_list = are_items and _have_distinct_titles(buttons, MAX_ITEMS, ITEM_LIMIT)
+    return is_list or _have_distinct_titles(buttons, MAX_BUTTONS, LABEL_LIMIT)
+
+
+def template_content(text: str, buttons: Sequence[Button] = ()) -> Content:
+    """Return the values for an approved template of the operator."""
+    return Content({}, (text, *(button.data for button in buttons)))
+
+
+class ContentTemplates:
+    """The ids of one account's Contents. One per process; the cache shares them with other processes."""
+
+    def __init__(self, account_sid: str, cache: SharedCache, client: PooledSessions[Any]) -> None:
+        self._account_sid, self._cache, self._client = account_sid, cache, client
+        #: The ids that are known so far, by key.
+        self._known: dict[str, str] = {}
+
+    async def sid(self, content: Content) -> str | None:
+        """Return Twilio's id of a Content, which is created if needed; None if Twilio refuses it. Raises SendError."""
+        key = self._key(content)
+        sid = self._known.get(key)
+        if not sid:
+            sid = await asyncio.to_thread(self._cache.get, key) or await self._create(content)
+            if sid:
+                await self._remember(key, sid)
+        return sid
+
+    async def forget(self, content: Content) -> None:
+        """Forget the id of a Content that Twilio does not have any more."""
+        await self._remember(self._key(content), "")
+
+    async def _remember(self, key: str, sid: str) -> None:
+        self._known = {**self._known, key: sid} if len(self._known) < MAX_CONTENTS else {key: sid}
+        await asyncio.to_thread(self._cache.put, key, sid)
+
+    def _key(self, content: Content) -> str:
+        return f"twilio:content:{self._account_sid}:{content.shape}"
+
+    async def _create(self, content: Content) -> str | None:
+        """Create a Content and return its id, None if Twilio refuses it."""
+        try:
+            with translated():
+                answer = await self._client.here().request_async(
+                    "POST", _CONTENT_URL, headers={"Content-Type": JSON}, data=_resource(content)
+                )
+        except DeliveryUncertain as exc:
+            raise Unreachable("no answer from Twilio's Content API, nothing was sent") from exc
+        if answer.status_code >= 500:
+            raise Unreachable(f"Twilio's Content API answered {answer.status_code}, nothing was sent")
+        return str(json.loads(answer.text)["sid"]) if answer.status_code in (200, 201) else None
+
+
+class _Variables:
+    """Numbers the values of a Content."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+
+    def add(self, value: str) -> str:
+        """Add a value and return its placeholder."""
+        self.values.append(value)
+        return f"{{{{{len(self.values)}}}}}"
+
+
+def _quick_reply(text: str, buttons: Sequence[Button]) -> Content:
+    variables = _Variables()
+    body = variables.add(text)
+    actions = [{"title": _cut(button.label, LABEL_LIMIT), "id": variables.add(button.data)} for button in buttons]
+    return Content({"twilio/quick-reply": {"body": body, "actions": actions}}, tuple(variables.values))
+
+
+def _list_picker(text: str, buttons: Sequence[Button]) -> Content:
+    variables = _Variables()
+    body = variables.add(text)
+    items = [_item(button, variables) for button in buttons]
+    types = {"twilio/list-picker": {"body": body, "button": LIST_BUTTON, "items": items}}
+    return Content(types, tuple(variables.values))
+
+
+def _item(button: Button, variables: _Variables) -> dict[str, str]:
+    item = {"item": variables.add(_cut(button.label, ITEM_LIMIT)), "id": variables.add(button.data)}
+    return {**item, "description": variables.add(button.label)} if utf16_len(button.label) > ITEM_LIMIT else item
+
+
+def _have_distinct_titles(buttons: Sequence[Button], most: int, limit: int) -> bool:
+    """Return whether the cut labels differ: Twilio refuses two equal titles, and people would confuse them."""
+    titles = {_cut(button.label, limit) for button in buttons if button.label.strip()}
+    return 1 <= len(buttons) == len(titles) <= most
+
+
+def _cut(label: str, limit: int) -> str:
+    if utf16_len(label) <= limit:
+        return label
+    cut = label[: limit - 1]
+    while utf16_len(cut) >= limit:
+        cut = cut[:-1]
+    return f"{cut}…"
+
+
+def _resource(content: Content) -> dict[str, Any]:
+    """Return the body of the call that creates a Content. Twilio requires a sample of each variable."""
+    samples = {str(number): f"sample{number}" for number in range(1, len(content.values) + 1)}
+    return {
+        "friendly_name": f"sayso_{content.shape[:12]}",
+        "language": "en",
+        "variables": samples,
+        "types": content.types,
+    }

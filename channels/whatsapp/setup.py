@@ -20,8 +20,7 @@ from sayso.channels.setup import (
     platform_calls,
 )
 from sayso.channels.types import SignedWebhook
-from sayso.channels.whatsapp.client import SANDBOX, new_client
-from sayso.channels.whatsapp.errors import setup_problem
+from sayso.channels.whatsapp.client import SANDBOX, new_client, setup_problem
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings

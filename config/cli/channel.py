@@ -279,7 +279,7 @@ def manifest(
     --validate, --create and --update send it to Slack instead, with the app configuration token in SLACK_CONFIG_TOKEN.
     The bot's own token and secret may still be missing.
     """
-    from sayso.channels.slack.app_manifest import manifest as build_manifest
+    from sayso.channels.slack.setup import manifest as build_manifest
     from sayso.config.wiring.bootstrap import find_public_url
 
     actions = {"validate": validate, "create": create, "update": app_id is not None}
@@ -315,7 +315,7 @@ async def _send_manifest(
 ) -> list[str]:  # fmt: skip
     """Send a manifest to Slack and return its answer as lines. Raises SetupError."""
     from sayso.channels.setup import check_outside
-    from sayso.channels.slack.app_manifest import VARIABLE, SlackApps
+    from sayso.channels.slack.setup import VARIABLE, SlackApps
     from sayso.config.wiring.bootstrap import find_public_url
 
     slack = cast("SlackSettings", settings.channels[channel])  # `_slack_channel` chose it

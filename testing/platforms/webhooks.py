@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sayso.channels.slack.incoming import slack_hook as slack_hook
-from sayso.channels.telegram.setup import telegram_hook as telegram_hook
+from sayso.channels.telegram.incoming import telegram_hook as telegram_hook
 from sayso.channels.types import SignedWebhook as SignedWebhook
 from sayso.channels.whatsapp.incoming import whatsapp_hook as whatsapp_hook
 

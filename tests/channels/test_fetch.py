@@ -15,7 +15,7 @@ from sayso.channels import http as fetch
 from sayso.channels.base import Channel, FetchError
 from sayso.channels.http import SafeDownload, is_public
 from sayso.channels.telegram.adapter import FILE_LIMIT
-from sayso.channels.telegram.client import PooledRequest
+from sayso.channels.telegram.client import request_type
 from sayso.channels.types import Media
 from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
 from sayso.testing.platforms.webhooks import JPEG
@@ -105,7 +105,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     """No request leaves the machine."""
     wire = Wire()
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wire.carry)
-    monkeypatch.setattr(PooledRequest, "do_request", wire.do_request)
+    monkeypatch.setattr(request_type(), "do_request", wire.do_request)
     return wire
 
 

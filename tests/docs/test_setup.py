@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.slack.app_manifest import events, scopes
+from sayso.channels.slack.setup import events, scopes
 from sayso.config.cli.main import main
 from sayso.testing.platforms.fake_platforms import SLACK_CONFIG_TOKEN, FakePlatforms
 from tests.config.fake_bots import ENVIRON, written

@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field
 
 from sayso.agent import Tool, ToolError, tool
 from sayso.agent.tools.preview import literal, preview_text
-from sayso.channels.markdown import plain, slack_mrkdwn, split, telegram_html, whatsapp_text
+from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, whatsapp_text
+from sayso.channels.markdown.split import split
 from sayso.pending.proposals import ChannelRun, channel_run
 
 #: What people and models write to hide something, each of which some platform would not show as it is.

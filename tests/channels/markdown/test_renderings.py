@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.channels.markdown import (
-    page_html,
     plain,
     slack_mrkdwn,
-    split,
     telegram_html,
     telegram_length,
     terminal_text,
     utf16_len,
     whatsapp_text,
 )
+from sayso.channels.markdown.html import page_html
+from sayso.channels.markdown.split import split
 from sayso.testing.platforms.telegram import plain_text
 from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
 

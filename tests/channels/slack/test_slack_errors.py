@@ -17,7 +17,7 @@ from sayso.channels.base import (
     SendError,
     Unreachable,
 )
-from sayso.channels.slack.errors import REACTIONS, reaction_to
+from sayso.channels.slack.client import REACTIONS, reaction_to
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import SCOPES, FakeSlack

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sayso.channels.base import AddressClosed, ChannelDown, DeliveryUncertain, RateLimited, Refused, SendError
-from sayso.channels.telegram.errors import REACTIONS
+from sayso.channels.telegram.client import REACTIONS
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
@@ -77,7 +77,7 @@ def test_a_method_that_a_server_does_not_know_is_no_revoked_token(media: MemoryM
     """platforms.md 2.4: a Bot API server of one's own may be older than the program: the channel goes on."""
     from telegram.error import InvalidToken
 
-    from sayso.channels.telegram.errors import send_error
+    from sayso.channels.telegram.client import send_error
 
     assert type(send_error(InvalidToken("Not Found: method not found"))) is Refused
 

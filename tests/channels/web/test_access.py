@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.storage.media import LocalMediaStore
-from sayso.channels.telegram.setup import telegram_hook
+from sayso.channels.telegram.incoming import telegram_hook
 from sayso.channels.types import Received, Tap
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap

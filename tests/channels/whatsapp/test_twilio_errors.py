@@ -17,7 +17,7 @@ from sayso.channels.base import (
     WindowClosed,
 )
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.channels.whatsapp.errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
+from sayso.channels.whatsapp.client import DAY_LIMIT_SECONDS, REACTIONS, send_error
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.workers.sender import MAX_ATTEMPTS

@@ -87,7 +87,7 @@ def test_manifest_that_slack_takes_is_told_and_changes_nothing(shop: Shop):
 
 def test_fault_is_told_with_its_place_and_cure(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 3.5: invalid_manifest names each fault by a pointer."""
-    monkeypatch.setattr("sayso.channels.slack.app_manifest._DESCRIPTION", "x" * 301)
+    monkeypatch.setattr("sayso.channels.slack.setup._DESCRIPTION", "x" * 301)
     code, words = shop.run("--validate", "--view", "agent")
     assert code == 3
     assert "\n  /display_information/description  Must be 140 characters or less\n" in words

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.slack.app_manifest import manifest
+from sayso.channels.slack.setup import manifest
 from sayso.testing.platforms.slack import SlackManifests, faults
 
 GOOD = manifest("sl", "https://bots.example.com", name="Acme")
