@@ -80,7 +80,7 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> BotDescrip
 
     No model is asked. Raises ConfigError.
     """
-    deps = AgentDeps.for_terminal(settings, Path())
+    deps = AgentDeps.open(settings, Path())
     opened = load_bot_tools(settings, remote=True, strict=True, seconds=seconds)
     opened.close()
     channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)

@@ -24,13 +24,13 @@ from sayso.channels.setup import (
     hook_url,
     is_local,
 )
-from sayso.channels.storage.media import MediaRoom
+from sayso.channels.storage.media import MediaLimits, MediaRoom
 from sayso.channels.types import SignedWebhook
 from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_inbox
+from sayso.config.wiring.bootstrap import find_public_url, open_inbox
 from sayso.config.wiring.ingress import Recovery, poll_lock
 from sayso.config.wiring.people import rules_of
 from sayso.config.wiring.stores import find_redis, risks_of
@@ -328,7 +328,7 @@ def _workers(client: Redis, prefix: str) -> CheckResult:
 
 def _disk(settings: Settings, data: Path) -> CheckResult:
     media = data / "media"
-    full = MediaRoom(media if media.exists() else data, media_limits(settings)).full()
+    full = MediaRoom(media if media.exists() else data, MediaLimits(**settings.media.model_dump())).full()
     if full:
         return CheckResult("disk", "fail", full, "free some of it, or change `media:` in the configuration")
     return CheckResult("disk", "ok", "there is room for files")

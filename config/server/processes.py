@@ -6,15 +6,11 @@ import gc
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 from sayso.channels.http import backoff_seconds
 from sayso.channels.storage.files import write_atomically
@@ -31,8 +27,8 @@ BACKLOG = 1024
 QUICK_SECONDS = 1.0
 #: The longest pause before a successor starts, in seconds.
 MAX_PAUSE_SECONDS = 5.0
-#: The signals that the parent of forked processes handles.
-_HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+#: The signals that the parent of forked processes waits for.
+_HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)
 #: The name of the note about a running bot in its state folder, and the version of its format.
 FILE, SCHEMA = "running.json", 1
 
@@ -95,12 +91,10 @@ class _Parent:
         self._quick_deaths = 0
         self._is_stopping = False
         gc.freeze()  # a collection would touch, and so copy, the memory that processes share
-        self._read_end, self._write_end = os.pipe()
-        for end in (self._read_end, self._write_end):
-            os.set_blocking(end, False)
+        # Blocked, they wait for `sigwait`. A handler that never runs keeps macOS from dropping SIGCHLD.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
         for number in _HANDLED_SIGNALS:
-            signal.signal(number, _ignore)  # its number is read from the pipe
-        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+            signal.signal(number, lambda *_: None)
         self._supervise()
 
     def _supervise(self) -> None:
@@ -109,39 +103,32 @@ class _Parent:
                 self._fork()
                 if self.is_child:
                     return
-            self._handle(self._wait_for_signals(None))
+            self._handle_signal()
 
     def _fork(self) -> None:
         parent = os.getpid()
-        with _signals_blocked():
-            pid = os.fork()
-            if pid:
-                self._started_at[pid] = time.monotonic()
+        pid = os.fork()
+        if pid:
+            self._started_at[pid] = time.monotonic()
+            return
+        self.is_child = True
+        for number in _HANDLED_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
+        os.setpgid(0, 0)  # Ctrl-C reaches it only through its parent
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(0)
+
+    def _handle_signal(self, seconds: float = 0.0) -> None:
+        """Wait for a signal, at most so many seconds if given, and handle it and the end of children."""
+        signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM ends the wait; 0 turns the timer off
+        if signal.sigwait(_HANDLED_SIGNALS) in (signal.SIGTERM, signal.SIGINT):
+            self._stop()
+        while self._started_at:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
                 return
-            self.is_child = True
-            signal.set_wakeup_fd(-1)
-            for number in _HANDLED_SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            for end in (self._read_end, self._write_end):
-                os.close(end)
-            os.setpgid(0, 0)  # Ctrl-C reaches it only through its parent
-            die_with_parent()
-            if os.getppid() != parent:
-                os._exit(0)
-
-    def _wait_for_signals(self, seconds: float | None) -> bytes:
-        """Return the numbers of the signals that came, after waiting at most this long."""
-        select.select([self._read_end], [], [], seconds)
-        try:
-            return os.read(self._read_end, 512)
-        except BlockingIOError:
-            return b""
-
-    def _handle(self, signals: bytes) -> None:
-        for number in signals:
-            if number in (signal.SIGTERM, signal.SIGINT):
-                self._stop()
-        for pid, status in _ended_children():
             self._note_end(pid, os.waitstatus_to_exitcode(status))
 
     def _stop(self) -> None:
@@ -161,34 +148,7 @@ class _Parent:
         log.warning("prefork.died", extra={"pid": pid, "code": code, "seconds": round(lived, 1)})
         self._quick_deaths = self._quick_deaths + 1 if lived < QUICK_SECONDS else 0
         if self._quick_deaths > 1:
-            pause = backoff_seconds(self._quick_deaths, first=0.2, longest=MAX_PAUSE_SECONDS)
-            self._handle(self._wait_for_signals(pause))
-
-
-def _ended_children() -> Iterator[tuple[int, int]]:
-    """Yield process id and wait status of each child that ended."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        yield pid, status
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Delay signals: one that reaches a new child while it has its parent's handlers would be lost."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
-
-
-def _ignore(_: int, __: FrameType | None) -> None:
-    """Do nothing: Python writes the signal's number to the wakeup pipe."""
+            self._handle_signal(backoff_seconds(self._quick_deaths, first=0.2, longest=MAX_PAUSE_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,7 @@ def check_consoles(settings: Settings, public_url: str) -> None:
     """Refuse a console without a password on a bot that is reached from elsewhere. Raises ConfigError."""
     open_ones = settings.open_consoles(public_url)
     if open_ones:
-        where = settings.origin.at("channels", open_ones[0])
-        raise ConfigError([f"{where}channels.{open_ones[0]}: {no_password(public_url)}"])
+        raise ConfigError([settings.problem(("channels", open_ones[0]), no_password(public_url))])
 
 
 def deployment_name(file: Path) -> str:

@@ -192,6 +192,10 @@ class Settings(Section):
         """The places of the values, for errors that are found later."""
         return self._origin
 
+    def problem(self, path: Path_, text: str, *below: str | int) -> str:
+        """Return the line of an error: the place of the value at `path`, or at `below` in it, its key, and a text."""
+        return f"{self._origin.at(*path, *below)}{'.'.join(map(str, path))}: {text}"
+
     @property
     def key_prefix(self) -> str:
         """The beginning of every Redis key of this deployment."""

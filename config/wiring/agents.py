@@ -13,8 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from redis import Redis
-
 from sayso.agent import (
     Agent,
     AgentConfig,
@@ -29,7 +27,6 @@ from sayso.agent import (
     LoopDetector,
     MemoryBudget,
     MemoryResultCache,
-    OfflineProvider,
     OpenTelemetryObserver,
     RedisBudget,
     RedisCache,
@@ -58,14 +55,14 @@ from sayso.agent.providers.base import Provider
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Conversation
-from sayso.config.settings.agent import AgentSettings, CacheSettings, GuardrailSettings, name_of
+from sayso.config.settings.agent import AgentSettings, GuardrailSettings, name_of
 from sayso.config.settings.channels import AnyChannel, PolicySettings
 from sayso.config.settings.loader import ConfigError, UnknownChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.observability import TracingError, set_up_tracing
-from sayso.config.wiring.stores import open_data
+from sayso.config.wiring.stores import RedisParts, open_data
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, open_tools, unknown_names
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync
@@ -95,48 +92,28 @@ class AgentDeps:
     results: MemoryResultCache = field(default_factory=MemoryResultCache)
 
     @classmethod
-    def for_worker(
+    def open(
         cls,
         settings: Settings,
         data: Path,
         *,
-        media: LocalMediaStore,
-        redis: Redis,
-        redis_url: str,
+        media: LocalMediaStore | None = None,
+        redis: RedisParts | None = None,
         provider: Provider | None = None,
     ) -> AgentDeps:
-        """Return the dependencies of a worker's agents; budget and cache are in Redis. Raises ConfigError."""
-        limits, cache, prefix = _budget_limits(settings), settings.agent.cache, settings.key_prefix
+        """Return the dependencies of agents that run: a worker's, or without Redis those of an agent that runs alone,
+        of which only the memories outlive it. Raises ConfigError.
+        """
         return cls(
             settings,
-            Models(settings, lambda file: media.read(file.ref)),
+            Models(settings, (lambda file: media.read(file.ref)) if media else None),
             data,
             provider,
             _observers(settings),
             _guardrails(settings),
-            RedisBudget(redis, limits, prefix=f"{prefix}budget") if limits else None,
-            _cache(cache, lambda ttl, url: RedisCache(url or redis_url, prefix=f"{prefix}cache:", default_ttl=ttl)),
+            _budget(settings, redis),
+            _cache(settings, redis),
         )
-
-    @classmethod
-    def for_terminal(cls, settings: Settings, data: Path) -> AgentDeps:
-        """Return the dependencies of an agent that runs alone. Only its memories outlive it. Raises ConfigError."""
-        limits = _budget_limits(settings)
-        return cls(
-            settings,
-            Models(settings),
-            data,
-            None,
-            _observers(settings),
-            _guardrails(settings),
-            MemoryBudget(limits) if limits else None,
-            _cache(settings.agent.cache, lambda ttl, _: InMemoryCache(default_ttl=ttl)),
-        )
-
-    @classmethod
-    def for_web(cls, settings: Settings, data: Path, provider: Provider | None = None) -> AgentDeps:
-        """Return the dependencies for a process that builds agents and runs none: no model, no library, no key."""
-        return cls(settings, Models(settings), data, provider or OfflineProvider())
 
     def provider_of(self, channel: str) -> Provider:
         """Return the provider that answers on a channel. Raises ConfigError."""
@@ -157,18 +134,21 @@ class AgentDeps:
         await self.models.aclose()
 
 
-def _budget_limits(settings: Settings) -> BudgetLimits | None:
+def _budget(settings: Settings, redis: RedisParts | None) -> Budget | None:
     budget = settings.agent.budget
     limits = BudgetLimits(budget.conversation_tokens, budget.conversation_usd, budget.day_tokens, budget.day_usd)
-    return None if limits == BudgetLimits() else limits
-
-
-def _cache(settings: CacheSettings | None, in_redis: Callable[[float, str | None], Cache]) -> Cache | None:
-    if settings is None:
+    if limits == BudgetLimits():
         return None
-    if settings.store == "redis":
-        return in_redis(settings.ttl, settings.redis_url)
-    return InMemoryCache(settings.max_entries, settings.ttl)
+    return RedisBudget(redis.client, limits, prefix=f"{redis.key_prefix}budget") if redis else MemoryBudget(limits)
+
+
+def _cache(settings: Settings, redis: RedisParts | None) -> Cache | None:
+    cache = settings.agent.cache
+    if cache is None:
+        return None
+    if cache.store == "redis" and redis:
+        return RedisCache(cache.redis_url or redis.url, prefix=f"{redis.key_prefix}cache:", default_ttl=cache.ttl)
+    return InMemoryCache(cache.max_entries, cache.ttl)
 
 
 def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
@@ -178,7 +158,7 @@ def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
         if observe.otel:
             set_up_tracing()
     except TracingError as exc:
-        raise ConfigError([f"{settings.origin.at(*path, 'otel')}agent.observe.otel: {exc}"]) from exc
+        raise ConfigError([settings.problem((*path, "otel"), str(exc))]) from exc
     plugins = [
         load_plugin(settings, name, AgentObserver, (*path, "plugin", index))
         for index, name in enumerate(observe.plugin)
@@ -211,7 +191,7 @@ def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) ->
             return LengthGuardrail(guardrail.length.max, guardrail.length.min, action=action)
         return InjectionGuardrail(action=action)
     except (ValueError, re.error) as exc:
-        raise ConfigError([f"{settings.origin.at(*path)}{'.'.join(map(str, path))}: {exc}"]) from exc
+        raise ConfigError([settings.problem(path, str(exc))]) from exc
 
 
 def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
@@ -220,21 +200,16 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
     Modules beside the configuration are found, too. Raises ConfigError, which names the line at `path`.
     """
     try:
-        return _instance(name, kind, settings.origin.folder)
+        module, _, attribute = name.partition(":")
+        if not module or not attribute:
+            raise ValueError("write it as module:Class")
+        if str(settings.origin.folder) not in sys.path:
+            sys.path.append(str(settings.origin.folder))
+        instance: Any = getattr(import_module(module), attribute)()
+        if not isinstance(instance, kind):
+            raise TypeError(f"it is no {kind.__name__}")
     except (Exception, SystemExit) as exc:
-        where, dotted = settings.origin.at(*path), ".".join(map(str, path))
-        raise ConfigError([f"{where}{dotted}: cannot make {name!r}: {type(exc).__name__}: {exc}"]) from exc
-
-
-def _instance(name: str, kind: type[T], folder: Path) -> T:
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise ValueError("write it as module:Class")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    instance: Any = getattr(import_module(module), attribute)()
-    if not isinstance(instance, kind):
-        raise TypeError(f"it is no {kind.__name__}")
+        raise ConfigError([settings.problem(path, f"cannot make {name!r}: {type(exc).__name__}: {exc}")]) from exc
     return instance
 
 
@@ -321,15 +296,6 @@ def _basic_config(agent: AgentSettings, channel: str) -> dict[str, Any]:
     }
 
 
-def preload_models(settings: Settings) -> None:
-    """Import the libraries of all models of all channels. Raises ConfigError for a model that cannot be asked."""
-    deps = AgentDeps(settings, Models(settings), Path())
-    for channel in settings.channels:
-        deps.provider_of(channel)
-        deps.config_of(channel)
-    deps.models.preload()
-
-
 def own_tools(settings: Settings) -> list[Tool]:
     """Return the tools that every agent has besides those of its channel."""
     return [KnowledgeMemory().tool()] if settings.agent.memory.knowledge else []
@@ -362,8 +328,7 @@ def _unknown_names(settings: Settings, opened: OpenTools) -> list[str]:
     own = own_tools(settings)
     known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"
     problems = [
-        f"{settings.origin.at('channels', name, 'tools', index)}channels.{name}.tools: {pattern!r} names no tool; "
-        f"known: {known}"
+        settings.problem(("channels", name, "tools"), f"{pattern!r} names no tool; known: {known}", index)
         for name, channel in settings.channels.items()
         for index, pattern in enumerate(channel.tools or ())
         if not (opened.select([pattern]).all() or any(fnmatchcase(tool.name, pattern) for tool in own))
@@ -386,14 +351,11 @@ def build_agents(
 
     Raises ConfigError for a selector or a model that cannot be built.
     """
-
-    def store_of(channel: AnyChannel) -> RedisPendingStore:
-        return RedisPendingStore(parser=confirm_parser(channel), scripts=scripts, secret_keys=keys)
-
-    return {
-        name: _build_agent(deps, name, opened, store_of(channel), media, journals, texts)
-        for name, channel in deps.settings.channels.items()
-    }
+    agents = {}
+    for name, channel in deps.settings.channels.items():
+        store = RedisPendingStore(parser=confirm_parser(channel), scripts=scripts, secret_keys=keys)
+        agents[name] = _build_agent(deps, name, opened, store, media, journals, texts)
+    return agents
 
 
 def reload_on_edit(opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]) -> None:
@@ -427,7 +389,7 @@ def terminal_agent(
     name = channel or next(iter(settings.channels))
     if name not in settings.channels:
         raise UnknownChannel([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
-    deps = AgentDeps.for_terminal(settings, data)
+    deps = AgentDeps.open(settings, data)
     opened = load_bot_tools(settings, remote=True)
     try:
         for problem in opened.problems:

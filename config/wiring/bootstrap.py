@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from redis import Redis
 
-from sayso.agent import ChannelAgent
+from sayso.agent import ChannelAgent, OfflineProvider
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.turn_journal import RedisJournals
@@ -31,9 +30,9 @@ from sayso.config.wiring.agents import (
     build_agents,
     confirm_parser,
     load_bot_tools,
-    preload_models,
     reload_on_edit,
 )
+from sayso.config.wiring.models import Models
 from sayso.config.wiring.people import access_config
 from sayso.config.wiring.stores import RedisParts, find_redis, guard_against_loss, open_data, risks_of
 from sayso.config.wiring.tools import OpenTools
@@ -120,16 +119,15 @@ def bootstrap(
     scripts, wake_up = redis.scripts(LUA), redis.wake_up
     clock, texts = SharedClock(redis.client), TextFiles(data / TEXTS)
     cache, alerts = RedisSharedCache(redis.client, prefix=prefix), RedisAlerts(redis.client, prefix=prefix)
-    limits = media_limits(settings)
-    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=limits)
+    room = MediaLimits(**settings.media.model_dump())
+    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=room)
     channels = _open_channels(settings, redis, cache=cache, media=media, keys=keys, public_url=public_url)
 
     tools = _open_tools(settings, is_worker=is_worker)
-    deps = (
-        AgentDeps.for_worker(settings, data, media=media, redis=redis.client, redis_url=redis.url, provider=provider)
-        if is_worker
-        else AgentDeps.for_web(settings, data, provider)
-    )
+    if is_worker:
+        deps = AgentDeps.open(settings, data, media=media, redis=redis, provider=provider)
+    else:  # it builds agents and runs none: no model, no library, no key
+        deps = AgentDeps(settings, Models(settings), data, provider or OfflineProvider())
     agents = build_agents(deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts)
     if reload:
         reload_on_edit(tools, settings, agents)
@@ -143,7 +141,10 @@ def bootstrap(
     sender = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
     processor = ConversationProcessor(
         mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, media,
-        worker=worker_lock.name, notes=cache, **processor_options(settings),
+        worker=worker_lock.name, notes=cache,
+        turn_timeout=settings.workers.turn_timeout, joins=settings.workers.join_bursts,
+        notice_after=settings.workers.still_after,
+        streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
     )  # fmt: skip
     ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
     reaper = Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
@@ -175,7 +176,7 @@ def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
     try:
         return registry.open_channel(name, settings.channels[name], deps)
     except ValueError as exc:
-        raise ConfigError([f"{settings.origin.at('channels', name)}channels.{name}: {exc}"]) from exc
+        raise ConfigError([settings.problem(("channels", name), str(exc))]) from exc
 
 
 def find_public_url(settings: Settings, given: str = "") -> str:
@@ -193,12 +194,6 @@ def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
         except NotLocal as exc:
             cure = f"give each machine a --data of its own, or mount a local disk at {folder}"
             raise ConfigError([f"{exc}, and {name} is a SQLite file of one machine: {cure}"]) from exc
-
-
-def media_limits(settings: Settings) -> MediaLimits:
-    """Return how much space files may take."""
-    media = settings.media
-    return MediaLimits(media.per_person_bytes, media.total_bytes, media.reserve_bytes, media.reserve_percent)
 
 
 def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
@@ -223,8 +218,7 @@ def _open_inbox(
     settings: Settings, redis: RedisParts, texts_for_turn: TextsForTurn
 ) -> tuple[RedisMailbox, AccessControl]:
     """Return the mailbox, and the access control in front of it."""
-    configured = settings.limits
-    limits = InboxLimits(configured.waiting, configured.per_minute, configured.in_one_go, configured.conversations)
+    limits = InboxLimits(**settings.limits.model_dump())
     mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits)
     access = access_config(settings, redis.client, redis.url)
     return mailbox, AccessControl(mailbox, texts_for_turn, access)
@@ -259,17 +253,6 @@ def _rate_limit(channel: Channel, per_second: float | None) -> Callable[[Convers
     return lambda conversation: replace(channel.rate_limit(conversation), per_second=per_second)
 
 
-def processor_options(settings: Settings) -> dict[str, Any]:
-    """Return the keyword arguments of ConversationProcessor that the configuration sets."""
-    workers = settings.workers
-    return {
-        "turn_timeout": workers.turn_timeout,
-        "joins": workers.join_bursts,
-        "notice_after": workers.still_after,
-        "streams": frozenset(name for name, channel in settings.channels.items() if channel.streaming),
-    }
-
-
 def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
     """Return what tells this bot from another with the same name; None for settings that come from no file."""
     if not settings.name:
@@ -283,10 +266,13 @@ def preload(settings: Settings) -> None:
 
     Raises ConfigError for a model that cannot be asked.
     """
-    preload_models(settings)
-    registry.load_sdks(channel.platform for channel in settings.channels.values())
-    for channel in settings.channels.values():
+    deps = AgentDeps(settings, Models(settings), Path())
+    for name, channel in settings.channels.items():
+        deps.provider_of(name)
+        deps.config_of(name)
         confirm_parser(channel)
+    deps.models.preload()
+    registry.load_sdks(channel.platform for channel in settings.channels.values())
 
 
 def open_deliveries(settings: Settings, data: Path) -> tuple[Deliveries, Alerts]:

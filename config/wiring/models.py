@@ -158,4 +158,4 @@ class Models:
             raise self._refused(path, str(exc)) from exc
 
     def _refused(self, path: Path_, reason: str) -> ConfigError:
-        return ConfigError([f"{self._settings.origin.at(*path)}{'.'.join(map(str, path))}: {reason}"])
+        return ConfigError([self._settings.problem(path, reason)])

@@ -193,16 +193,16 @@ def _nothing_taken(settings: Settings, index: int, source: AnySource, loaded: Lo
     cure = "decorate its functions with @tool(), or take its line out"
     if isinstance(source, ModuleSource | ToolboxSource) and (source.include or source.exclude):
         cure = "see whether `include` and `exclude` name what you want"
-    return [f"{settings.origin.at('tools', index)}tools: nothing is taken from {_name(source)!r}: {cure}"]
+    return [settings.problem(("tools",), f"nothing is taken from {_name(source)!r}: {cure}", index)]
 
 
 def _problem(settings: Settings, index: int, source: AnySource, exc: BaseException) -> str:
-    where = f"{settings.origin.at('tools', index)}tools: "
+    says = f"cannot load tools from {_name(source)!r}: {exc}"
     if isinstance(exc, SystemExit):
-        return f"{where}{_name(source)!r} ends the program when imported"
-    if isinstance(exc, ToolLoadError | SourceError):
-        return f"{where}{exc}"
-    return f"{where}cannot load tools from {_name(source)!r}: {exc}"
+        says = f"{_name(source)!r} ends the program when imported"
+    elif isinstance(exc, ToolLoadError | SourceError):
+        says = str(exc)
+    return settings.problem(("tools",), says, index)
 
 
 def _name(source: AnySource) -> str:
@@ -238,8 +238,12 @@ def _silent_sources(settings: Settings, live: ToolsetRefresher, seconds: float) 
     """Connect to the remote sources. Return a problem for each that does not answer in time."""
     reasons = live.open(seconds)
     return [
-        f"{settings.origin.at('tools', index)}tools: {_name(source)!r} does not answer yet: {reasons[_id(index)]}; "
-        "the bot runs without its tools, and tries again until it answers"
+        settings.problem(
+            ("tools",),
+            f"{_name(source)!r} does not answer yet: {reasons[_id(index)]}; the bot runs without its tools, and tries "
+            "again until it answers",
+            index,
+        )
         for index, source in enumerate(settings.tools)
         if _id(index) in reasons
     ]
@@ -366,12 +370,12 @@ class _SelectorBuilder:
         try:
             plugin = find_selector(name)
         except SelectorLoadError as exc:
-            raise ConfigError([f"{self._settings.origin.at(*path, 'plugin')}{_dotted(path)}.plugin: {exc}"]) from exc
+            raise ConfigError([self._settings.problem((*path, "plugin"), str(exc))]) from exc
         try:
             built: ToolSelector = plugin(**selector.options)
         except Exception as exc:
-            where, reason = self._settings.origin.at(*path, "options"), f"{type(exc).__name__}: {exc}"
-            raise ConfigError([f"{where}{_dotted(path)}.options: {name!r} does not take them: {reason}"]) from exc
+            says = f"{name!r} does not take them: {type(exc).__name__}: {exc}"
+            raise ConfigError([self._settings.problem((*path, "options"), says)]) from exc
         return FailOpen(built) if selector.on_error == "all" else built
 
 
@@ -399,14 +403,14 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
     for selector, path in _configured_selectors(settings, channel):
         problems += _unknown_tools(settings, selector, path, [tool.name for tool in tools])
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
-        path = ("channels", channel, "policy", "deny_when", index, "arg")
+        path = ("channels", channel, "policy", "deny_when", index)
         problems += _unknown_argument(settings, rule, path, tools)
     return problems
 
 
 def _unknown_tools(settings: Settings, selector: SelectorSettings, path: Path_, names: Sequence[str]) -> list[str]:
     problems = [
-        f"{settings.origin.at(*place)}{_dotted(path)}: {pattern!r} names no tool of this channel{_hint(pattern, names)}"
+        settings.problem(path, f"{pattern!r} names no tool of this channel{_hint(pattern, names)}", *place[len(path) :])
         for pattern, place in _patterns_in(selector, path)
         if not _matches(pattern, names, exact=place[len(path)] == "keyword")
     ]
@@ -439,13 +443,9 @@ def _unknown_argument(settings: Settings, rule: DenyWhenSettings, path: Path_, t
     if not matching or rule.arg in known or takes_any:
         return []
     tool_names = ", ".join(tool.name for tool in matching)
-    where, dotted = settings.origin.at(*path), _dotted(path[:-1])
-    return [f"{where}{dotted}: {rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"]
+    says = f"{rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"
+    return [settings.problem(path, says, "arg")]
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
     return f"{did_you_mean(name, known, ', {}')}; known: {', '.join(known) or 'none'}"
-
-
-def _dotted(path: Path_) -> str:
-    return ".".join(str(part) for part in path)

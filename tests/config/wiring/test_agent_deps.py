@@ -29,6 +29,7 @@ from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import AgentDeps, load_bot_tools, terminal_agent
 from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.wiring.stores import RedisParts
 
 PLUGINS = """
 from sayso.agent import AgentObserver
@@ -55,14 +56,14 @@ def configured(folder: Path, agent: str, rest: str = "") -> Settings:
 
 def config(folder: Path, agent: str) -> AgentConfig:
     """How the console's agent runs, alone."""
-    return AgentDeps.for_terminal(configured(folder, agent), folder).config_of("web")
+    return AgentDeps.open(configured(folder, agent), folder).config_of("web")
 
 
-def worker_config(folder: Path, agent: str, client: Redis, url: str) -> AgentConfig:
+def worker_config(folder: Path, agent: str, url: str) -> AgentConfig:
     """How it runs in a worker."""
     media = LocalMediaStore(folder / "media", keys=["k"], public_url="http://x")
-    outfit = AgentDeps.for_worker(configured(folder, agent), folder, media=media, redis=client, redis_url=url)
-    return outfit.config_of("web")
+    settings = configured(folder, agent)
+    return AgentDeps.open(settings, folder, media=media, redis=RedisParts.connect(settings, url)).config_of("web")
 
 
 def refusal(folder: Path, agent: str) -> str:
@@ -103,7 +104,7 @@ def test_a_budget_in_dollars_that_cannot_count_is_warned_of(tmp_path: Path):
 def test_workers_share_a_budget_and_a_terminal_has_its_own(tmp_path: Path, redis_client: Redis, redis_url: str):
     """What a run may spend, each keeps to by itself."""
     agent = "{budget: {conversation_tokens: 9, run_tokens: 5, run_usd: 0.5}}"
-    alone, shared = config(tmp_path, agent), worker_config(tmp_path, agent, redis_client, redis_url)
+    alone, shared = config(tmp_path, agent), worker_config(tmp_path, agent, redis_url)
     assert isinstance(alone.budget, MemoryBudget)
     assert isinstance(shared.budget, RedisBudget)
     assert (shared.max_total_tokens, shared.max_cost_usd) == (5, 0.5)
@@ -116,7 +117,7 @@ def test_answers_are_kept_where_it_is_said(tmp_path: Path, redis_client: Redis, 
     assert isinstance(config(tmp_path, "{cache: true}").cache, InMemoryCache)
     assert isinstance(config(tmp_path, "{cache: {store: redis}}").cache, InMemoryCache)
     for where in ("", f", redis_url: '{redis_url}'"):
-        kept = worker_config(tmp_path, f"{{cache: {{store: redis{where}}}}}", redis_client, redis_url).cache
+        kept = worker_config(tmp_path, f"{{cache: {{store: redis{where}}}}}", redis_url).cache
         assert isinstance(kept, RedisCache)
         assert kept.get("no such key") is None
 
@@ -182,7 +183,7 @@ def test_a_worker_that_ends_lets_its_observers_finish(tmp_path: Path):
     async def work() -> None:
         agent = Agent(provider=ScriptedProvider(["done"]), config=AgentConfig(observers=[Slow()]))
         await agent.arun("go")
-        await AgentDeps.for_terminal(configured(tmp_path, "{model: offline}"), tmp_path).aclose()
+        await AgentDeps.open(configured(tmp_path, "{model: offline}"), tmp_path).aclose()
 
     asyncio.run(work())
     assert heard == ["done"]
@@ -205,9 +206,8 @@ def test_files_that_people_send_reach_the_model(tmp_path: Path, redis_client: Re
     media = LocalMediaStore(tmp_path / "media", keys=["k"], public_url="http://x")
     file = media.put(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
     settings = configured(tmp_path, "{model: 'ollama:m'}")
-    made: Any = AgentDeps.for_worker(
-        settings, tmp_path, media=media, redis=redis_client, redis_url=redis_url
-    ).provider_of("web")
+    redis = RedisParts.connect(settings, redis_url)
+    made: Any = AgentDeps.open(settings, tmp_path, media=media, redis=redis).provider_of("web")
     assert made._load_media(file) == media.read(file.ref)
 
 
