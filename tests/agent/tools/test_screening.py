@@ -192,7 +192,7 @@ def test_a_megabyte_of_anything_is_screened_in_time(piece):
 
 @pytest.mark.parametrize(("part", "hits", "alarms"), [("tuned", 0.95, 0.05), ("held_out", 0.95, 0.12)])
 def test_published_corpus_is_told_apart_as_published(part, hits, alarms):
-    """The floors of docs/how-to/write-tools.md; what they are worth is said there."""
+    """The floors of docs/explanation/security.md; what they are worth is said there."""
     found = tally(read_part(part))
     assert found.hit_rate >= hits
     assert found.alarm_rate <= alarms
