@@ -13,40 +13,29 @@ from functools import partial
 from itertools import chain
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.choices import Choices
 from sayso.agent.channel.commands import Commands
-from sayso.agent.channel.confirmation import (
-    EXECUTED_STATES,
-    WAITING_STATES,
-    ConfirmationHandler,
-    dropped_transition,
-    memory_scope,
-)
+from sayso.agent.channel.confirmation import WAITING_STATES, ConfirmationHandler, dropped_transition
 from sayso.agent.channel.context import (
     TAPPED,
+    ArtifactStore,
     TurnAnswer,
     TurnContext,
-    find_question_elsewhere,
+    TurnFiles,
     fixed_answer,
     load_history,
     memory_from_json,
-    note_question,
+    user_message_text,
 )
-from sayso.agent.channel.files import ArtifactStore, TurnFiles
 from sayso.agent.channel.long_texts import LongTexts, TextStore
-from sayso.agent.channel.prompts import ConfirmPrompts, Escalation
+from sayso.agent.channel.prompts import Choices, ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors
-from sayso.agent.channel.turn_journal import Journals, TurnJournal, unclear_calls
-from sayso.agent.channel.user_message import StreamingJournal, may_stream, user_message_text
+from sayso.agent.channel.turn_journal import Journals, StreamingJournal, TurnJournal, unclear_calls
+from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.journal import NoJournal
-from sayso.agent.tools.context import (
-    TurnTimers,
-    provide_received_files,
-    provide_timers,
-)
+from sayso.agent.tools.context import TurnTimers, provide_received_files, provide_timers
 from sayso.agent.tools.results import result_text
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
@@ -55,12 +44,9 @@ from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn, random_id
 from sayso.pending.concurrency import run_sync
-from sayso.pending.consent.parser import (
-    ConfirmParser,
-    read_answer,
-)
+from sayso.pending.consent.parser import ConfirmParser, read_answer
 from sayso.pending.proposals import ChannelRun, Proposal, channel_run, plan_of
-from sayso.pending.repository import CHANGED, Claim, StoredAction
+from sayso.pending.repository import Claim, StoredAction
 from sayso.pending.signing import split_button_token
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns.change import Lease, Transition, TurnChange
@@ -136,6 +122,195 @@ class ChannelAgent:
         self._commands = Commands(agent, self._prompts) if commands else None
         ToolExecutors(lambda: agent.tools, self.store, lambda: agent.config).register()
 
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
+        """Return everything that a turn of a mailbox changes.
+
+        `hear` receives the text while it arrives, unless a check follows. Raises LeaseLost, StaleTurn and
+        JournalUnreadable.
+        """
+        memory = memory_from_json(queued.history, self.agent.memory)
+        long_texts = LongTexts(self._text_store, queued.turn.scope.id)
+        store_file = partial(self._files.store, queued.turn)
+        context = TurnContext(
+            turn=queued.turn,
+            live=StoredAction.from_hash(queued.live),
+            tapped=StoredAction.from_hash(queued.tapped),
+            memory=memory,
+            received_at=queued.received_at,
+            texts=self._texts_for(queued.turn, memory),
+            lease=lease,
+            seq=queued.seq,
+            timers=queued.timers,
+            journal=TurnJournal(self._journals, lease, queued, store_file, long_texts) if self._journals else None,
+            stream_listener=hear,
+            long_texts=long_texts,
+        )
+        answer = await self._answer_with_files(context)
+        history = memory.to_dict()
+        await long_texts.move_to_files(history["messages"])
+        replies = _with_language(answer.change.replies, context.texts)
+        return replace(answer.change, replies=replies, history=json.dumps(history))
+
+    async def _answer_with_files(self, context: TurnContext) -> TurnAnswer:
+        """Answer a turn. Tools can read the files that the user sent."""
+        with provide_received_files(lambda: self._files.received(context)):
+            return await self._answer(context)
+
+    async def _answer(self, context: TurnContext) -> TurnAnswer:
+        """Answer a tap, a command, an answer to a question, or else a message for the model."""
+        if context.settled and context.settled.action.kind != CHOICE_KIND:
+            return await self._confirmation.repeat_outcome(context, context.settled)
+        if context.turn.tap:
+            return await self._confirmation.handle_tap(context)
+        if context.turn.kind == "anonymous":
+            return fixed_answer(context, context.texts.anonymous())
+        starts_with_slash = context.turn.text.lstrip().startswith("/")
+        if self._commands and starts_with_slash and (name := self._commands.find(context.turn)):
+            return await self._commands.answer(name, context, self._channel_run(context))
+        live = context.live
+        if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
+            return await self._confirmation.decide(context, live)
+        if live and self._confirmation.is_late_answer(context, live):
+            return await self._confirmation.answer_late(context, live)
+        return await self._answer_without_question(context)
+
+    async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
+        """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
+        turn = context.turn
+        if turn.decides and read_answer(self.parser, turn.text, context.texts.language).intent == "confirm":
+            question = await self._prompts.find_question_elsewhere(turn, context.received_at)
+            if question:
+                told = texts_for(question.action.language).asked_elsewhere(question.action.preview)
+                if context.memory.get_history():  # the yes may answer an earlier message of this thread
+                    return await self._run_agent(context, told)
+                return fixed_answer(context, told)
+        return await self._run_agent(context, await self._recover_stale(context))
+
+    async def _recover_stale(self, context: TurnContext) -> str:
+        """Settle an action whose process died while it ran. Return the text for the user."""
+        live = context.live
+        if live is None or not live.is_stale:
+            return ""
+        claim = Claim(context.turn.scope, live.pid, context.turn.event_id)
+        with channel_run(self._channel_run(context)):
+            return (await self.store.settlement.recover(claim, live)).outcome_text
+
+    async def _run_agent(self, context: TurnContext, preface: str = "") -> TurnAnswer:
+        """Run the agent for a turn. The reply begins with the preface."""
+        turn, run, timers = context.turn, self._channel_run(context), None
+        if context.lease:
+            timers = TurnTimers(turn.scope.id, context.received_at, context.texts.language, context.timers)
+        memory = await load_history(context)
+        hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
+        with channel_run(run), provide_timers(timers):
+            result = await self.agent.arun(
+                [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
+                memory=memory,
+                journal=StreamingJournal(context.journal or NoJournal(), hear) if hear else context.journal,
+                stream_handler=hear,
+                scope=context.memory_scope,
+            )
+        if memory is not context.memory:
+            context.memory.add_many(result.messages)
+            context.memory.summary, context.memory.notes = memory.summary, memory.notes
+        for pid, executor in run.executors.items():
+            self.store.executors.keep_closure(pid, executor)
+        proposal = plan_of([replace(action, requested_at=context.received_at) for action in run.proposals])
+        answer = await self._reply(context, result, proposal, preface)
+        if timers is None:
+            return answer
+        change = replace(answer.change, timers=tuple(timers.added), silenced=tuple(timers.cancelled))
+        return replace(answer, change=change)
+
+    def _channel_run(self, context: TurnContext) -> ChannelRun:
+        """Return what tools, roles and proposals of this turn know about the user."""
+        turn = context.turn
+        return ChannelRun(
+            user_id=turn.user_id,
+            channel_id=turn.conversation.channel,
+            conversation_id=turn.conversation.address,
+            ttl_seconds=self._confirm_ttl,
+            parser_version=self.parser.version,
+            language=context.texts.language,
+            aliases=turn.aliases,
+            user_name=turn.user_name or "",
+            role=role_of(self.agent.selector),
+        )
+
+    async def _reply(
+        self, context: TurnContext, result: AgentResult, proposal: Proposal | None, preface: str
+    ) -> TurnAnswer:
+        """Return the replies to a run, including its question."""
+        texts = context.texts
+        files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
+        content = reply_text(result, texts, has_acted=self._has_acted(result))
+        # The user is told of unclear calls whatever the model writes about them.
+        beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
+        results = read_results(result, self.agent.tools, shown=beside) if proposal else []
+        reports = _join([*(texts.unknown(call.tool_name) for call in result.unclear), *results, *beside])
+        if proposal:  # the question stands alone: no choices beside it
+            question, actions = self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
+            await self._prompts.note_question(context.turn, question[1])
+            return TurnAnswer(
+                TurnChange(replies=(*_text_replies(reports), *files, question), new_actions=actions), result
+            )
+        text = _text_replies(_join([preface, reports, content]), result.failure_cause)
+        answer = TurnAnswer(TurnChange(replies=(*text, *files)), result)
+        if result.choices and result.stop_reason in _OWN_REPLY_REASONS:
+            return self._choices.add_to(context, answer, result.choices)
+        return answer
+
+    def _has_acted(self, result: AgentResult) -> bool:
+        """Return whether tools were called that may have changed something."""
+        acting = {tool.name for tool in self.agent.tools if not tool.read_only}
+        return any(call.tool_name in acting for call in result.tool_calls)
+
+    async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
+        """Return what a turn changes that could not be answered.
+
+        The user gets the outcome of the action that the turn settled, or else the calls with an unknown outcome and
+        `failure_text`. A pending action is cancelled. Raises LeaseLost.
+        """
+        text = _join([*await self._unclear_call_texts(queued, lease), failure_text])
+        return await self._confirmation.settle_failed_turn(queued, text)
+
+    async def _unclear_call_texts(self, queued: QueuedTurn, lease: Lease) -> list[str]:
+        """Return a text for each call that an attempt at this turn started without knowing its outcome."""
+        if self._journals is None:
+            return []
+        entries = tuple(await self._journals.entries(lease))
+        try:
+            calls = unclear_calls(replace(queued, journal=entries))
+        except JournalUnreadable:  # then the calls are unknown too
+            return []
+        return [self.texts_for_turn(queued.turn).unknown(call.tool_name) for call in calls]
+
+    def is_answer(self, text: str) -> bool:
+        """Return whether the text would be a yes or a no to a question."""
+        return read_answer(self.parser, text, "").intent in ("confirm", "cancel")
+
+    def may_settle(self, queued: QueuedTurn) -> bool:
+        """Return whether this turn may settle the pending action, or did so before its worker died."""
+        if queued.turn.tap:
+            return queued.tapped.get("kind") != CHOICE_KIND
+        live = StoredAction.from_hash(queued.live)
+        if live is None or live.state not in WAITING_STATES or not queued.turn.decides:
+            return live is not None and live.by == queued.turn.event_id
+        return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""
+
+    def texts_for_turn(self, turn: Turn) -> Texts:
+        """Return the texts in the sender's language: that of the message, of the app, or else of the channel."""
+        return self._choose_texts([turn.text], turn)
+
+    def _texts_for(self, turn: Turn, memory: ConversationMemory) -> Texts:
+        """Return the texts in the user's language: that of this or earlier messages, of the app, or of the channel."""
+        before = (without_notes(message.content) for message in reversed(memory.get_history()) if _is_typed(message))
+        return self._choose_texts(chain([turn.text], before), turn)
+
+    def _choose_texts(self, said: Iterable[str], turn: Turn) -> Texts:
+        language = choose(said, turn.language, self._language)
+        return texts_for(language if not self._languages or language in self._languages else self._language)
+
     def ask_channel(
         self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
         args_digest: str | None = None,
@@ -183,6 +358,14 @@ class ChannelAgent:
         received_at = live.looked_at if live else time.time()
         return TurnContext(turn, live, tapped, memory, received_at, self._texts_for(turn, memory))
 
+    def _memory_of(self, scope: str) -> ConversationMemory:
+        with self._memories_lock:
+            memory = self._memories.pop(scope, None) or memory_from_json("", self.agent.memory)
+            self._memories[scope] = memory
+            while len(self._memories) > MAX_MEMORIES:
+                self._memories.popitem(last=False)
+        return memory
+
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a worker, and apply its changes."""
         conversation, live = context.turn.conversation.id, context.live
@@ -209,222 +392,6 @@ class ChannelAgent:
             while len(self._last_questions) > MAX_MEMORIES:
                 self._last_questions.popitem(last=False)
 
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
-        """Return everything that a turn of a mailbox changes.
-
-        `hear` receives the text while it arrives, unless a check follows. Raises LeaseLost, StaleTurn and
-        JournalUnreadable.
-        """
-        memory = memory_from_json(queued.history, self.agent.memory)
-        long_texts = LongTexts(self._text_store, queued.turn.scope.id)
-        store_file = partial(self._files.store, queued.turn)
-        context = TurnContext(
-            turn=queued.turn,
-            live=StoredAction.from_hash(queued.live),
-            tapped=StoredAction.from_hash(queued.tapped),
-            memory=memory,
-            received_at=queued.received_at,
-            texts=self._texts_for(queued.turn, memory),
-            lease=lease,
-            seq=queued.seq,
-            timers=queued.timers,
-            journal=TurnJournal(self._journals, lease, queued, store_file, long_texts) if self._journals else None,
-            stream_listener=hear,
-            long_texts=long_texts,
-        )
-        answer = await self._answer_with_files(context)
-        history = memory.to_dict()
-        await long_texts.move_to_files(history["messages"])
-        replies = _with_language(answer.change.replies, context.texts)
-        return replace(answer.change, replies=replies, history=json.dumps(history))
-
-    def is_answer(self, text: str) -> bool:
-        """Return whether the text would be a yes or a no to a question."""
-        return read_answer(self.parser, text, "").intent in ("confirm", "cancel")
-
-    def may_settle(self, queued: QueuedTurn) -> bool:
-        """Return whether this turn may settle the pending action, or did so before its worker died."""
-        if queued.turn.tap:
-            return queued.tapped.get("kind") != CHOICE_KIND
-        live = StoredAction.from_hash(queued.live)
-        if live is None or live.state not in WAITING_STATES or not queued.turn.decides:
-            return live is not None and live.by == queued.turn.event_id
-        return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""
-
-    def texts_for_turn(self, turn: Turn) -> Texts:
-        """Return the texts in the sender's language: that of the message, of the app, or else of the channel."""
-        return self._choose_texts([turn.text], turn)
-
-    async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
-        """Return what a turn changes that could not be answered.
-
-        The user gets the outcome of the action that the turn settled, or else the calls with an unknown outcome and
-        `failure_text`. A pending action is cancelled. Raises LeaseLost.
-        """
-        conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        current = await self.store.repository.find_open(conversation, queued.user)
-        live = _with_prompt(current, queued) if current else None
-        pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
-        press = self.store.signer.read_button(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
-        is_choice = press is not None and press.choice is not None
-        for stored in await self.store.repository.read(conversation, () if is_choice else pids):
-            if stored and stored.by == event and stored.state in ("claimed", "started", *EXECUTED_STATES):
-                return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
-            if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
-                return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
-        paragraphs = [*await self._unclear_call_texts(queued, lease), failure_text]
-        if live and live.state in WAITING_STATES and (is_choice or not queued.turn.tap):
-            transition = dropped_transition(live, queued.turn)
-            closed = await self._prompts.close(queued.turn, live, "cancelled", transition.outcome_text)
-            return TurnChange(
-                replies=(*closed, (Reply(_join([transition.outcome_text, *paragraphs])), "")), transition=transition
-            )
-        return TurnChange(replies=((Reply(_join(paragraphs)), ""),))
-
-    async def _unclear_call_texts(self, queued: QueuedTurn, lease: Lease) -> list[str]:
-        """Return a text for each call that an attempt at this turn started without knowing its outcome."""
-        if self._journals is None:
-            return []
-        entries = tuple(await self._journals.entries(lease))
-        try:
-            calls = unclear_calls(replace(queued, journal=entries))
-        except JournalUnreadable:  # then the calls are unknown too
-            return []
-        return [self.texts_for_turn(queued.turn).unknown(call.tool_name) for call in calls]
-
-    async def _outcome_of_failed_turn(self, queued: QueuedTurn, stored: StoredAction) -> TurnChange:
-        """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
-        genuine = stored.is_genuine(self.store.signer, queued.turn.scope)
-        texts = texts_for(stored.action.language if genuine else "")
-        preview = stored.action.preview if genuine else CHANGED  # its text must not be repeated
-        state, outcome, transition = stored.state, "", None
-        if state == "claimed":  # it has not started
-            state, outcome = "superseded", texts.unsafe(preview)
-        elif state == "started":
-            state, outcome = "unknown", texts.unknown(preview)
-            transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, queued.turn.event_id)
-        else:
-            outcome = await self._confirmation.outcome_text(queued.turn.scope, stored)
-        closed = await self._prompts.close(queued.turn, stored, state, outcome)
-        return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
-
-    async def _answer_with_files(self, context: TurnContext) -> TurnAnswer:
-        """Answer a turn. Tools can read the files that the user sent."""
-        with provide_received_files(lambda: self._files.received(context)):
-            return await self._answer(context)
-
-    async def _answer(self, context: TurnContext) -> TurnAnswer:
-        if context.settled and context.settled.action.kind != CHOICE_KIND:
-            return await self._confirmation.repeat_outcome(context, context.settled)
-        if context.turn.tap:
-            return await self._confirmation.handle_tap(context)
-        if context.turn.kind == "anonymous":
-            return fixed_answer(context, context.texts.anonymous())
-        command = self._commands.find(context.turn) if self._commands else ""
-        if self._commands and command:
-            run = self._channel_run(context)
-            return await self._commands.answer(command, context, run)
-        live = context.live
-        if live is None or not (live.state in WAITING_STATES or live.by == context.turn.event_id):
-            if live and self._confirmation.is_late_answer(context, live):
-                told = await self._confirmation.outcome_text(context.turn.scope, live)
-                return await self._confirmation.with_closed_prompt(
-                    context, fixed_answer(context, told), live, live.state, told
-                )
-            return await self._answer_without_question(context)
-        if not context.turn.decides:  # a caption, a transcript or an edit cannot be a yes
-            return await self._confirmation.drop_and_run(context, live)
-        return await self._confirmation.decide(
-            context, live, self._confirmation.read_answer(context.turn, live, context.seq)
-        )
-
-    async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
-        """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
-        turn = context.turn
-        if turn.decides and read_answer(self.parser, turn.text, context.texts.language).intent == "confirm":
-            question = await find_question_elsewhere(self.store, turn, context.received_at)
-            if question:
-                told = texts_for(question.action.language).asked_elsewhere(question.action.preview)
-                if context.memory.get_history():  # the yes may answer an earlier message of this thread
-                    return await self._run_agent(context, told)
-                return fixed_answer(context, told)
-        return await self._run_agent(context, await self._recover_stale(context))
-
-    async def _recover_stale(self, context: TurnContext) -> str:
-        """Settle an action whose process died while it ran. Return the text for the user."""
-        live = context.live
-        if live is None or not live.is_stale:
-            return ""
-        claim = Claim(context.turn.scope, live.pid, context.turn.event_id)
-        with channel_run(self._channel_run(context)):
-            return (await self.store.settlement.recover(claim, live)).outcome_text
-
-    def _channel_run(self, context: TurnContext) -> ChannelRun:
-        """Return what tools, roles and proposals of this turn know about the user."""
-        return replace(context.run(self._confirm_ttl, self.parser.version), role=role_of(self.agent.selector))
-
-    def _texts_for(self, turn: Turn, memory: ConversationMemory) -> Texts:
-        """Return the texts in the user's language: that of this or earlier messages, of the app, or of the channel."""
-        before = (without_notes(message.content) for message in reversed(memory.get_history()) if _is_typed(message))
-        return self._choose_texts(chain([turn.text], before), turn)
-
-    def _choose_texts(self, said: Iterable[str], turn: Turn) -> Texts:
-        language = choose(said, turn.language, self._language)
-        return texts_for(language if not self._languages or language in self._languages else self._language)
-
-    async def _run_agent(self, context: TurnContext, preface: str = "") -> TurnAnswer:
-        """Run the agent for a turn. The reply begins with the preface."""
-        turn, run, timers = context.turn, self._channel_run(context), None
-        if context.lease:
-            timers = TurnTimers(turn.scope.id, context.received_at, context.texts.language, context.timers)
-        memory = await load_history(context)
-        hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
-        with channel_run(run), provide_timers(timers):
-            result = await self.agent.arun(
-                [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
-                memory=memory,
-                journal=StreamingJournal(context.journal or NoJournal(), hear) if hear else context.journal,
-                stream_handler=hear,
-                scope=memory_scope(turn),
-            )
-        if memory is not context.memory:
-            context.memory.add_many(result.messages)
-            context.memory.summary, context.memory.notes = memory.summary, memory.notes
-        for pid, executor in run.executors.items():
-            self.store.executors.keep_closure(pid, executor)
-        proposal = plan_of([replace(action, requested_at=context.received_at) for action in run.proposals])
-        answer = await self._reply(context, result, proposal, preface)
-        if timers is None:
-            return answer
-        change = replace(answer.change, timers=tuple(timers.added), silenced=tuple(timers.cancelled))
-        return replace(answer, change=change)
-
-    async def _reply(
-        self, context: TurnContext, result: AgentResult, proposal: Proposal | None, preface: str
-    ) -> TurnAnswer:
-        """Return the replies to a run, including its question."""
-        texts = context.texts
-        files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
-        content = reply_text(result, texts, has_acted=self._has_acted(result))
-        # The user is told of unclear calls whatever the model writes about them.
-        beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
-        results = read_results(result, self.agent.tools, shown=beside) if proposal else []
-        reports = _join([*(texts.unknown(call.tool_name) for call in result.unclear), *results, *beside])
-        if proposal:  # the question stands alone: no choices beside it
-            question, actions = self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
-            await note_question(self.store, context.turn, question[1])
-            return TurnAnswer(
-                TurnChange(replies=(*_text_replies(reports), *files, question), new_actions=actions), result
-            )
-        text = _text_replies(_join([preface, reports, content]), result.failure_cause)
-        answer = TurnAnswer(TurnChange(replies=(*text, *files)), result)
-        return self._choices.add_to(context, answer, result.choices if result.stop_reason in _OWN_REPLY_REASONS else ())
-
-    def _has_acted(self, result: AgentResult) -> bool:
-        """Return whether tools were called that may have changed something."""
-        acting = {tool.name for tool in self.agent.tools if not tool.read_only}
-        return any(call.tool_name in acting for call in result.tool_calls)
-
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
         """Apply the change. Return False if another message of the scope was faster, so this answer is void."""
         if not (change.transition or change.new_actions):
@@ -438,17 +405,14 @@ class ChannelAgent:
         await self.store.repository.change(conversation, TurnChange(transition=transition))
         return texts_for(action.language).unsafe(action.preview)
 
-    def _memory_of(self, scope: str) -> ConversationMemory:
-        with self._memories_lock:
-            memory = self._memories.pop(scope, None) or memory_from_json("", self.agent.memory)
-            self._memories[scope] = memory
-            while len(self._memories) > MAX_MEMORIES:
-                self._memories.popitem(last=False)
-        return memory
-
 
 def _text_replies(text: str, cause: str = "") -> tuple[tuple[Reply, str], ...]:
     return ((Reply(text, cause=cause), ""),) if text else ()
+
+
+def may_stream(config: AgentConfig) -> bool:
+    """Return whether the text may be shown while it arrives: no check of the answer or its calls follows."""
+    return not (config.coherence_check or (config.guardrails and config.guardrails.output))
 
 
 def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
@@ -516,13 +480,6 @@ def _with_language(replies: Sequence[tuple[Reply, str]], texts: Texts) -> tuple[
 
 def _is_typed(message: Message) -> bool:
     return message.role is Role.USER and message.content != TAPPED
-
-
-def _with_prompt(stored: StoredAction, queued: QueuedTurn) -> StoredAction:
-    """Return the current action with the id of its question's message, which only the turn's view of it has."""
-    views = (StoredAction.from_hash(given) for given in (queued.live, queued.tapped))
-    prompt = next((view.prompt for view in views if view and view.pid == stored.pid), "")
-    return replace(stored, prompt=stored.prompt or prompt)
 
 
 def _ack(content: str) -> AgentResult:

@@ -6,15 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.choices import Choices
-from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer
-from sayso.agent.channel.files import TurnFiles
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, fixed_answer
+from sayso.agent.channel.prompts import Choices, ConfirmPrompts
 from sayso.agent.channel.tool_executors import is_hidden, load_schemas
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.types import Scope, Turn
+from sayso.channels.types import Reply, Scope, Turn
 from sayso.pending.action import ActionState, PendingAction
 from sayso.pending.consent.parser import (
     ConfirmParser,
@@ -26,11 +24,11 @@ from sayso.pending.consent.parser import (
     written_before,
 )
 from sayso.pending.proposals import ChannelRun, channel_run
-from sayso.pending.repository import OPEN_STATES, ActionDecision, Claim, StoredAction
+from sayso.pending.repository import CHANGED, OPEN_STATES, ActionDecision, Claim, StoredAction
 from sayso.pending.signing import ButtonPress
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns.change import Transition, TurnChange
-from sayso.pending.turns.queued import ABOUT, CHOICE_KIND
+from sayso.pending.turns.queued import ABOUT, CHOICE_KIND, QueuedTurn
 
 #: States of an action that waits for a yes.
 WAITING_STATES = ("armed", "shown")
@@ -108,8 +106,11 @@ class ConfirmationHandler:
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         return fixed_answer(context, texts.ignored(preview))
 
-    async def decide(self, context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> TurnAnswer:
-        """Confirm, cancel, repeat or drop the pending action, as the parsed answer says."""
+    async def decide(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Confirm, cancel, repeat or drop the pending action, as the turn says."""
+        if not context.turn.decides:  # a caption, a transcript or an edit cannot be a yes
+            return await self.drop_and_run(context, live)
+        answer = self.read_answer(context.turn, live, context.seq)
         if answer.intent == "cancel" and live.state in WAITING_STATES:
             return await self._cancel(context, live)
         if (
@@ -152,6 +153,11 @@ class ConfirmationHandler:
         says = read_answer(self._parser, context.turn.text, live.action.language).intent
         return says == "confirm" or (says == "cancel" and live.state == "expired")
 
+    async def answer_late(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Answer with the outcome of an action that has ended."""
+        outcome = await self.outcome_text(context.turn.scope, live)
+        return await self.with_closed_prompt(context, fixed_answer(context, outcome), live, live.state, outcome)
+
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         action = live.action
@@ -176,6 +182,45 @@ class ConfirmationHandler:
         """Return the known outcome of an action that has ended."""
         begun = stored.state in EXECUTED_STATES
         return (begun and await self._store.settlement.report(scope, stored)) or _stored_outcome(stored)
+
+    async def settle_failed_turn(self, queued: QueuedTurn, failure_text: str) -> TurnChange:
+        """Return what a turn changes that could not be answered: the action's outcome, or else `failure_text`.
+
+        A pending action is cancelled.
+        """
+        conversation, event = queued.turn.conversation.id, queued.turn.event_id
+        current = await self._store.repository.find_open(conversation, queued.user)
+        live = _with_prompt(current, queued) if current else None
+        pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
+        press = self._store.signer.read_button(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
+        is_choice = press is not None and press.choice is not None
+        for stored in await self._store.repository.read(conversation, () if is_choice else pids):
+            if stored and stored.by == event and stored.state in ("claimed", "started", *EXECUTED_STATES):
+                return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
+            if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
+                return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
+        if live and live.state in WAITING_STATES and (is_choice or not queued.turn.tap):
+            transition = dropped_transition(live, queued.turn)
+            closed = await self._prompts.close(queued.turn, live, "cancelled", transition.outcome_text)
+            text = "\n\n".join(filter(None, [transition.outcome_text, failure_text]))
+            return TurnChange(replies=(*closed, (Reply(text), "")), transition=transition)
+        return TurnChange(replies=((Reply(failure_text), ""),))
+
+    async def _outcome_of_failed_turn(self, queued: QueuedTurn, stored: StoredAction) -> TurnChange:
+        """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
+        genuine = stored.is_genuine(self._store.signer, queued.turn.scope)
+        texts = texts_for(stored.action.language if genuine else "")
+        preview = stored.action.preview if genuine else CHANGED  # its text must not be repeated
+        state, outcome, transition = stored.state, "", None
+        if state == "claimed":  # it has not started
+            state, outcome = "superseded", texts.unsafe(preview)
+        elif state == "started":
+            state, outcome = "unknown", texts.unknown(preview)
+            transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, queued.turn.event_id)
+        else:
+            outcome = await self.outcome_text(queued.turn.scope, stored)
+        closed = await self._prompts.close(queued.turn, stored, state, outcome)
+        return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
 
     def _is_unclear(self, context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> bool:
         """Return whether this may be an unclear answer to a question that was not repeated yet."""
@@ -241,7 +286,7 @@ class ConfirmationHandler:
         with (
             collect_artifacts() as artifacts,
             collect_choices() as choices,
-            in_scope(memory_scope(context.turn)),
+            in_scope(context.memory_scope),
             channel_run(run),
         ):
             outcome = await self._store.settlement.confirm(claim, stored)
@@ -312,12 +357,14 @@ def _stored_outcome(stored: StoredAction) -> str:
     return texts.stale()
 
 
+def _with_prompt(stored: StoredAction, queued: QueuedTurn) -> StoredAction:
+    """Return the current action with the id of its question's message, which only the turn's view of it has."""
+    views = (StoredAction.from_hash(given) for given in (queued.live, queued.tapped))
+    prompt = next((view.prompt for view in views if view and view.pid == stored.pid), "")
+    return replace(stored, prompt=stored.prompt or prompt)
+
+
 def dropped_transition(live: StoredAction, turn: Turn) -> Transition:
     """Return the transition of an action that another message drops."""
     outcome = texts_for(live.action.language).dropped(live.action.preview)
     return Transition(live.pid, WAITING_STATES, "cancelled", outcome, turn.event_id)
-
-
-def memory_scope(turn: Turn) -> str:
-    """Return whose knowledge a turn reads and writes: that of the user in this conversation."""
-    return f"{turn.conversation.id}:{turn.scope.id}"

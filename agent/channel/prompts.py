@@ -1,7 +1,8 @@
-"""ConfirmPrompts: asks for a yes, closes the question, offers an undo, and escalates unanswered questions."""
+"""ConfirmPrompts and Choices: the questions and offers that wait for an answer, and their buttons."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +10,13 @@ from dataclasses import dataclass, replace
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.channels.i18n.texts import brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Scope, Turn
-from sayso.pending.action import ActionState, PendingAction
+from sayso.pending.action import ActionState, PendingAction, compute_args_digest
 from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_ids, undo_proposal
-from sayso.pending.repository import StoredAction
+from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.signing import split_button_token
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns.change import NewAction, outbox_entry
-from sayso.pending.turns.queued import CHOICE_KIND
+from sayso.pending.turns.queued import CHOICE_KIND, LeaseLost, StaleTurn
 
 #: Characters of a message that keeps its text when its buttons are removed. A longer text is sent as a message of its
 #: own, with the buttons in the next message.
@@ -24,6 +25,9 @@ MAX_KEPT_CHARS = 1000
 MAX_OUTCOME_CHARS = 600
 #: Characters of a preview that a button may show.
 MAX_EFFECT_CHARS = 48
+
+#: How long an offer can be taken, in seconds.
+CHOICE_SECONDS = 86_400.0
 
 #: The symbol before the outcome of an action, by its final state; a warning for all other states.
 _SYMBOLS: dict[ActionState, str] = {"done": "✅", "cancelled": "❌", "expired": "⌛"}
@@ -153,6 +157,33 @@ class ConfirmPrompts:
             answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), new_actions=new_actions)
         )
 
+    async def note_question(self, turn: Turn, pid: str) -> None:
+        """Note a question that is asked in a thread, so that the other threads of the chat know of it."""
+        here = turn.conversation
+        if here.thread:
+            note = json.dumps({"thread": here.thread, "pid": pid})
+            await self._store.repository.note_asked(replace(here, thread="").id, turn.scope.id, note)
+
+    async def find_question_elsewhere(self, turn: Turn, now: float) -> StoredAction | None:
+        """Return the question that is open for this person in another thread of the chat, or None."""
+        repository, here, chat = self._store.repository, turn.conversation, replace(turn.conversation, thread="")
+        stored = await repository.find_open(chat.id, turn.scope.id) if here.thread else None
+        if self._is_open(stored, turn, chat, now):
+            return stored
+        note = await repository.last_asked(chat.id, turn.scope.id)
+        asked = json.loads(note) if note else {}
+        there = replace(chat, thread=asked.get("thread", here.thread))
+        if there == here:
+            return None
+        (stored,) = await repository.read(there.id, (asked["pid"],))
+        return stored if self._is_open(stored, turn, there, now) else None
+
+    def _is_open(self, stored: StoredAction | None, turn: Turn, there: Conversation, now: float) -> bool:
+        """Return whether the action still waits for this person and was not modified."""
+        if stored is None or stored.state != "shown" or stored.action.is_expired(now):
+            return False
+        return stored.is_genuine(self._store.signer, replace(turn.scope, conversation=there))
+
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:
     """Return the platform's id of the question's message: the tapped one, or else the delivered one; "" if unknown."""
@@ -186,3 +217,81 @@ def short_effect(head: PendingAction) -> str:
         preview, more = (first[1] if first else ""), f" (+{len(step_ids(head)) - 1})"
     effect = _DETAILS.sub("", preview)
     return f"{effect}{more}" if effect and "\n" not in effect and len(effect) <= MAX_EFFECT_CHARS else ""
+
+
+class Choices:
+    """The offers of one channel. Lives as long as its store."""
+
+    def __init__(self, store: PendingActionStore) -> None:
+        self._store = store
+
+    def add_to(self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
+        """Return the answer with the labels as buttons under its last text, or as a list without a worker.
+
+        If the last reply is a question or a file, or is too long, the buttons get a message of their own.
+        """
+        if not labels:
+            return answer
+        *before, (last, pid) = answer.change.replies or ((Reply(), ""),)
+        fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
+        above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
+        if context.lease is None:
+            listed = "\n".join([text or context.texts.choose(), "", *(f"- {label}" for label in labels)])
+            return replace(answer, change=replace(answer.change, replies=(*above, (Reply(listed), ""))))
+        offer = self._offer(context, Reply(text or context.texts.choose()).text, labels)
+        change = replace(
+            answer.change,
+            replies=(*above, (self._reply(context, offer), offer.pending_action_id)),
+            new_actions=(*answer.change.new_actions, self._arm(context, offer)),
+        )
+        return replace(answer, change=change)
+
+    async def take(self, context: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
+        """Take a choice unless one was taken before. Return the offer, which names the event that took a choice.
+
+        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
+        """
+        if stored.state not in OPEN_STATES:
+            return stored
+        repository, event = self._store.repository, context.turn.event_id
+        claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
+        verdict, _ = await repository.claim(claim, stored)
+        match verdict:
+            case "mine":
+                label = stored.action.args["labels"][choice]
+                if await repository.start(claim, stored, event) != "go":
+                    raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
+                await repository.finish(claim, event, ActionResult("done", label))
+                return replace(stored, state="done", by=event, outcome_text=label)
+            case "lost":
+                raise LeaseLost(claim.conversation)
+            case "moved":
+                raise StaleTurn(claim.conversation)
+        return replace(stored, state="expired")
+
+    def _offer(self, context: TurnContext, text: str, labels: Sequence[str]) -> PendingAction:
+        where, args = context.turn.conversation, {"labels": list(labels), "text": text}
+        return PendingAction(
+            user_id=context.turn.user_id,
+            kind=CHOICE_KIND,
+            preview=" / ".join(labels),
+            args=args,
+            args_digest=compute_args_digest(args),
+            channel_id=where.channel,
+            conversation_id=where.address,
+            ttl_seconds=CHOICE_SECONDS,
+            requested_at=context.received_at,
+            language=context.texts.language,
+        )
+
+    def _reply(self, context: TurnContext, offer: PendingAction) -> Reply:
+        signer, pid = self._store.signer, offer.pending_action_id
+        labels = enumerate(offer.args["labels"])
+        return Reply(
+            offer.args["text"],
+            tuple(Button(label, signer.choice_token(pid, place, context.turn.scope)) for place, label in labels),
+        )
+
+    def _arm(self, context: TurnContext, offer: PendingAction) -> NewAction:
+        """Return the action to store. It waits beside the scope's pending action, and only its buttons reach it."""
+        return sign_action(offer, self._store.signer, user=context.turn.scope.id, live=False)

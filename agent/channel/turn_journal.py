@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, is_long, shorten, with_lost_note
 from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
-from sayso.agent.run.journal import UNCLEAR, CallOutcome, JournaledAnswer, ModelAnswer
+from sayso.agent.run.journal import UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.types import Media
 from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import JournalUnreadable, LeaseLost, QueuedTurn, StaleTurn, journal_head
+from sayso.pending.turns.queued import JournalUnreadable, LeaseLost, QueuedTurn, StaleTurn, StreamListener, journal_head
 
 #: Characters of one result that a journaled run shows to its model and stores.
 MAX_RESULT_CHARS = MAX_TEXT_CHARS
@@ -167,6 +167,23 @@ class TurnJournal:
     def _record(self, entry: str) -> None:
         self._unsaved.append(entry)
         self._size += len(entry)
+
+
+class StreamingJournal:
+    """A journal that tells the stream listener when a step is over, so that the next text replaces this step's."""
+
+    def __init__(self, journal: Journal, listener: StreamListener) -> None:
+        self._journal = journal
+        self._listener = listener
+        self.next_answer = journal.next_answer
+        self.save = journal.save
+        self.record_outcome = journal.record_outcome
+        self.idempotency_key = journal.idempotency_key
+
+    def record_answer(self, answer: ModelAnswer) -> bool:
+        """Record an answer with tool calls: its step is over."""
+        self._listener.anew()
+        return self._journal.record_answer(answer)
 
 
 def unclear_calls(queued: QueuedTurn) -> list[ToolCall]:

@@ -34,7 +34,7 @@ from sayso.agent import (
     ToolConfig,
     ToolPolicy,
 )
-from sayso.agent.channel.files import ArtifactStore
+from sayso.agent.channel.context import ArtifactStore
 from sayso.agent.channel.long_texts import TextStore
 from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import Journals

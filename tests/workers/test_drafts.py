@@ -9,8 +9,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent import Agent, AgentConfig, tool
-from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.channel.user_message import may_stream
+from sayso.agent.channel.channel_agent import ChannelAgent, may_stream
 from sayso.agent.guards.guardrails import GuardrailsPipeline, LengthGuardrail
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused

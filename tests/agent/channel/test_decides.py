@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent.channel.user_message import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, user_message_text
+from sayso.agent.channel.context import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, user_message_text
 from sayso.agent.messages import without_notes
 from sayso.channels.types import Media, Receipt, Tap
 from tests.contracts.rigs import CHAT, turn
