@@ -19,7 +19,7 @@ def test_the_python_of_the_page_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     for block in blocks:
         exec(compile(block, "docs/how-to/guard-the-agent.md", "exec"), names)
-    assert len(blocks) == 7
+    assert len(blocks) == 6
 
 
 def test_every_ready_guardrail_and_action_has_a_line() -> None:
