@@ -1,4 +1,4 @@
-"""Fixtures of the contract suites: each promise is kept in memory and in Redis."""
+"""Fixtures of the contract suites: each promise holds in memory and in Redis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contracts.rigs import MemoryRig, RedisRig
 
 @pytest.fixture(params=["memory", "redis"])
 def make_rig(request):
-    """Makes lanes of either kind."""
+    """Return a function that makes a rig of each kind."""
     if request.param == "memory":
         return MemoryRig
     client = request.getfixturevalue("redis_client")
@@ -19,13 +19,13 @@ def make_rig(request):
 
 @pytest.fixture
 def rig(make_rig):
-    """Lanes of either kind."""
+    """Return a rig of each kind."""
     return make_rig()
 
 
 @pytest.fixture(params=["memory", "redis"])
 def store(request):
-    """A pending store of either kind."""
+    """Return a pending store of each kind."""
     if request.param == "memory":
         return InMemoryPendingStore()
     return request.getfixturevalue("redis_store")
@@ -33,5 +33,5 @@ def store(request):
 
 @pytest.fixture
 def redis_store(redis_client):
-    """A pending store in Redis."""
+    """Return a pending store in Redis."""
     return RedisPendingStore(client=redis_client, secret_keys=["key"])

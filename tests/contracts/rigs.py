@@ -1,4 +1,4 @@
-"""Rigs: the lanes of each implementation with their pending actions, and a hand on their clock."""
+"""Rigs: mailbox, outbox and pending store of each implementation, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ENGLISH = texts_for("en")
 
 
 def voice(turn: Turn) -> Texts:
-    """Workers speak English here."""
+    """Return English texts for every turn."""
     return ENGLISH
 
 
 def turn(text: str = "hello", *, user: str = "ana", event: str = "", tap: str = "", addressed: bool = True) -> Turn:
-    """A turn in the room; its event id is new unless given."""
+    """Return a turn of the conversation; its event id is new unless given."""
     return Turn(
         event or f"e{time.monotonic_ns()}", CHAT, user, text, tap=Tap(tap) if tap else None, addressed=addressed
     )
@@ -76,7 +76,7 @@ class BlockingOutsideLoops(Blocking):
 
 
 class Rig:
-    """What both implementations are driven by."""
+    """The methods with which tests drive both implementations."""
 
     def accept(self, given: Turn):
         """Accept a turn as the web does."""
@@ -84,12 +84,12 @@ class Rig:
         return self.mailbox.accept(given, tapped=parts[0] if parts else "")
 
     def end_lease(self) -> None:
-        """The worker that holds the room has been silent for longer than its lease."""
+        """Let the current lease expire."""
         self.pass_time(LEASE_MS / 1000 + 1)
 
 
 class MemoryRig(Rig):
-    """Lanes in memory, on a clock of their own."""
+    """Mailbox and outbox in memory, on a clock of their own."""
 
     def __init__(self, *, limits: InboxLimits | None = None) -> None:
         self.now = time.time()
@@ -103,28 +103,28 @@ class MemoryRig(Rig):
         self.now += seconds
 
     def overdue(self) -> list[str]:
-        """A round of the reaper: what it wakes."""
+        """Run one round of the reaper; return the conversations that it wakes."""
         return self.mailbox.overdue()
 
     def dead(self) -> int:
-        """How many replies were given up."""
+        """Return the number of replies that were given up."""
         return len(self.mailbox.undelivered("dead"))
 
     def stops(self) -> list[str]:
-        """Of whom a stop is kept."""
+        """Return the users whose stop is stored."""
         return list(self.mailbox._conversations[CHAT.id].stops)
 
     def journal(self) -> list[str]:
-        """What is kept of the turn at the head."""
+        """Return the stored journal of the turn at the head."""
         return list(self.mailbox._conversations[CHAT.id].journal)
 
     def audit(self) -> list[dict]:
-        """The audit log."""
+        """Return the audit log."""
         return [json.loads(entry) for entry in self.store.repository.log.entries]
 
 
 class RedisRig(Rig):
-    """Lanes in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
+    """Mailbox and outbox in Redis. Its clock cannot be moved, so stored times move back instead."""
 
     def __init__(self, client: Redis, *, limits: InboxLimits | None = None, prefix: str = PREFIX) -> None:
         scripts = LuaScripts(client, LUA, prefix=prefix)
@@ -140,7 +140,7 @@ class RedisRig(Rig):
         self.reaper = Reaper(client, scripts, self._wake_up, WorkerLock(Path("none")))
 
     def pass_time(self, seconds: float) -> None:
-        """Move back the lease, the pace, what is due, when turns were received, when timers ring and windows close."""
+        """Move back leases, rate limits, due times, times of receipt, timers and windows."""
         ms = round(seconds * 1000)
         lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
         self.client.hincrby(lane, "until", -ms)
@@ -166,26 +166,26 @@ class RedisRig(Rig):
                 self.client.hincrby(key, "expires", -ms)
 
     def overdue(self) -> list[str]:
-        """A round of the reaper: what it wakes."""
+        """Run one round of the reaper; return the conversations that it wakes."""
         self.client.delete(f"{PREFIX}reaper")
         self.woken.clear()
         self.reaper.round()
         return list(self.woken)
 
     def dead(self) -> int:
-        """How many replies were given up."""
+        """Return the number of replies that were given up."""
         return self.client.llen(f"{self.shard}:dead")
 
     def stops(self) -> list[str]:
-        """Of whom a stop is kept."""
+        """Return the users whose stop is stored."""
         return [name for name in self.client.hkeys(f"{self.shard}:lane:{CHAT.id}") if name.startswith("stop")]
 
     def journal(self) -> list[str]:
-        """What is kept of the turn at the head."""
+        """Return the stored journal of the turn at the head."""
         return self.client.lrange(f"{self.shard}:journal:{CHAT.id}", 0, -1)
 
     def audit(self) -> list[dict]:
-        """The audit log of the room's shard."""
+        """Return the audit log of the conversation's shard."""
         return [json.loads(entry) for entry in self.client.lrange(f"{self.shard}:audit", 0, -1)]
 
     def _hurry(self, key: str, name: str, ms: int) -> None:
@@ -198,12 +198,12 @@ class RedisRig(Rig):
 
 
 def client_of(store: RedisPendingStore) -> Redis:
-    """A client to look and write behind a store's back."""
+    """Return a client that reads and writes directly in the store's Redis."""
     return Redis(connection_pool=store.repository._scripts._connections._pool)
 
 
 def time_passes(store, seconds: float = 150, conversation: str = Conversation("direct", "ana").id) -> None:
-    """All that was begun in the store was begun so much earlier."""
+    """Move the start of every running action back by this many seconds."""
     if isinstance(store, InMemoryPendingStore):
         for pid, (stored, arm) in list(store.repository._actions.items()):
             store.repository._actions[pid] = (replace(stored, begun_at=stored.begun_at - seconds), arm)

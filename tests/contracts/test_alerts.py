@@ -1,4 +1,4 @@
-"""Alerts: what is kept of a channel's troubles, in memory and in Redis."""
+"""Alerts: what a channel's failures leave in the store, in memory and in Redis."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sayso.workers.alerts import ALERT_SECONDS, CLEAR_SECONDS, MAX_CHARS, Memory
 
 @pytest.fixture(params=["memory", "redis"])
 def alerts(request):
-    """Alerts of either kind."""
+    """Return an alert store of each kind."""
     if request.param == "memory":
         return MemoryAlerts()
     return RedisAlerts(request.getfixturevalue("redis_client"))
 
 
 def test_channel_keeps_its_last_alert(alerts):
-    """What it said before is old news; other channels have their own."""
+    """A new alert replaces the channel's earlier one; other channels have their own."""
     for words in ("token revoked", "app uninstalled"):
         alerts.note("team", words)
     alerts.note("shop", "x" * 10_000)
@@ -28,8 +28,8 @@ def test_channel_keeps_its_last_alert(alerts):
     assert alerts.of([]) == []
 
 
-def test_alert_is_forgotten_after_a_week(redis_client):
-    """Nobody says so any more."""
+def test_alert_expires_after_a_week(redis_client):
+    """The failure did not happen again."""
     RedisAlerts(redis_client).note("team", "token revoked")
     assert 0 < redis_client.ttl("sayso:alert:team:sending") <= ALERT_SECONDS
     now = [0.0]
@@ -39,8 +39,8 @@ def test_alert_is_forgotten_after_a_week(redis_client):
     assert alerts.of(["team"]) == []
 
 
-def test_alert_ends_when_the_channel_does_the_same_again(alerts):
-    """The success of something else says nothing."""
+def test_alert_ends_when_the_same_operation_succeeds(alerts):
+    """The success of another operation does not end it."""
     alerts.note("team", "token revoked", "sending")
     alerts.clear("team", "receiving")
     alerts.clear("shop", "sending")
@@ -52,8 +52,8 @@ def test_alert_ends_when_the_channel_does_the_same_again(alerts):
     assert alerts.of(["team"]) == []
 
 
-def test_newest_alert_of_a_channel_is_told():
-    """Whatever its kind."""
+def test_newest_alert_of_a_channel_is_returned():
+    """Its kind does not matter."""
     now = [0.0]
     memory = MemoryAlerts(clock=lambda: now[0])
     memory.note("team", "old", "receiving")
@@ -62,8 +62,8 @@ def test_newest_alert_of_a_channel_is_told():
     assert [alert.text for alert in memory.of(["team"])] == ["new"]
 
 
-def test_message_that_is_sent_asks_redis_seldom(redis_client):
-    """An alert is cleared at once the first time, and again after ten seconds: each reply would ask otherwise."""
+def test_clearing_an_alert_calls_redis_seldom(redis_client):
+    """The first clear goes to Redis, the next one after ten seconds; otherwise each reply would cost a call."""
     now = [0.0]
     alerts, other = RedisAlerts(redis_client, steady=lambda: now[0]), RedisAlerts(redis_client)
     alerts.clear("team", "sending")
@@ -75,8 +75,8 @@ def test_message_that_is_sent_asks_redis_seldom(redis_client):
     assert alerts.of(["team"]) == []
 
 
-def test_alert_that_cannot_be_kept_holds_nobody_up(monkeypatch):
-    """It is in the log; the webhook that brought it is answered."""
+def test_alert_that_cannot_be_stored_delays_nothing(monkeypatch):
+    """It is in the log, and the webhook that brought it is answered."""
     client = Redis()
 
     def fail():

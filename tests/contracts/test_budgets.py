@@ -1,4 +1,4 @@
-"""Budgets: what is spent is counted, per conversation and for all of them, and a limit that is reached refuses."""
+"""Budgets: usage is counted per conversation and in total, and a reached limit refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Make = Callable[[BudgetLimits], Budget]
 
 
 class Clock:
-    """Noon, until somebody sets it."""
+    """A clock at noon that a test can set."""
 
     now = NOON
 
@@ -42,13 +42,13 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time of both kinds."""
+    """Return the clock of the budgets."""
     return Clock()
 
 
 @pytest.fixture(params=["memory", "redis"])
 def make(request, clock: Clock) -> Make:
-    """Makes a budget of either kind."""
+    """Return a function that makes a budget of each kind."""
     if request.param == "memory":
         return lambda limits: MemoryBudget(limits, clock=clock)
     client = request.getfixturevalue("redis_client")
@@ -56,12 +56,12 @@ def make(request, clock: Clock) -> Make:
 
 
 def used(tokens: int = 0, cost: float = 0.0) -> UsageStats:
-    """What a call has used."""
+    """Return the usage of a call."""
     return UsageStats(total_tokens=tokens, cost_usd=cost)
 
 
 def spend(budget: Budget, scope: str, *several: UsageStats) -> BudgetRefusal | None:
-    """Book them, then ask."""
+    """Book the usage of several calls, then ask."""
 
     async def main() -> BudgetRefusal | None:
         for usage in several:
@@ -72,26 +72,26 @@ def spend(budget: Budget, scope: str, *several: UsageStats) -> BudgetRefusal | N
 
 
 def ask(budget: Budget, scope: str) -> BudgetRefusal | None:
-    """Only ask."""
+    """Ask without booking."""
     return spend(budget, scope)
 
 
 def test_conversation_that_reached_its_tokens_is_refused(make: Make) -> None:
-    """At the limit, not before; and told how much it was."""
+    """It is refused at the limit, not before, and the refusal names the amount."""
     budget = make(BudgetLimits(conversation_tokens=100))
     assert spend(budget, "ana", used(99, 0.5)) is None
     assert spend(budget, "ana", used(1, 0.25)) == BudgetRefusal("conversation", 100, 0.75)
 
 
 def test_conversation_that_reached_its_dollars_is_refused(make: Make) -> None:
-    """Sums are exact: ten times ten cents are a dollar."""
+    """Sums are exact: ten times ten cents make a dollar."""
     budget = make(BudgetLimits(conversation_usd=1.0))
     assert spend(budget, "ana", *[used(cost=0.1)] * 9) is None
     assert spend(budget, "ana", used(cost=0.1)) == BudgetRefusal("conversation", 0, 1.0)
 
 
 def test_conversations_do_not_pay_for_each_other(make: Make) -> None:
-    """Until the limit of all is reached."""
+    """This holds until the total limit is reached."""
     budget = make(BudgetLimits(conversation_tokens=100, day_tokens=150))
     assert spend(budget, "ana", used(100)) is not None
     assert spend(budget, "bob", used(49)) is None
@@ -99,14 +99,14 @@ def test_conversations_do_not_pay_for_each_other(make: Make) -> None:
     assert ask(budget, "cy") == BudgetRefusal("day", 150, 0.0)
 
 
-def test_dollars_of_all_are_limited(make: Make) -> None:
-    """Also for somebody who spent nothing."""
+def test_total_of_dollars_is_limited(make: Make) -> None:
+    """A conversation that spent nothing is refused too."""
     budget = make(BudgetLimits(day_usd=0.5))
     assert spend(budget, "ana", used(7, 0.5)) == ask(budget, "bob") == BudgetRefusal("day", 7, 0.5)
 
 
-def test_next_day_begins_at_nothing(make: Make, clock: Clock) -> None:
-    """At midnight UTC, for a conversation and for all: nobody is locked out for good."""
+def test_next_day_starts_at_zero(make: Make, clock: Clock) -> None:
+    """Both the conversation's count and the total start anew at midnight UTC."""
     budget = make(BudgetLimits(conversation_tokens=1, day_tokens=1))
     clock.now = NOON + DAY / 2 - 1
     assert spend(budget, "ana", used(5)) is not None
@@ -114,41 +114,41 @@ def test_next_day_begins_at_nothing(make: Make, clock: Clock) -> None:
     assert ask(budget, "ana") is None
 
 
-def test_without_limits_nobody_is_refused(make: Make) -> None:
-    """Whatever was spent."""
+def test_without_limits_no_conversation_is_refused(make: Make) -> None:
+    """This holds for any amount."""
     assert spend(make(BudgetLimits()), "ana", used(10**12, 10**6)) is None
 
 
 @pytest.mark.parametrize("odd", [used(-50), used(cost=-5), used(cost=float("nan")), used(cost=float("inf"))])
-def test_vendor_that_reports_nonsense_gives_nothing_back(make: Make, odd: UsageStats) -> None:
-    """What is below nothing, or no number, counts as nothing."""
+def test_nonsense_from_a_vendor_does_not_lower_the_count(make: Make, odd: UsageStats) -> None:
+    """Negative values and non-numbers count as zero."""
     budget = make(BudgetLimits(conversation_tokens=10, conversation_usd=1))
     assert spend(budget, "ana", used(10, 1.0), odd) == BudgetRefusal("conversation", 10, 1.0)
 
 
-def test_usage_without_a_total_is_its_parts(make: Make) -> None:
-    """Some vendors report only those."""
+def test_usage_without_a_total_is_the_sum_of_its_parts(make: Make) -> None:
+    """Some vendors report only the parts."""
     parts = UsageStats(prompt_tokens=3, completion_tokens=4)
     assert spend(make(BudgetLimits(day_tokens=7)), "ana", parts) == BudgetRefusal("day", 7, 0.0)
 
 
 def test_bookings_at_the_same_time_are_all_counted(make: Make) -> None:
-    """From threads with loops of their own."""
+    """Threads with event loops of their own book at the same time."""
     budget = make(BudgetLimits(conversation_tokens=1))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: spend(budget, "ana", *[used(1, 0.000001)] * 25), range(4)))
     assert ask(budget, "ana") == BudgetRefusal("conversation", 100, 0.0001)
 
 
-def test_any_text_is_a_name(make: Make) -> None:
-    """Names are somebody else's."""
+def test_scope_may_be_any_text(make: Make) -> None:
+    """Scopes come from outside."""
     budget = make(BudgetLimits(conversation_tokens=1))
     assert spend(budget, "a:b\n\ud800" + "x" * 10_000, used(1)) is not None
     assert ask(budget, "") is None
 
 
-def test_redis_keeps_no_name_and_nothing_for_good(redis_client: Redis, clock: Clock) -> None:
-    """Two keys a booking, gone after two days; an empty booking leaves none."""
+def test_redis_holds_no_scope_in_clear_and_no_key_for_ever(redis_client: Redis, clock: Clock) -> None:
+    """A booking writes two keys that expire after two days; an empty booking writes none."""
     budget = RedisBudget(redis_client, BudgetLimits(), clock=clock)
     spend(budget, "+4915112345678", used())
     assert redis_client.dbsize() == 0
@@ -159,15 +159,15 @@ def test_redis_keeps_no_name_and_nothing_for_good(redis_client: Redis, clock: Cl
     assert all(0 < redis_client.ttl(key) <= 172_800 for key in keys)
 
 
-def test_two_processes_share_what_redis_counts(redis_client: Redis, clock: Clock) -> None:
-    """Each has a budget of its own over the same server."""
+def test_two_processes_share_the_count_in_redis(redis_client: Redis, clock: Clock) -> None:
+    """Each process has its own budget object over the same server."""
     here, there = (RedisBudget(redis_client, BudgetLimits(day_tokens=4), clock=clock) for _ in range(2))
     spend(here, "ana", used(2))
     assert spend(there, "bob", used(2)) == BudgetRefusal("day", 4, 0.0)
 
 
 def test_each_question_is_one_round_trip(redis_client: Redis, clock: Clock, monkeypatch) -> None:
-    """A model call waits for it."""
+    """A model call waits for the answer."""
     sent: list[object] = []
     connection = redis_client.connection_pool.connection_class
     send = connection.send_packed_command
@@ -181,8 +181,8 @@ def test_each_question_is_one_round_trip(redis_client: Redis, clock: Clock, monk
     assert len(sent) == 2
 
 
-def test_a_loop_goes_on_while_redis_counts(tmp_path: Path) -> None:
-    """Here it even has to: the server is in the same loop."""
+def test_event_loop_runs_while_redis_counts(tmp_path: Path) -> None:
+    """In this test it has to, since the server runs in the same loop."""
     socket = str(tmp_path / "s")
     client = Redis(unix_socket_path=socket, protocol=2, driver_info=None, socket_timeout=2)
 
@@ -202,8 +202,8 @@ def test_a_loop_goes_on_while_redis_counts(tmp_path: Path) -> None:
     assert asyncio.run(main()) == BudgetRefusal("day", 9, 0.0)
 
 
-def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
-    """People are answered, and operators are warned: without a name, and without the server's own words."""
+def test_unreachable_budget_refuses_no_conversation(caplog) -> None:
+    """People get answers. The operators get a warning without a scope and without the server's text."""
     caplog.set_level(logging.WARNING)
     budget = RedisBudget(Redis(unix_socket_path="/nonexistent/secret.sock"), BudgetLimits(day_tokens=1))
 
@@ -216,8 +216,8 @@ def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
     assert "secret" not in caplog.text
 
 
-def test_redis_that_is_silent_is_waited_for_once() -> None:
-    """It takes connections and says nothing: of ten questions and bookings it hears one."""
+def test_silent_redis_is_waited_for_once() -> None:
+    """The server accepts connections and never answers: of ten calls one waits, the circuit breaker ends the others."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = connect(f"redis://127.0.0.1:{silent.getsockname()[1]}", answer_seconds=0.3)
         budget = RedisBudget(client, BudgetLimits(day_tokens=1))
@@ -231,8 +231,8 @@ def test_redis_that_is_silent_is_waited_for_once() -> None:
     tries[0].close()
 
 
-def test_loop_goes_on_while_redis_counts(redis_url: str, redis_client: Redis) -> None:
-    """Other runs are answered meanwhile."""
+def test_other_runs_go_on_while_redis_counts(redis_url: str, redis_client: Redis) -> None:
+    """Other runs are answered in the meantime."""
     budget = RedisBudget(connect(redis_url), BudgetLimits(day_tokens=1))
 
     async def both() -> tuple[BudgetRefusal | None, int]:
@@ -250,7 +250,7 @@ def test_loop_goes_on_while_redis_counts(redis_url: str, redis_client: Redis) ->
 
 
 def test_run_that_reached_its_limit_is_refused() -> None:
-    """Either limit is enough; without one nothing is."""
+    """Either limit refuses; without a limit no run is refused."""
     assert RunBudget(100, 1.0).refusal(used(99, 0.99)) is None
     assert RunBudget(100, 1.0).refusal(used(100, 0.5)) == BudgetRefusal("run", 100, 0.5)
     assert RunBudget(100, 1.0).refusal(used(1, 1.0)) == BudgetRefusal("run", 1, 1.0)
@@ -258,8 +258,8 @@ def test_run_that_reached_its_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_limit_that_is_none(value: float) -> None:
-    """It names itself and the cure."""
+def test_invalid_limit_is_refused(value: float) -> None:
+    """The error names the value and the cure."""
     with pytest.raises(ValueError, match=r"day_usd=.* use a number above 0, or None"):
         BudgetLimits(day_usd=value)
     with pytest.raises(ValueError, match="max_total_tokens="):
@@ -267,7 +267,7 @@ def test_limit_that_is_none(value: float) -> None:
 
 
 def test_clock_set_back_at_midnight_forgets_nothing(clock: Clock) -> None:
-    """In memory, where there is one day only."""
+    """In memory only one day is counted."""
     budget = MemoryBudget(BudgetLimits(day_tokens=1), clock=clock)
     spend(budget, "ana", used(1))
     clock.now -= DAY
@@ -275,7 +275,7 @@ def test_clock_set_back_at_midnight_forgets_nothing(clock: Clock) -> None:
 
 
 def test_day_far_ahead_by_mistake_does_not_last_until_then(make: Make, clock: Clock) -> None:
-    """A clock that was wrong for a moment locks nobody out for years."""
+    """A clock that was wrong for a moment does not lock a conversation out for years."""
     budget = make(BudgetLimits(day_tokens=5))
     clock.now += 3000 * DAY
     assert spend(budget, "a", used(9)) is not None

@@ -1,4 +1,4 @@
-"""Caches: what every cache of answers promises."""
+"""Caches: the promises of every response cache."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ USAGE = UsageStats(10, 5, 15, 0.25, "m", "p", 4, 2)
 
 @pytest.fixture(params=["memory", "redis"])
 def cache(request):
-    """A cache of either kind."""
+    """Return a cache of each kind."""
     return InMemoryCache() if request.param == "memory" else RedisCache(client=request.getfixturevalue("redis_client"))
 
 
-def test_what_was_never_put_there_is_missing(cache):
-    """And counts as a miss."""
+def test_unknown_key_is_a_miss(cache):
+    """It is counted as a miss."""
     assert (cache.get("k"), cache.stats) == (None, CacheStats(misses=1))
 
 
-def test_answer_comes_back_whole(cache):
-    """With everything a message can hold, and what it cost."""
+def test_stored_answer_comes_back_whole(cache):
+    """Every field of a message and its usage come back."""
     calls = (ToolCall("price", {"of": ["tëa", None, 1.5]}, "c1"), ToolCall("price", {}, "c2"))
     media = (Media("ref", "image/png", "x.png", 3, stored=True),)
     answer = Message(Role.ASSISTANT, "\U0001f375 \n\x00", calls, media=media, kept=KeptText("r", 9))
@@ -35,36 +35,36 @@ def test_answer_comes_back_whole(cache):
     assert cache.get("k") == (answer, USAGE)
 
 
-def test_what_was_got_is_the_callers_own(cache):
-    """A tool that changes its arguments changes no later answer."""
+def test_returned_answer_is_a_copy(cache):
+    """A tool that changes its arguments does not change a later answer."""
     cache.set("k", (Message(Role.ASSISTANT, "", (ToolCall("price", {"of": "tea"}, "c"),)), USAGE))
     cache.get("k")[0].tool_calls[0].parameters["of"] = "gold"
     assert cache.get("k")[0].tool_calls[0].parameters == {"of": "tea"}
 
 
-def test_later_answer_takes_the_place(cache):
-    """One key, one answer."""
+def test_later_answer_replaces_the_earlier_one(cache):
+    """A key has one answer."""
     cache.set("k", (ANSWER, USAGE))
     cache.set("k", (Message(Role.ASSISTANT, "nuts"), USAGE))
     assert cache.get("k")[0].content == "nuts"
 
 
 @pytest.mark.parametrize("ttl", [0, -1])
-def test_answer_for_no_time_is_not_kept(cache, ttl):
-    """Nor is what was there before."""
+def test_answer_without_a_lifetime_is_not_stored(cache, ttl):
+    """The earlier answer of the key goes too."""
     cache.set("k", (ANSWER, USAGE))
     cache.set("k", (ANSWER, USAGE), ttl)
     assert cache.get("k") is None
 
 
 def test_deleted_answer_is_gone(cache):
-    """Whoever deletes hears whether there was one."""
+    """The call returns whether there was one."""
     cache.set("k", (ANSWER, USAGE))
     assert (cache.delete("k"), cache.delete("k"), cache.get("k")) == (True, False, None)
 
 
-def test_clear_forgets_all_and_counts_anew(cache):
-    """As if it were new."""
+def test_clear_deletes_all_and_resets_the_statistics(cache):
+    """The cache is like a new one."""
     for number in range(1200):
         cache.set(f"k{number}", (ANSWER, USAGE))
     cache.get("k1199")
@@ -73,7 +73,7 @@ def test_clear_forgets_all_and_counts_anew(cache):
 
 
 def test_use_is_counted(cache):
-    """As the seed prints it."""
+    """The figures are those that the seed prints."""
     cache.get("k")
     cache.set("k", (ANSWER, USAGE))
     cache.get("k")
@@ -82,7 +82,7 @@ def test_use_is_counted(cache):
 
 
 def test_threads_lose_no_count(cache):
-    """All runs of a process share it."""
+    """All runs of a process share a cache."""
     cache.set("k", (ANSWER, USAGE))
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: cache.get("k")[0].content, range(200))) == {"tea"}
@@ -90,8 +90,8 @@ def test_threads_lose_no_count(cache):
 
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan")])
-def test_what_is_no_json_is_refused(cache, value):
-    """Never a pickle."""
+def test_value_that_is_not_json_is_refused(cache, value):
+    """Nothing is pickled."""
     answer = Message(Role.ASSISTANT, "", (ToolCall("price", {"of": value}),))
     with pytest.raises((TypeError, ValueError)):
         cache.set("k", (answer, USAGE))
@@ -101,20 +101,20 @@ def test_what_is_no_json_is_refused(cache, value):
     "value",
     [("a", {"n": [1, None]}), (Message(Role.USER, "x"), USAGE), (USAGE, ("a", (ANSWER, 1))), (1, 2, 3), ()],
 )
-def test_any_tuple_is_kept(cache, value):
-    """As the protocol of the seed types it, and as it was given."""
+def test_any_tuple_is_stored(cache, value):
+    """The seed's protocol allows any tuple, which comes back as it was."""
     cache.set("k", value)
     assert cache.get("k") == value
 
 
 @pytest.mark.parametrize("value", [(object(), 1), (b"x", 1), ({1: 2}, 1), ([("a",)], 1), (float("nan"), 1)])
-def test_what_json_would_change_is_refused(cache, value):
-    """Nobody gets anything else than was put there."""
+def test_value_that_json_would_change_is_refused(cache, value):
+    """A caller gets exactly the stored value or an error."""
     with pytest.raises((TypeError, ValueError)):
         cache.set("k", value)
 
 
-def test_it_is_a_cache(cache):
-    """By the protocol that anybody's own can satisfy."""
+def test_implements_the_cache_protocol(cache):
+    """A user's own cache can implement the same protocol."""
     assert isinstance(cache, Cache)
     assert not isinstance({}, Cache)

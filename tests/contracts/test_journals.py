@@ -1,4 +1,4 @@
-"""Journals: what every store of journals promises."""
+"""Journals: the promises of every store of journals."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SAID = TurnChange(replies=((Reply("hi"), ""),))
 
 
 def begun(rig, *texts: str):
-    """These were said; a worker has begun the first."""
+    """Accept turns with these texts; a worker starts the first."""
     for text in texts or ("a",):
         rig.accept(turn(text))
     return rig.mailbox.lease(CHAT.id, "w1")
 
 
 def taken_over(rig, token="w2"):
-    """The next worker takes over from one that died: its lease, and what it sees."""
+    """Let the next worker take over from a dead one; return its lease and its item."""
     rig.end_lease()
     return rig.mailbox.lease(CHAT.id, token)
 
 
 def test_journal_of_a_lost_lease_takes_nothing(rig):
-    """A paused worker that comes back must not go on: its journal is somebody else's by now."""
+    """A paused worker that comes back must not go on: another worker owns the journal by now."""
     old, work = begun(rig)
     rig.journals.journal(old, work.seq, 0, ["head"])
     new, _ = taken_over(rig)
@@ -39,7 +39,7 @@ def test_journal_of_a_lost_lease_takes_nothing(rig):
 
 
 def test_next_worker_sees_the_journal_of_the_turn(rig):
-    """In order, however many writes it took."""
+    """The entries are in order, however many writes it took."""
     held, work = begun(rig)
     assert work.journal == ()
     rig.journals.journal(held, work.seq, 0, ["head", "a"])
@@ -48,7 +48,7 @@ def test_next_worker_sees_the_journal_of_the_turn(rig):
 
 
 def test_write_that_is_sent_again_changes_nothing(rig):
-    """Its answer was lost; some of what comes with it may be new."""
+    """The answer was lost. Some entries of the repeated write may be new."""
     held, work = begun(rig)
     for entries in (["head", "a"], ["head", "a"], ["head", "a", "b"]):
         rig.journals.journal(held, work.seq, 0, entries)
@@ -56,16 +56,16 @@ def test_write_that_is_sent_again_changes_nothing(rig):
     assert taken_over(rig)[1].journal == ("head", "a", "b")
 
 
-def test_write_that_leaves_entries_out_is_refused(rig):
-    """What went before is not there: nobody may build on it."""
+def test_write_that_skips_entries_is_refused(rig):
+    """The earlier entries are missing, so later ones cannot follow."""
     held, work = begun(rig)
     with pytest.raises(StaleTurn):
         rig.journals.journal(held, work.seq, 1, ["b"])
     assert taken_over(rig)[1].journal == ()
 
 
-def test_journal_is_read_by_whoever_holds_the_lane(rig):
-    """As it is now, also by the one who wrote it; a worker that lost the lane reads nothing."""
+def test_lease_holder_reads_the_journal(rig):
+    """The holder reads the current entries. A worker that lost its lease reads nothing."""
     held, work = begun(rig)
     assert list(rig.journals.entries(held)) == []
     rig.journals.journal(held, work.seq, 0, ["head", "a"])
@@ -75,8 +75,8 @@ def test_journal_is_read_by_whoever_holds_the_lane(rig):
         rig.journals.entries(held)
 
 
-def test_journal_goes_with_its_turn(rig):
-    """The next turn begins with an empty one, and a late write for the old one is refused."""
+def test_journal_ends_with_its_turn(rig):
+    """The next turn starts with an empty journal, and a late write for the old turn is refused."""
     held, work = begun(rig, "a", "b")
     rig.journals.journal(held, work.seq, 0, ["head", "x"])
     following = rig.mailbox.commit(held, work, TurnChange())
@@ -87,7 +87,7 @@ def test_journal_goes_with_its_turn(rig):
 
 
 def test_commit_that_is_sent_again_keeps_the_next_journal(rig):
-    """The answer of the commit was lost, and the next turn has been begun."""
+    """The answer to the commit was lost, and the next turn has started."""
     held, work = begun(rig, "a", "b")
     following = rig.mailbox.commit(held, work, TurnChange())
     rig.journals.journal(held, following.seq, 0, ["head b"])
@@ -95,24 +95,24 @@ def test_commit_that_is_sent_again_keeps_the_next_journal(rig):
     assert taken_over(rig)[1].journal == ("head b",)
 
 
-def test_journal_of_another_turn_makes_room(rig):
-    """Should one be left, entry 0 of this turn drops it."""
+def test_entry_zero_drops_the_journal_of_another_turn(rig):
+    """A journal may be left over from an earlier turn."""
     held, work = begun(rig)
     rig.journals.journal(held, work.seq, 0, ["another head", "x"])
     rig.journals.journal(held, work.seq, 0, ["head"])
     assert taken_over(rig)[1].journal == ("head",)
 
 
-def test_nothing_is_journalled_where_nothing_waits(rig):
-    """The turn was committed, and there is no other."""
+def test_journal_without_a_turn_is_refused(rig):
+    """The turn was committed, and no other waits."""
     held, work = begun(rig)
     rig.mailbox.commit(held, work, TurnChange())
     with pytest.raises(StaleTurn):
         rig.journals.journal(held, work.seq, 0, ["head"])
 
 
-def test_each_holder_that_began_the_turn_counts(rig):
-    """What the same holder sees twice counts once; the next turn begins at one."""
+def test_each_holder_that_started_the_turn_counts(rig):
+    """The same holder counts once; the next turn starts at one."""
     held, work = begun(rig, "a", "b")
     assert work.attempt == rig.mailbox.lease(CHAT.id, "w1")[1].attempt == 1
     held, work = taken_over(rig, "w2")
@@ -120,16 +120,16 @@ def test_each_holder_that_began_the_turn_counts(rig):
     assert (work.attempt, rig.mailbox.commit(held, work, TurnChange()).attempt) == (3, 1)
 
 
-def test_turn_that_was_handed_over_was_not_begun(rig):
-    """A busy conversation lets others go first: that kills nobody."""
+def test_turn_that_was_handed_over_does_not_count_as_started(rig):
+    """A busy conversation lets others go first, which is no sign of a dead worker."""
     held, work = begun(rig, "a", "b")
     rig.mailbox.commit(held, work, TurnChange())
     rig.mailbox.release(held, hand_over=True)
     assert rig.mailbox.lease(CHAT.id, "w2")[1].attempt == 1
 
 
-def test_turn_that_was_cut_off_was_begun(rig):
-    """It is free at once, and counts as if its worker had died: what never ends must not be tried for ever."""
+def test_turn_that_was_cut_off_counts_as_started(rig):
+    """It is free at once and counts like a dead worker, so that an endless turn is not repeated for ever."""
     held, work = begun(rig, "a")
     rig.journals.journal(held, work.seq, 0, ["head"])
     assert rig.mailbox.release(held, hand_over=True, begun=True) is None
@@ -137,8 +137,8 @@ def test_turn_that_was_cut_off_was_begun(rig):
     assert (again.attempt, again.journal) == (2, ("head",))
 
 
-def test_turn_behind_a_reply_that_waits_was_not_begun(rig):
-    """A platform that asks to wait takes many holders, none of which comes to the turn."""
+def test_turn_behind_a_waiting_reply_does_not_count_as_started(rig):
+    """While a platform asks to wait, many holders come and none reaches the turn."""
     held, work = begun(rig, "a", "b")
     reply = rig.mailbox.commit(held, work, SAID)
     for number in range(3):
@@ -149,7 +149,7 @@ def test_turn_behind_a_reply_that_waits_was_not_begun(rig):
 
 
 def test_threads_that_send_the_same_write_make_it_once(rig):
-    """A client that gave up on an answer may meet its own first try."""
+    """A client that timed out may meet its own first call."""
     held, work = begun(rig)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: rig.journals.journal(held, work.seq, 0, ["head", "a"]), range(8)))
@@ -157,7 +157,7 @@ def test_threads_that_send_the_same_write_make_it_once(rig):
 
 
 def test_journal_in_redis_expires(redis_client):
-    """As long after its last use as its lane."""
+    """Its TTL is that of its conversation."""
     rig = RedisRig(redis_client)
     held, work = begun(rig)
     rig.journals.journal(held, work.seq, 0, ["head"])

@@ -1,4 +1,4 @@
-"""Pending stores: what every one promises, the dangerous paths first."""
+"""Pending stores: the promises of every store, dangerous paths first."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ SHARD = f"sayso:{{{shard_of(PLACE)}}}"
 
 
 class Effects(list):
-    """What ran, one entry a time; called, it runs."""
+    """A callable effect that notes each of its runs."""
 
     def __call__(self) -> str:
-        """The effect."""
+        """Run the effect."""
         self.append("ran")
         return "deleted"
 
 
 @pytest.fixture
 def ran():
-    """The effects so far."""
+    """Return the effects so far."""
     return Effects()
 
 
 def stash(store, executor, **fields):
-    """Ana's action."""
+    """Store an action of ana's."""
     given = {"kind": "delete", "preview": "Delete it", "args": {"id": 42}, **fields}
     return store.stash("ana", executor=executor, **given)
 
 
 def close_window(store, action: PendingAction) -> None:
-    """The window of the action closed long ago."""
+    """Close the window of the action long ago."""
     if isinstance(store, InMemoryPendingStore):
         pid = action.pending_action_id
         store.repository._put(pid, replace(store.repository._get(pid), expires_at=1.0))
@@ -59,7 +59,7 @@ def close_window(store, action: PendingAction) -> None:
 
 
 def tamper(store: RedisPendingStore, action: PendingAction, **fields) -> None:
-    """Write to the record behind the store's back."""
+    """Write to the record directly in Redis."""
     client_of(store).hset(f"{SHARD}:pending:{action.pending_action_id}", mapping=fields)
 
 
@@ -71,7 +71,7 @@ def test_late_yes_executes_nothing(store, ran):
 
 
 def test_second_yes_executes_nothing(store, ran):
-    """A confirmed action is used up."""
+    """A confirmed action cannot be confirmed again."""
     stash(store, ran)
     assert store.pop_if_confirmed("ana", "yes").executed
     assert store.pop_if_confirmed("ana", "yes") is None
@@ -80,8 +80,8 @@ def test_second_yes_executes_nothing(store, ran):
 
 
 @pytest.mark.parametrize("place", [{}, {"channel_id": "chat"}, {"channel_id": "chat", "conversation_id": "other"}])
-def test_yes_of_another_user_or_place_executes_nothing(store, ran, place):
-    """A scope is user, channel and conversation: elsewhere nothing waits, and here it still does."""
+def test_yes_of_another_user_or_conversation_executes_nothing(store, ran, place):
+    """A scope is user, channel and conversation. In another scope no action waits; here it still does."""
     here = {"channel_id": "chat", "conversation_id": "room"}
     stash(store, ran, **here)
     assert store.pop_if_confirmed("bob", "yes", **here) is None
@@ -90,7 +90,7 @@ def test_yes_of_another_user_or_place_executes_nothing(store, ran, place):
 
 
 def test_changed_digest_executes_nothing(store, ran):
-    """The caller saw other arguments than those recorded: disarmed."""
+    """The caller saw other arguments than the recorded ones, so the action ends."""
     stash(store, ran)
     assert store.pop_if_confirmed("ana", "yes", args_digest="0" * 64).status == "digest_mismatch"
     assert (ran, store.get("ana")) == ([], None)
@@ -98,14 +98,14 @@ def test_changed_digest_executes_nothing(store, ran):
 
 @pytest.mark.parametrize("words", ["ok", "what is the weather?", "yes delete the other one instead", "no", ""])
 def test_message_that_is_no_yes_executes_nothing(store, ran, words):
-    """It is not this method's to settle: the action stays for whoever asks next."""
+    """The method does not settle it, and the action stays open."""
     stash(store, ran)
     assert store.pop_if_confirmed("ana", words) is None
     assert (ran, store.get("ana").status) == ([], "pending")
 
 
 def test_late_button_executes_nothing(store, ran):
-    """The same by a tap, whatever it says."""
+    """This holds for a tap with any decision."""
     close_window(store, stash(store, ran))
     assert store.pop_if_intent("ana", "confirm").status == "expired"
     assert store.pop_if_intent("ana", "confirm") is None
@@ -113,7 +113,7 @@ def test_late_button_executes_nothing(store, ran):
 
 
 def test_two_threads_that_confirm_at_once_have_one_effect(store, ran):
-    """Whoever wins executes; all the others hear nothing."""
+    """The winner executes; all others get nothing."""
     stash(store, ran)
     start, outcomes = threading.Barrier(8), []
 
@@ -131,13 +131,13 @@ def test_two_threads_that_confirm_at_once_have_one_effect(store, ran):
 
 
 def test_matching_digest_executes(store, ran):
-    """The digest of the record is no obstacle."""
+    """A digest that equals the record's lets the action run."""
     action = stash(store, ran)
     assert store.pop_if_confirmed("ana", "yes", args_digest=action.args_digest).result == "deleted"
 
 
 def test_yes_for_another_action_executes_nothing_and_preserves_what_waits(store, ran):
-    """An id that is not the live one's is a stale yes: it neither fires nor disarms."""
+    """A yes with another id is stale: it neither runs nor ends the open action."""
     stash(store, ran)
     assert store.pop_if_confirmed("ana", "yes", expected_id="A" * 22) is None
     assert ran == []
@@ -155,8 +155,8 @@ def test_yes_without_the_code_executes_nothing(store, ran):
 
 
 @pytest.mark.parametrize("field", ["kind", "digest", "code"])
-def test_what_is_compared_beside_the_record_cannot_be_forged(redis_store, ran, field):
-    """The plain copies in the hash are compared in Redis; what runs must agree in the sealed record as well."""
+def test_fields_beside_the_record_cannot_be_forged(redis_store, ran, field):
+    """Redis compares the plain copies in the hash. The action runs only if the signed record agrees."""
     action = redis_store.create(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
     tamper(redis_store, action, **{field: "1234"})
     expected = {"args_digest": "1234"} if field == "digest" else {}
@@ -184,7 +184,7 @@ RECORD_EDITS = [
 
 @pytest.mark.parametrize(("old", "new"), RECORD_EDITS)
 def test_record_changed_in_redis_never_runs(redis_store, redis_client, ran, old, new):
-    """Any other letter in the sealed record disarms it, and the scope is free again."""
+    """A changed letter in the signed record ends the action, and the scope is free again."""
     action = stash(redis_store, ran)
     record = redis_client.hget(f"{SHARD}:pending:{action.pending_action_id}", "rec")
     assert old in record
@@ -195,7 +195,7 @@ def test_record_changed_in_redis_never_runs(redis_store, redis_client, ran, old,
 
 
 def test_no_letter_of_a_record_or_its_mac_can_be_changed(redis_store, redis_client, ran):
-    """Each letter in turn, in Redis, behind our back: nothing runs, and the person is told that nothing was done."""
+    """Each letter in turn is changed directly in Redis. Nothing runs, and the person is told so."""
     action = stash(redis_store, ran)
     key = f"{SHARD}:pending:{action.pending_action_id}"
     genuine = redis_client.hgetall(key)
@@ -213,14 +213,14 @@ def test_no_letter_of_a_record_or_its_mac_can_be_changed(redis_store, redis_clie
 
 @pytest.mark.parametrize("mac", ["", "0" * 64, "é", ActionSigner(["other key"]).sign("{}")])
 def test_record_with_another_mac_never_runs(redis_store, ran, mac):
-    """Only our own MAC over exactly this record counts."""
+    """Only a MAC of the store's own key over exactly this record counts."""
     tamper(redis_store, stash(redis_store, ran), mac=mac)
     assert redis_store.pop_if_intent("ana", "confirm").status == "digest_mismatch"
     assert ran == []
 
 
-def test_genuine_record_under_another_name_never_runs(redis_store, redis_client, ran):
-    """A record copied over another one, seal and all, is not what was shown there."""
+def test_genuine_record_under_another_id_never_runs(redis_store, redis_client, ran):
+    """A record that was copied over another one, with its MAC, is not the one that was shown."""
     small = stash(redis_store, ran, channel_id="direct", conversation_id="ana")
     redis_store.drop("ana")
     copied = redis_client.hmget(f"{SHARD}:pending:{small.pending_action_id}", "rec", "mac")
@@ -251,7 +251,7 @@ def test_record_that_vanished_is_nothing(redis_store, redis_client, ran):
 
 
 def test_button_of_another_kind_preserves_what_waits(store, ran):
-    """A stale button neither fires nor disarms."""
+    """A stale button neither runs nor ends the open action."""
     stash(store, ran)
     for intent in ("confirm", "cancel", "ignore"):
         assert store.pop_if_intent("ana", intent, expected_kind="refund").status == "kind_mismatch"
@@ -261,7 +261,7 @@ def test_button_of_another_kind_preserves_what_waits(store, ran):
 
 
 def test_unknown_intent_is_an_ignore(store, ran):
-    """What cannot be read decides nothing."""
+    """An unreadable intent decides nothing."""
     action = stash(store, ran)
     assert store.pop_if_intent("ana", "launch").status == "ignored"
     assert (ran, store.get("ana").pending_action_id) == ([], action.pending_action_id)
@@ -290,22 +290,22 @@ def test_negative_window_is_refused(store, seconds):
         store.tighten_ttl("ana", seconds)
 
 
-def test_cancel_disarms(store, ran):
-    """After a no, a yes finds nothing."""
+def test_cancel_ends_the_action(store, ran):
+    """After a no, a yes finds no action."""
     stash(store, ran)
     assert store.pop_if_intent("ana", "cancel").status == "cancelled"
     assert (store.pop_if_confirmed("ana", "yes"), ran) == (None, [])
 
 
-def test_drop_disarms_and_returns_it(store, ran):
-    """Dropping again finds nothing."""
+def test_drop_ends_the_action_and_returns_it(store, ran):
+    """A second drop finds no action."""
     action = stash(store, ran)
     assert store.drop("ana").pending_action_id == action.pending_action_id
     assert (store.drop("ana"), store.get("ana"), store.pop_if_confirmed("ana", "yes"), ran) == (None, None, None, [])
 
 
-def test_cancel_that_lost_to_a_yes_does_not_say_cancelled(store, ran):
-    """Saying `cancelled` of what was done would be a lie."""
+def test_cancel_that_came_after_a_yes_does_not_report_cancelled(store, ran):
+    """The action was done, so `cancelled` would be wrong."""
     stash(store, ran)
     store.pop_if_confirmed("ana", "yes")
     assert (store.pop_if_intent("ana", "cancel"), store.drop("ana"), ran) == (None, None, ["ran"])
@@ -319,14 +319,14 @@ def test_second_proposal_is_refused_while_one_waits(store, ran):
 
 
 def test_expired_action_makes_room(store, ran):
-    """What can no longer be confirmed blocks nobody."""
+    """An action that cannot be confirmed any more blocks no proposal."""
     close_window(store, stash(store, ran))
     assert store.get("ana") is None
     assert stash(store, ran).status == "pending"
 
 
-def test_action_without_executor_says_so(store):
-    """An unknown kind after a deploy runs nothing and the user hears it."""
+def test_action_without_executor_is_reported(store):
+    """An unknown kind after a deploy runs nothing, and the user is told."""
     stash(store, None)
     outcome = store.pop_if_confirmed("ana", "yes")
     assert (outcome.status, outcome.executed) == ("no_executor", False)
@@ -335,14 +335,14 @@ def test_action_without_executor_says_so(store):
 
 
 def test_factory_rebuilds_the_executor_from_the_record(store):
-    """What runs has the recorded arguments, not those of a closure."""
+    """The executor gets the recorded arguments, not those of a closure."""
     store.register_executor_factory("delete", lambda action: lambda: f"deleted {action.args['id']}")
     stash(store, None)
     assert store.pop_if_confirmed("ana", "yes").result == "deleted 42"
 
 
 def test_factory_that_raises_runs_nothing(store):
-    """A broken factory is an executor that is missing."""
+    """A broken factory counts as a missing executor."""
 
     def factory(_action):
         raise RuntimeError("secret")
@@ -354,8 +354,8 @@ def test_factory_that_raises_runs_nothing(store):
     assert "secret" not in outcome.outcome_text
 
 
-def test_executor_that_raises_failed_and_is_not_run_again(store):
-    """The user hears that it failed, and nothing of the error's text."""
+def test_executor_that_raises_has_failed_and_is_not_run_again(store):
+    """The user is told that it failed, without the error's text."""
     calls = []
 
     def executor():
@@ -381,7 +381,7 @@ def test_async_executor_is_awaited(store):
 
 @pytest.mark.parametrize("args", [{"a": (1, 2)}, {1: "a"}, {"a": object()}, {"a": float("nan")}])
 def test_arguments_that_are_not_exact_json_are_refused(store, args):
-    """What cannot be digested cannot be proposed."""
+    """Arguments without a digest cannot be proposed."""
     with pytest.raises(TypeError, match="not exact JSON"):
         stash(store, None, args=args)
     assert store.get("ana") is None
@@ -392,8 +392,8 @@ def test_arguments_that_are_not_exact_json_are_refused(store, args):
     ["half of one: \ud83d", {"\ud83d\ude00": 1, "\uffff": 2}, [[[]]] * 400, 10**4000, 1e300, "\0\u2028\u202e"],
     ids=["half", "halves", "many", "big", "float", "marks"],
 )
-def test_whatever_was_proposed_can_be_confirmed(store, ran, value):
-    """What is sealed can be opened: odd letters and large numbers are no hand in the record."""
+def test_action_with_any_json_arguments_can_be_confirmed(store, ran, value):
+    """Odd letters and large numbers do not look like a changed record."""
     action = stash(store, ran, args={"value": value})
     assert action.args_digest == compute_args_digest(action.args)
     assert store.get("ana").args == action.args
@@ -401,7 +401,7 @@ def test_whatever_was_proposed_can_be_confirmed(store, ran, value):
 
 
 def test_arguments_nested_deeply_can_be_confirmed(store, ran):
-    """Deeper than some readers of JSON go."""
+    """The nesting is deeper than some JSON parsers allow."""
     deep: list = []
     for _ in range(220):
         deep = [deep]
@@ -409,8 +409,8 @@ def test_arguments_nested_deeply_can_be_confirmed(store, ran):
     assert store.pop_if_confirmed("ana", "yes").record.args == {"value": deep}
 
 
-def test_recorded_arguments_are_no_alias_of_the_callers(store, ran):
-    """Changing the dict after the preview changes nothing that will run."""
+def test_recorded_arguments_are_a_copy(store, ran):
+    """A dict that changes after the preview does not change the action."""
     args = {"id": 42}
     stash(store, ran, args=args)
     args["id"] = 43
@@ -418,7 +418,7 @@ def test_recorded_arguments_are_no_alias_of_the_callers(store, ran):
 
 
 def test_memory_is_bounded_and_forgets_the_oldest(ran):
-    """One action more than there is room for: the first is forgotten, the others work."""
+    """With one action over the limit the oldest is dropped; the others work."""
     store = InMemoryPendingStore(max_entries=2)
     for user in ("ana", "bob", "eve"):
         store.stash(user, kind="delete", preview="Delete it", executor=ran)
@@ -428,7 +428,7 @@ def test_memory_is_bounded_and_forgets_the_oldest(ran):
 
 
 def test_closures_are_bounded_and_the_factory_serves_instead(redis_client):
-    """A closure is a short cut: without it the action is rebuilt."""
+    """A closure is a shortcut; without it the factory rebuilds the executor."""
     store = RedisPendingStore(client=redis_client, secret_keys=["key"], max_executor_entries=1)
     store.register_executor_factory("delete", lambda _: lambda: "rebuilt")
     for user in ("ana", "bob"):
@@ -436,8 +436,8 @@ def test_closures_are_bounded_and_the_factory_serves_instead(redis_client):
     assert [store.pop_if_confirmed(user, "yes").result for user in ("ana", "bob")] == ["rebuilt", "closure"]
 
 
-def test_other_process_with_the_key_finishes_what_one_began(redis_client):
-    """The record alone is enough, also after the keys were rotated."""
+def test_another_process_with_the_key_can_confirm(redis_client):
+    """The record alone is enough, even after the keys were rotated."""
     first = RedisPendingStore(client=redis_client, secret_keys=["old"])
     second = RedisPendingStore(client=redis_client, secret_keys=["new", "old"])
     second.register_executor_factory("delete", lambda _: lambda: "by the second")
@@ -445,15 +445,15 @@ def test_other_process_with_the_key_finishes_what_one_began(redis_client):
     assert second.pop_if_confirmed("ana", "yes").result == "by the second"
 
 
-def test_script_flush_is_survived(redis_store, redis_client, ran):
-    """A restarted Redis has forgotten the scripts: they are loaded again by themselves."""
+def test_scripts_are_loaded_again_after_a_flush(redis_store, redis_client, ran):
+    """A restarted Redis has lost the scripts."""
     stash(redis_store, ran)
     redis_client.script_flush()
     assert redis_store.pop_if_confirmed("ana", "yes").executed
 
 
-def test_everything_in_redis_has_an_end(redis_store, redis_client, ran):
-    """No key is kept for ever, but the audit log, which is bounded and drained, and the tide, which is one number."""
+def test_every_key_in_redis_has_a_ttl_or_a_bound(redis_store, redis_client, ran):
+    """Exceptions are the audit log, which is bounded and collected, and the write counter, which is one number."""
     stash(redis_store, ran)
     redis_store.pop_if_confirmed("ana", "yes")
     keys = [key for key in redis_client.keys("*") if ":audit" not in key and key != "sayso:tide"]
@@ -462,7 +462,7 @@ def test_everything_in_redis_has_an_end(redis_store, redis_client, ran):
 
 
 def test_executor_of_a_sync_caller_runs_in_the_callers_thread(store):
-    """The seed's doors are sync: what they run sees the caller's thread and context."""
+    """The seed's methods are sync: the executor sees the caller's thread and context."""
     seen = []
     stash(store, lambda: seen.append((threading.current_thread(), idempotency_key())))
     outcome = store.pop_if_confirmed("ana", "yes")
@@ -470,8 +470,8 @@ def test_executor_of_a_sync_caller_runs_in_the_callers_thread(store):
     assert idempotency_key() == ""
 
 
-def test_sync_doors_work_inside_a_running_loop(store):
-    """A caller that has a loop may call them all the same, also with an async executor."""
+def test_sync_methods_work_inside_a_running_loop(store):
+    """A caller with a running loop may call them, even with an async executor."""
 
     async def executor():
         await asyncio.sleep(0)
@@ -485,8 +485,8 @@ def test_sync_doors_work_inside_a_running_loop(store):
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), TimeoutError("mine"), asyncio.CancelledError()])
-def test_executor_that_wants_to_end_the_process_has_failed(store, error):
-    """A tool's sys.exit must not take a worker with it."""
+def test_executor_that_exits_has_failed(store, error):
+    """A tool's sys.exit does not end the worker."""
 
     def executor():
         raise error
@@ -511,7 +511,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
-    """And a confirmation is two: the decision before the effect, the truth about it after."""
+    """A confirmation is two: the decision before the effect, and the outcome after it."""
     operation, expected = OPERATIONS[name]
     for script in redis_store.repository._scripts._scripts.values():
         client_of(redis_store).script_load(script.text)
@@ -524,7 +524,7 @@ def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
 
 
 def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
-    """Redis did it and the answer was lost: the client asks again, and everything happens once."""
+    """The client repeats a call whose answer was lost, and every effect happens once."""
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
     monkeypatch.setattr(LuaScripts, "run", _asked_twice(LuaScripts.run))
     action = stash(store, ran)
@@ -545,7 +545,7 @@ def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
 
 
 def _asked_twice(run):
-    """A script's first answer is always lost."""
+    """Lose the first answer of every script."""
 
     def twice(*args):
         run(*args)
@@ -555,7 +555,7 @@ def _asked_twice(run):
 
 
 def crash_in_the_middle(store) -> list[int]:
-    """A process was killed while it performed ana's action, a long while ago; how often it ran."""
+    """Kill a process long ago in the middle of ana's action; return the list of runs."""
     runs = []
 
     def executor():
@@ -568,17 +568,17 @@ def crash_in_the_middle(store) -> list[int]:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """End of the process."""
 
 
 def stash_and_confirm(store, executor):
-    """Ana's action and her yes."""
+    """Store ana's action and confirm it."""
     stash(store, executor)
     return store.pop_if_confirmed("ana", "yes")
 
 
-def test_yes_after_a_crash_in_the_middle_is_told_that_nobody_knows(store):
-    """While the first may still be at it, its twin hears nothing; later it is unknown, and never run again."""
+def test_yes_after_a_crash_in_the_middle_gets_unknown(store):
+    """A second yes gets nothing while the first may still run; later the outcome is unknown. It never runs again."""
     runs = crash_in_the_middle(store)
     assert store.pop_if_confirmed("ana", "yes") is None
     time_passes(store)
@@ -589,7 +589,7 @@ def test_yes_after_a_crash_in_the_middle_is_told_that_nobody_knows(store):
 
 
 def test_scope_is_free_again_after_a_crash_in_the_middle(store, ran):
-    """A proposal may take the place of what nobody performs any more."""
+    """A proposal may replace an action whose process died."""
     crash_in_the_middle(store)
     with pytest.raises(PendingActionExistsError):
         stash(store, ran)
@@ -598,8 +598,8 @@ def test_scope_is_free_again_after_a_crash_in_the_middle(store, ran):
     assert store.pop_if_confirmed("ana", "yes").executed
 
 
-def test_world_is_asked_after_a_crash_in_the_middle(store):
-    """A reconciler knows how it ended."""
+def test_reconciler_is_asked_after_a_crash_in_the_middle(store):
+    """The reconciler knows the outcome."""
     store.register_reconciler("delete", lambda record: f"{record.args['id']} is gone")
     crash_in_the_middle(store)
     time_passes(store)
@@ -607,8 +607,8 @@ def test_world_is_asked_after_a_crash_in_the_middle(store):
     assert (outcome.status, outcome.outcome_text) == ("executed", "42 is gone")
 
 
-def test_late_yes_runs_nothing_that_was_begun(store):
-    """Not even what may be repeated: another yes, long after, is told how it stands."""
+def test_late_yes_runs_no_started_action(store):
+    """This holds for repeatable actions too: a yes long after gets the current state."""
     runs = []
 
     def killed():
@@ -626,8 +626,8 @@ def test_late_yes_runs_nothing_that_was_begun(store):
     assert runs == [1]
 
 
-def test_interrupted_by_hand_is_unknown_at_once(store):
-    """Ctrl-C in the caller's own thread: the scope is free, and nobody claims to know."""
+def test_action_interrupted_by_ctrl_c_is_unknown_at_once(store):
+    """The interrupt comes in the caller's thread. The scope is free, and the outcome is unknown."""
 
     def executor():
         raise KeyboardInterrupt
@@ -638,8 +638,8 @@ def test_interrupted_by_hand_is_unknown_at_once(store):
     stash(store, executor)
 
 
-def test_decision_asked_for_again_decides_nothing_else(redis_store, ran):
-    """Its answer was lost, and by now another action waits: the first answer is told again."""
+def test_repeated_decision_decides_no_other_action(redis_store, ran):
+    """The answer was lost, and another action waits by now. The repeated call returns the first answer."""
     scope = Scope("ana", Conversation("direct", "ana"))
     decision = ActionDecision(scope, "confirm", "act")
     assert Blocking(redis_store.repository).decide(decision) == ("gone", None)

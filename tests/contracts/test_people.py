@@ -1,4 +1,4 @@
-"""People: what operators decided counts at once and for good, codes are good for an hour, and both stores agree."""
+"""People: operators' decisions count at once and stay, codes last an hour. One suite for memory and Redis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANA = Waiting(("+4915", "DE.1"), "Ana ✨", CHAT, "de")
 
 
 class MemoryRig:
-    """People in memory, on a clock of their own."""
+    """The store in memory, on a clock of its own."""
 
     def __init__(self, _: object) -> None:
         self.now = 1000.0
@@ -41,7 +41,7 @@ class MemoryRig:
 
 
 class RedisRig:
-    """People in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
+    """The store in Redis. Its clock cannot be moved, so stored times move back instead."""
 
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -49,7 +49,7 @@ class RedisRig:
         self.register = Register(self.people)
 
     def pass_time(self, seconds: int) -> None:
-        """Move back when they began to wait, and how long keys are kept."""
+        """Move back the start of each wait, and shorten the keys' TTLs."""
         for name, entry in self.client.hgetall("sayso:waiting:wa").items():
             at, _, rest = entry.partition(" ")
             self.client.hset("sayso:waiting:wa", name, f"{int(at) - seconds} {rest}")
@@ -59,31 +59,31 @@ class RedisRig:
 
 @pytest.fixture(params=[MemoryRig, RedisRig])
 def rig(request):
-    """A store of either kind."""
+    """Return a store of each kind with its clock."""
     return request.param(request.getfixturevalue("redis_client") if request.param is RedisRig else None)
 
 
 @pytest.fixture
 def people(rig):
-    """The store alone."""
+    """Return the store alone."""
     return rig.people
 
 
 @pytest.fixture
 def register(rig):
-    """What operators decide, over it."""
+    """Return the access list that operators use, over the store."""
     return rig.register
 
 
 def test_blocked_beats_approved(people, register):
-    """Somebody has two ids, and one of them is blocked."""
+    """A person has two ids, and one of them is blocked."""
     register.approve("wa", "+4915")
     register.block("wa", "DE.1")
     assert people.decision("wa", ["+4915", "DE.1"]) == people.decision("wa", ["DE.1", "+4915"]) == "blocked"
 
 
 def test_block_by_code_holds_for_every_id(people, register):
-    """Who comes back under the other one is the same."""
+    """A person who comes back under the other id is blocked too."""
     code = people.code("wa", ANA)
     register.block("wa", code)
     assert [people.decision("wa", [name]) for name in ANA.ids] == ["blocked", "blocked"]
@@ -91,20 +91,20 @@ def test_block_by_code_holds_for_every_id(people, register):
 
 
 def test_block_of_an_approved_person_holds_for_every_id(people, register):
-    """Operators name one of them."""
+    """The operator names one of them."""
     register.approve("wa", people.code("wa", ANA))
     register.block("wa", "DE.1")
     assert people.decision("wa", ["+4915"]) == "blocked"
 
 
-def test_nobody_knows_a_stranger(people):
-    """Nor one without ids; nor does waiting help."""
+def test_unknown_person_has_no_decision(people):
+    """A person without ids has none, and waiting makes none."""
     people.code("wa", ANA)
     assert people.decision("wa", ["+4915"]) == people.decision("wa", []) == ""
 
 
-def test_code_is_good_once(people, register):
-    """By hand, in any case of letters; then nobody waits with it, and no id is made of it."""
+def test_code_works_once(people, register):
+    """It may be typed in any case. Afterwards it belongs to no waiting person and does not count as an id."""
     code = people.code("wa", ANA)
     told = register.approve("wa", code.lower())
     assert replace(told, at=0.0) == replace(ANA, code=code)
@@ -116,7 +116,7 @@ def test_code_is_good_once(people, register):
 
 
 def test_code_of_another_channel_is_unknown(people, register):
-    """Channels share no people."""
+    """Channels do not share people."""
     code = people.code("wa", ANA)
     with pytest.raises(UnknownPerson):
         register.approve("tg", code)
@@ -124,8 +124,8 @@ def test_code_of_another_channel_is_unknown(people, register):
     assert people.decision("tg", ["+4915"]) == ""
 
 
-def test_code_ends_after_an_hour(rig):
-    """And another one is given."""
+def test_code_expires_after_an_hour(rig):
+    """Then the person gets another code."""
     code = rig.people.code("wa", ANA)
     rig.pass_time(3500)
     assert [each.code for each in rig.people.waiting("wa")] == [code]
@@ -136,15 +136,15 @@ def test_code_ends_after_an_hour(rig):
     assert rig.people.code("wa", ANA) != code
 
 
-def test_who_asks_again_has_the_same_code(people):
-    """From wherever: the first conversation is told."""
+def test_person_who_asks_again_gets_the_same_code(people):
+    """This holds for any conversation; the first one is the one that is told."""
     code = people.code("wa", ANA)
     assert people.code("wa", replace(ANA, conversation=Conversation("wa", "group"))) == code
     assert [each.conversation for each in people.waiting("wa")] == [CHAT]
 
 
 def test_a_hundred_wait_at_most(rig):
-    """One more gets no code, those who wait keep theirs; an hour later there is room."""
+    """One more gets no code, the waiting ones keep theirs, and an hour later there is room."""
     codes = {rig.people.code("wa", replace(ANA, ids=(f"u{n}",))) for n in range(100)}
     assert len(codes) == 100
     assert rig.people.code("wa", ANA) == ""
@@ -153,8 +153,8 @@ def test_a_hundred_wait_at_most(rig):
     assert rig.people.code("wa", ANA) != ""
 
 
-def test_stranger_is_told_once_an_hour(rig):
-    """Each for themselves."""
+def test_unknown_person_is_told_once_an_hour(rig):
+    """Each person has an hour of their own."""
     assert not rig.people.was_notified("wa", "+4915")
     rig.people.record_notified("wa", "+4915")
     assert rig.people.was_notified("wa", "+4915")
@@ -164,8 +164,8 @@ def test_stranger_is_told_once_an_hour(rig):
     assert not rig.people.was_notified("wa", "+4915")
 
 
-def test_decision_stands_until_it_is_forgotten(rig):
-    """Longer than any code; the newest decision counts."""
+def test_decision_stays_until_it_is_removed(rig):
+    """It lasts longer than any code, and the newest decision counts."""
     rig.register.approve("wa", "+4915")
     rig.pass_time(10**6)
     assert rig.people.decision("wa", ["+4915"]) == "approved"
@@ -176,22 +176,22 @@ def test_decision_stands_until_it_is_forgotten(rig):
     assert rig.people.decision("wa", ["+4915"]) == ""
 
 
-def test_whoever_waits_can_be_turned_down(people, register):
-    """They have to ask again, and get another code."""
+def test_waiting_person_can_be_refused(people, register):
+    """The person has to ask again and gets another code."""
     code = people.code("wa", ANA)
     register.forget("wa", code)
     assert people.waiting("wa") == []
     assert people.code("wa", ANA) != code
 
 
-def test_one_about_whom_nothing_is_kept_cannot_be_forgotten(people, register):
-    """A typing mistake is said."""
+def test_unknown_person_cannot_be_removed(people, register):
+    """The operator learns of a typing mistake."""
     with pytest.raises(UnknownPerson, match="nothing is kept of '\\+49'"):
         register.forget("wa", "+49")
 
 
-def test_everybody_is_listed_once(people, register):
-    """With name and ids."""
+def test_each_person_is_listed_once(people, register):
+    """The entry has the name and the ids."""
     register.approve("wa", people.code("wa", ANA))
     register.block("wa", "U0SPAM")
     assert {(each.ids, each.state, each.name) for each in people.people("wa")} == {
@@ -201,7 +201,7 @@ def test_everybody_is_listed_once(people, register):
 
 
 def test_people_are_bounded(people, register, monkeypatch):
-    """Who is known already can be decided about still."""
+    """A decision about a known person is still possible."""
     for module in (room, testing_people):
         monkeypatch.setattr(module, "MAX_PEOPLE", 2)
     register.approve("wa", "a")
@@ -214,22 +214,22 @@ def test_people_are_bounded(people, register, monkeypatch):
 
 
 def test_any_text_is_an_id(people, register):
-    """Ids are somebody else's."""
+    """Ids come from the platforms."""
     name = "a b\n'\"é\x00" + "x" * 300
     register.block("wa", people.code("wa", replace(ANA, ids=(name,), name="\n {}")))
     assert people.decision("wa", [name]) == "blocked"
 
 
 def test_codes_are_random_and_unambiguous():
-    """Eight letters, no digit and no vowel: no platform's id looks like one."""
+    """They have eight letters, no digit and no vowel, unlike the id of any platform."""
     codes = {new_code() for _ in range(1000)}
     assert len(codes) == 1000
     assert all(len(code) == 8 and set(code) <= set(LETTERS) for code in codes)
     assert not set(LETTERS) & set("AEIOUY01L")
 
 
-def test_two_processes_decide_alike(redis_client: Redis):
-    """Each has a store of its own over the same server."""
+def test_two_processes_share_decisions(redis_client: Redis):
+    """Each process has its own store object over the same server."""
     here, there = RedisPeople(redis_client), RedisPeople(redis_client)
     code = here.code("wa", ANA)
     assert there.code("wa", ANA) == code
@@ -237,8 +237,8 @@ def test_two_processes_decide_alike(redis_client: Redis):
     assert here.decision("wa", ["+4915"]) == "approved"
 
 
-def test_redis_keeps_decisions_for_good_and_the_rest_for_an_hour(redis_client: Redis):
-    """Whoever was only told is kept as a hash."""
+def test_redis_keeps_decisions_for_ever_and_the_rest_for_an_hour(redis_client: Redis):
+    """A person who was only told is stored as a hash."""
     people = RedisPeople(redis_client)
     people.code("wa", ANA)
     people.record_notified("wa", "+4915")
@@ -250,8 +250,8 @@ def test_redis_keeps_decisions_for_good_and_the_rest_for_an_hour(redis_client: R
     assert json.loads(redis_client.hget("sayso:people:wa", "+4916"))["state"] == "approved"
 
 
-def test_each_question_of_the_door_is_one_round_trip(redis_client: Redis, monkeypatch: pytest.MonkeyPatch):
-    """A webhook waits for it."""
+def test_each_question_of_a_webhook_is_one_round_trip(redis_client: Redis, monkeypatch: pytest.MonkeyPatch):
+    """A webhook waits for the answer."""
     people, asked = RedisPeople(redis_client), []
     ask: Callable[..., object] = people._connections.ask
     monkeypatch.setattr(people._connections, "ask", lambda *command: asked.append(command[0]) or ask(*command))

@@ -1,4 +1,4 @@
-"""Quota: the library's moving window, in memory and on our Redis, whose version its own extra does not allow."""
+"""Quota: the library's moving window, in memory and on our Redis client, which its own extra excludes."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from sayso.workers.access.quota import Quota, memory_quota, redis_quota
 
 @pytest.fixture(params=["memory", "redis"])
 def quota(request) -> Quota:
-    """A quota of either kind."""
+    """Return a quota of each kind."""
     if request.param == "memory":
         return memory_quota()
     return redis_quota(request.getfixturevalue("redis_client"), request.getfixturevalue("redis_url"))
 
 
 def book(quota: Quota, times: int, channel: str = "wa", person: str = "ana", per_minute: int = 3) -> None:
-    """So many turns are taken."""
+    """Book this many turns."""
     for _ in range(times):
         quota.book(channel, person, per_minute)
 
 
-def test_person_has_so_many_turns_a_minute(quota: Quota):
-    """And no more."""
+def test_person_has_a_number_of_turns_per_minute(quota: Quota):
+    """The next one is refused."""
     for taken in range(3):
         assert not quota.is_used_up("wa", "ana", 3), taken
         book(quota, 1)
     assert quota.is_used_up("wa", "ana", 3)
 
 
-def test_asking_uses_nothing_up(quota: Quota):
-    """A turn that is not taken for another reason does not count."""
+def test_asking_books_nothing(quota: Quota):
+    """A turn that is refused for another reason does not count."""
     assert not any(quota.is_used_up("wa", "ana", 1) for _ in range(5))
 
 
-def test_nobody_uses_up_what_others_have(quota: Quota):
-    """Nor does one channel what another has."""
+def test_people_do_not_share_a_quota(quota: Quota):
+    """Channels do not share one either."""
     book(quota, 3)
     assert not quota.is_used_up("wa", "bob", 3)
     assert not quota.is_used_up("tg", "ana", 3)
 
 
 def test_window_moves(quota: Quota, monkeypatch: pytest.MonkeyPatch):
-    """A minute later everything is there again."""
+    """A minute later the whole quota is available again."""
     book(quota, 3)
     import time
 
@@ -58,15 +58,15 @@ def test_window_moves(quota: Quota, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_turns_at_the_same_time_are_all_counted(quota: Quota):
-    """From several threads."""
+    """Several threads book at the same time."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: book(quota, 1, per_minute=50), range(50)))
     assert quota.is_used_up("wa", "ana", 50)
     assert not quota.is_used_up("wa", "ana", 51)
 
 
-def test_redis_keeps_no_id_and_nothing_for_good(redis_client: Redis, redis_url: str):
-    """One key a person, under our prefix, gone a minute after the last turn."""
+def test_redis_holds_no_id_in_clear_and_no_key_for_ever(redis_client: Redis, redis_url: str):
+    """There is one key per person under our prefix, which expires a minute after the last turn."""
     book(redis_quota(redis_client, redis_url), 2, person="+4915100000042")
     (key,) = redis_client.scan_iter()
     assert key.startswith("sayso:turns:")
@@ -75,7 +75,7 @@ def test_redis_keeps_no_id_and_nothing_for_good(redis_client: Redis, redis_url: 
     assert redis_client.llen(key) == 2
 
 
-def test_two_processes_share_what_redis_counts(redis_client: Redis, redis_url: str):
+def test_two_processes_share_the_count_in_redis(redis_client: Redis, redis_url: str):
     """Each has a connection of its own."""
     with connect(redis_url) as other:
         book(redis_quota(redis_client, redis_url), 3)
@@ -83,8 +83,8 @@ def test_two_processes_share_what_redis_counts(redis_client: Redis, redis_url: s
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "unix:///nowhere/redis.sock"])
-def test_redis_that_is_away_is_an_error_of_redis(url: str):
-    """The door answers for it as for any other; every URL of ours is taken."""
+def test_unreachable_redis_raises_a_redis_error(url: str):
+    """The ingress handles it like any other Redis error. Every form of URL that Sayso takes works."""
     quota = redis_quota(connect(url), url)
     acts: list[Callable[[], object]] = [lambda: quota.is_used_up("wa", "ana", 3), lambda: book(quota, 1)]
     for act in acts:

@@ -1,4 +1,4 @@
-"""Twins: whatever is done to an action, memory answers, remembers and logs what the scripts in Redis do."""
+"""Parity: for every operation, the store in memory answers, stores and logs what the Redis scripts do."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ A, B, PLAN = "A" * 22, "B" * 22, "P" * 22
 
 
 def arm(pid: str = A, *, live: bool = True, steps: tuple[str, ...] = (), **fields):
-    """An action of ana's, sealed."""
+    """Return a signed action of ana's."""
     given = {"kind": "delete", "preview": f"Delete {pid[0]}", "args": {"name": pid[0]}, **fields}
     action = PendingAction("ana", channel_id="chat", conversation_id="room", pending_action_id=pid, **given)
     return sign_action(action, SEAL, user=ANA.id, live=live, steps=steps)
 
 
 def plan() -> tuple:
-    """A plan of two steps."""
+    """Return a plan of two steps."""
     return (arm(A, live=False, plan=PLAN), arm(B, live=False, plan=PLAN), arm(PLAN, kind="plan", steps=(A, B)))
 
 
 def claim(pid: str = A, by: str = "yes-1") -> Claim:
-    """A claim without a lane."""
+    """Return a claim without a lease."""
     return Claim(ANA, pid, by)
 
 
 def move(pid: str, before: str, after: str, told: str = "", by: str = "") -> TurnChange:
-    """A change of state."""
+    """Return a change of state."""
     return TurnChange(transition=Transition(pid, (before,), after, told, by))
 
 
 def timeless(answer):
-    """An answer without its times, but whether there are any."""
+    """Return the answer with each time replaced by whether it is set."""
     if isinstance(answer, StoredAction):
         times = {"expires_at": bool(answer.expires_at), "begun_at": bool(answer.begun_at)}
         return replace(answer, **times)
@@ -52,43 +52,43 @@ def timeless(answer):
 
 
 class Twins:
-    """The same on both, compared: the answer, every record, what the scope waits for, and the audit log."""
+    """Runs each operation on both stores and compares answers, records, open actions and audit logs."""
 
     def __init__(self, client) -> None:
         self.rigs = (MemoryRig(), RedisRig(client))
 
     def do(self, step: str, *args):
-        """Call both. Returns memory's answer."""
+        """Call both stores; return the answer of the one in memory."""
         return self._compare([getattr(rig.repository, step)(*args) for rig in self.rigs])
 
     def claim(self, pid: str = A, by: str = "yes-1"):
-        """Claim what is there."""
+        """Claim the stored action."""
         return self.do("claim", claim(pid, by), self.at(pid))
 
     def start(self, pid: str = A, attempt: str = "try-1"):
-        """Start what is there."""
+        """Start the stored action."""
         return self.do("start", claim(pid), self.at(pid), attempt)
 
     def finish(self, state: str, pid: str = A, attempt: str = "try-1", **words):
-        """End it."""
+        """Finish the action."""
         return self.do(
             "finish", claim(pid), attempt, ActionResult(state, **{"outcome_text": f"it is {state}", **words})
         )
 
     def decide(self, intent: str, **expected):
-        """Decide without a lane."""
+        """Decide without a lease."""
         return self.do("decide", ActionDecision(ANA, intent, "yes-1", **expected))[0]
 
     def at(self, pid: str = A) -> StoredAction | None:
-        """The record, in memory."""
+        """Return the record in memory."""
         return self.rigs[0].repository.read(CHAT.id, (pid,))[0]
 
     def state(self, pid: str = A) -> str:
-        """Its state."""
+        """Return the state of the action."""
         return self.at(pid).state
 
     def pass_time(self, seconds: float) -> None:
-        """On both clocks."""
+        """Move both clocks."""
         for rig in self.rigs:
             rig.pass_time(seconds)
             if isinstance(rig, RedisRig):
@@ -116,12 +116,12 @@ class Twins:
 
 @pytest.fixture
 def twins(redis_client):
-    """Both, empty."""
+    """Return both stores, empty."""
     return Twins(redis_client)
 
 
 def lead_to(twins: Twins, state: str, **fields) -> None:
-    """An action in this state."""
+    """Bring an action into this state."""
     twins.do("stash", CHAT.id, arm(**fields))
     if state in ("cancelled", "expired", "superseded"):
         twins.do("change", CHAT.id, move(A, "shown", state, "over", "somebody"))
@@ -138,8 +138,8 @@ STATES = ("shown", "claimed", "started", "done", "failed", "unknown", "cancelled
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_only_what_is_shown_can_be_claimed(twins, state):
-    """And only once; who claimed it hears so again, until it is over."""
+def test_only_a_shown_action_can_be_claimed(twins, state):
+    """It is claimed once. The claimant gets the same answer again until the action is over."""
     lead_to(twins, state)
     verdict, _ = twins.claim(by="yes-2")
     assert verdict == ("mine" if state == "shown" else "other")
@@ -148,8 +148,8 @@ def test_only_what_is_shown_can_be_claimed(twins, state):
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_only_what_is_claimed_can_be_started(twins, state):
-    """By one attempt; the same attempt hears so again."""
+def test_only_a_claimed_action_can_be_started(twins, state):
+    """One attempt starts it; the same attempt gets the same answer again."""
     lead_to(twins, state)
     again = twins.start(attempt="try-1")
     assert again == ("go" if state in ("claimed", "started") else "no")
@@ -157,8 +157,8 @@ def test_only_what_is_claimed_can_be_started(twins, state):
     assert twins.do("start", claim("C" * 22), twins.at(), "try-1") == "tampered"
 
 
-def test_repeatable_action_is_begun_three_times_at_most(twins):
-    """After a crash another attempt may take it up."""
+def test_repeatable_action_is_started_three_times_at_most(twins):
+    """After a crash another attempt may start it."""
     lead_to(twins, "claimed", idempotent=True)
     assert [twins.start(attempt=f"try-{number}") for number in (1, 2, 3, 4)] == ["go", "go", "go", "worn"]
     twins.finish("done", attempt="try-2")
@@ -168,8 +168,8 @@ def test_repeatable_action_is_begun_three_times_at_most(twins):
 
 
 @pytest.mark.parametrize(("first", "second"), list(product(("done", "failed", "unknown"), repeat=2)))
-def test_late_truth_is_recorded_where_it_may_be(twins, first, second):
-    """Nobody knew, or it seemed to have failed; what was done stays done, and only its own attempt knows better."""
+def test_late_outcome_is_recorded_where_allowed(twins, first, second):
+    """It replaces "unknown" and "failed", never "done", and only the attempt itself may report it."""
     lead_to(twins, "started")
     twins.finish(first)
     twins.finish(second, attempt="try-2", result="stranger's")
@@ -181,8 +181,8 @@ def test_late_truth_is_recorded_where_it_may_be(twins, first, second):
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_nothing_ends_that_was_not_started(twins, state):
-    """Whoever says so."""
+def test_action_that_was_not_started_cannot_finish(twins, state):
+    """This holds for every attempt."""
     lead_to(twins, state)
     for end in ("failed", "done"):
         twins.finish(end, attempt="")
@@ -191,8 +191,8 @@ def test_nothing_ends_that_was_not_started(twins, state):
 
 
 @pytest.mark.parametrize("changes", [{"record": "{}"}, {"mac": "0" * 64}])
-def test_other_record_than_the_one_verified_is_tampered(twins, changes):
-    """At the claim and at the start."""
+def test_record_that_differs_from_the_verified_one_is_tampered(twins, changes):
+    """Both the claim and the start compare it."""
     lead_to(twins, "shown")
     other = replace(twins.at(), **changes)
     assert twins.do("claim", claim(), other) == ("tampered", "shown")
@@ -202,7 +202,7 @@ def test_other_record_than_the_one_verified_is_tampered(twins, changes):
 
 
 def test_claim_after_the_window_expires_the_action(twins):
-    """The same claim hears the same again, another one that it is over."""
+    """The same claim gets the same answer again; another one gets "over"."""
     lead_to(twins, "shown")
     twins.pass_time(61)
     assert twins.claim() == ("expired", "expired")
@@ -211,8 +211,8 @@ def test_claim_after_the_window_expires_the_action(twins):
 
 
 @pytest.mark.parametrize(("intent", "verdict"), [("confirm", "mine"), ("cancel", "cancelled"), ("ignore", "ignored")])
-def test_decision_without_a_lane(twins, intent, verdict):
-    """Confirmed and started at once, cancelled, or given a few seconds more."""
+def test_decision_without_a_lease(twins, intent, verdict):
+    """It confirms and starts at once, cancels, or shortens the window."""
     lead_to(twins, "shown")
     assert twins.decide(intent, ignore_seconds=5) == verdict
     assert twins.state() == {"confirm": "started", "cancel": "cancelled", "ignore": "shown"}[intent]
@@ -233,8 +233,8 @@ def test_decision_without_a_lane(twins, intent, verdict):
     ],
 )
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
-def test_decision_on_something_else(twins, intent, expected, confirmed, cancelled):
-    """Another kind or action, other arguments, or a code that nobody asked for."""
+def test_decision_on_another_action(twins, intent, expected, confirmed, cancelled):
+    """Kind, id, arguments or code differ from the stored action."""
     lead_to(twins, "shown")
     verdict = twins.decide(intent, **expected)
     assert verdict == {"confirm": confirmed, "cancel": cancelled, "ignore": cancelled}[intent].replace(
@@ -244,7 +244,7 @@ def test_decision_on_something_else(twins, intent, expected, confirmed, cancelle
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
 def test_decision_after_the_window(twins, intent):
-    """Whatever it says."""
+    """This holds for every decision."""
     lead_to(twins, "shown")
     twins.pass_time(61)
     assert twins.decide(intent) == "expired"
@@ -253,7 +253,7 @@ def test_decision_after_the_window(twins, intent):
 
 @pytest.mark.parametrize(("intent", "verdict"), [("confirm", "early"), ("cancel", "cancelled"), ("ignore", "ignored")])
 def test_decision_before_the_preview_was_delivered(twins, intent, verdict):
-    """A yes is early; a no counts; an ignore leaves the window that was not opened yet."""
+    """A yes is early, a no counts, and an ignore does not touch the unopened window."""
     for rig in twins.rigs:
         rig.accept(turn("delete"))
         held, work = rig.mailbox.lease(CHAT.id, "w1")
@@ -263,8 +263,8 @@ def test_decision_before_the_preview_was_delivered(twins, intent, verdict):
 
 
 @pytest.mark.parametrize(("state", "intent"), list(product(STATES[1:], ["confirm", "cancel", "ignore"])))
-def test_decision_on_what_was_decided(twins, state, intent):
-    """There is nothing to decide."""
+def test_decision_on_a_decided_action(twins, state, intent):
+    """Nothing is left to decide."""
     lead_to(twins, state)
     assert twins.decide(intent) == "gone"
     assert twins.state() == state
@@ -281,8 +281,8 @@ def test_decision_on_what_was_decided(twins, state, intent):
         ({"code": "1234"}, "mismatch"),
     ],
 )
-def test_decision_on_what_was_begun_by_somebody_who_died(twins, state, expected, verdict):
-    """Who means something else decides nothing on it either."""
+def test_decision_on_an_action_of_a_dead_process(twins, state, expected, verdict):
+    """A decision that names another action changes nothing either."""
     lead_to(twins, state)
     twins.pass_time(130)
     assert twins.decide("confirm", **expected) == verdict
@@ -290,8 +290,8 @@ def test_decision_on_what_was_begun_by_somebody_who_died(twins, state, expected,
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
-def test_decision_where_nothing_ever_waited(twins, intent):
-    """Nothing is written either."""
+def test_decision_without_any_action(twins, intent):
+    """Nothing is written."""
     assert twins.decide(intent) == "gone"
 
 
@@ -304,7 +304,7 @@ def test_decision_with_a_code(twins, code):
 
 @pytest.mark.parametrize("before", STATES)
 def test_second_action_waits_until_the_first_is_over(twins, before):
-    """What is open occupies its scope; a repeated stash of the same is no second one."""
+    """An open action occupies its scope; storing the same one again is not a second."""
     lead_to(twins, before)
     occupied = before in ("shown", "claimed", "started")
     assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B),)))[0] == ("exists" if occupied else "ok")
@@ -313,15 +313,15 @@ def test_second_action_waits_until_the_first_is_over(twins, before):
 
 
 def test_expired_action_makes_room(twins):
-    """On record."""
+    """Its expiry is recorded."""
     lead_to(twins, "shown")
     twins.pass_time(61)
     assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B),)))[0] == "ok"
     assert (twins.state(A), twins.state(B)) == ("expired", "shown")
 
 
-def test_what_was_begun_by_somebody_who_died_makes_room(twins):
-    """Claimed: it was not done. Started: nobody knows."""
+def test_action_of_a_dead_process_makes_room(twins):
+    """A claimed one was not done; a started one is unknown."""
     for pid, other, end in ((A, B, "superseded"), (B, PLAN, "unknown")):
         twins.do("change", CHAT.id, TurnChange(new_actions=(arm(pid),)))
         twins.claim(pid)
@@ -332,8 +332,8 @@ def test_what_was_begun_by_somebody_who_died_makes_room(twins):
         assert twins.state(pid) == end
 
 
-def test_action_of_another_person_or_one_reached_by_its_button_takes_no_room(twins):
-    """Each waits for its own yes."""
+def test_action_of_another_person_or_with_its_own_button_takes_no_room(twins):
+    """Each waits for a yes of its own."""
     lead_to(twins, "shown")
     assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B, live=False),)))[0] == "ok"
     assert twins.do("change", CHAT.id, TurnChange(new_actions=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
@@ -341,16 +341,16 @@ def test_action_of_another_person_or_one_reached_by_its_button_takes_no_room(twi
 
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
-def test_what_expired_meanwhile_may_be_let_go(twins, to):
-    """Nobody did it, whichever came first: it stays expired, with the words that its person hears."""
+def test_expired_action_may_be_dropped(twins, to):
+    """It stays expired, with the text that its person gets."""
     lead_to(twins, "expired")
     assert twins.do("change", CHAT.id, move(A, "shown", to, "let go", "later"))[0] == "ok"
     assert (twins.state(), twins.at().outcome_text, twins.at().by) == ("expired", "let go", "somebody")
 
 
 @pytest.mark.parametrize("after", ["done", "failed", "unknown", "cancelled", "started"])
-def test_move_is_made_from_its_states_only(twins, after):
-    """Told words and who decided are kept when a move has none."""
+def test_transition_starts_from_its_states_only(twins, after):
+    """A transition without a text or a decider keeps the stored ones."""
     lead_to(twins, "started")
     assert twins.do("change", CHAT.id, move(A, "shown", after))[0] == "state"
     assert twins.do("change", CHAT.id, move("C" * 22, "started", after))[0] == "state"
@@ -361,8 +361,8 @@ def test_move_is_made_from_its_states_only(twins, after):
     assert twins.at().outcome_text == "told again"
 
 
-def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
-    """The yes was to the plan."""
+def test_steps_run_only_while_their_plan_runs_and_under_its_attempt(twins):
+    """The person agreed to the plan."""
     twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     assert twins.claim(A) == ("other", "shown")
     assert twins.claim(PLAN) == ("mine", "claimed")
@@ -377,8 +377,8 @@ def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
     assert [twins.state(pid) for pid in (A, B, PLAN)] == ["done", "cancelled", "done"]
 
 
-def test_plan_may_be_taken_up_as_often_as_it_takes(twins):
-    """It has no effect of its own."""
+def test_plan_may_be_started_any_number_of_times(twins):
+    """A plan has no effect of its own."""
     twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     twins.claim(PLAN)
     assert {twins.start(PLAN, f"try-{number}") for number in range(6)} == {"go"}
@@ -387,7 +387,7 @@ def test_plan_may_be_taken_up_as_often_as_it_takes(twins):
 @pytest.mark.parametrize("end", ["cancelled", "expired", "superseded", "failed", "unknown"])
 @pytest.mark.parametrize("begun", ["nothing", "claim", "start", "finish"])
 def test_open_steps_end_with_their_plan(twins, end, begun):
-    """What has begun is unknown; the rest was not done, in the plan's own word for it."""
+    """A started step is unknown; the others end in the plan's own state."""
     twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     twins.claim(PLAN)
     twins.start(PLAN, "try-p")
@@ -400,14 +400,14 @@ def test_open_steps_end_with_their_plan(twins, end, begun):
 
 
 def test_decision_ends_a_whole_plan(twins):
-    """Its steps with it."""
+    """Its steps end with it."""
     twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     assert twins.decide("cancel") == "cancelled"
     assert [twins.state(pid) for pid in (A, B)] == ["cancelled", "cancelled"]
 
 
 def test_action_is_not_read_under_another_conversation(twins):
-    """Nor one that is not there."""
+    """A missing action is not found either."""
     lead_to(twins, "shown")
     assert twins.do("read", "elsewhere", (A,)) == [None]
     assert twins.do("read", CHAT.id, (B,)) == [None]
