@@ -32,7 +32,7 @@ from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCall
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector
-from sayso.pending.concurrency import lend_caller_thread, run_sync
+from sayso.pending.concurrency import run_sync
 
 T = TypeVar("T")
 
@@ -229,8 +229,8 @@ class Agent:
             on_text=self._text_listener(stream_handler),
             asynchronous=False,
         )
-        with lend_caller_thread(self.config.tool_timeout_seconds is None and cancellation_token is None):
-            return run_sync(self._loop.answer(request))
+        lends_thread = self.config.tool_timeout_seconds is None and cancellation_token is None
+        return run_sync(self._loop.answer(request), lends_thread=lends_thread)
 
     async def astream(
         self,

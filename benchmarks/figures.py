@@ -25,7 +25,7 @@ from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.wsgi import build_app
-from sayso.pending.concurrency import LoopThread
+from sayso.pending.threads import LoopThread
 from sayso.testing.platforms import webhooks
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, TELEGRAM_TOKEN, FakePlatforms
 

@@ -3,9 +3,8 @@
 From a loop: `call_in_thread` for our own short blocking functions, `call_in_tool_thread` and `run_with_timeout` for
 code of others, such as tools. From sync code: `run_sync`, or `run_without_loop` where a coroutine only calls stores.
 
-Threads are our own, not those of `anyio.to_thread` or `asyncio.to_thread`: Python waits for theirs at exit, so a hung
-tool would hold the process. Ours also log a call that hangs, do not count the wait for a thread as the tool's time, and
-give a tool that runs another tool a second thread.
+The time that a call waits for a thread does not count against its time limit. A tool that runs another tool gets a
+second thread.
 """
 
 from __future__ import annotations
@@ -15,34 +14,21 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import logging
 import os
-import sys
+import selectors
 import threading
-import traceback
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
-import uvloop
+from sayso.pending.threads import DaemonThreadPool, ThreadCall, own_pool, tool_pool
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-log = logging.getLogger(__name__)
-
-#: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise, and how many functions of our
-#: own.
-MAX_TOOL_THREADS, MAX_OWN_THREADS = 32, 16
-#: Seconds after which an unused thread ends.
-IDLE_SECONDS = 30.0
 #: Seconds for which the late outcome of a call that timed out is still waited for.
 LATE_SECONDS = 600.0
-#: Seconds that running tasks get to clean up when a LoopThread closes. Then the thread is left to the process's end.
-CLOSE_SECONDS = 3.0
 
 
 class TimedOut(Exception):
@@ -72,8 +58,8 @@ class _CallState(NamedTuple):
     time_limits: tuple[asyncio.Timeout, ...] = ()
     #: Collects the calls that nothing waits for any more; see `track_abandoned_calls`.
     abandoned_calls: AbandonedCalls | None = None
-    #: The loop of the sync caller that lends its thread to `call_in_caller_thread`.
-    lending_loop: ThreadLoop | None = None
+    #: Whether the sync caller of this code lends its thread to `call_in_caller_thread`.
+    lends_thread: bool = False
     #: Whether this code runs in a pool's thread. Its own calls get threads beyond the limit: if they waited for a free
     #: thread while holding one, they could wait for ever.
     is_in_pool_thread: bool = False
@@ -95,7 +81,7 @@ async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
     """Run one of our own short blocking functions, such as a write to disk, in a daemon thread."""
     if has_no_loop.get():
         return function(*args, **kwargs)
-    return await _CallInThread(functools.partial(function, *args, **kwargs), _own_pool())()
+    return await _CallInThread(functools.partial(function, *args, **kwargs), own_pool())()
 
 
 async def call_in_tool_thread(function: Callable[[], T]) -> T:
@@ -107,19 +93,29 @@ async def call_in_tool_thread(function: Callable[[], T]) -> T:
 
 
 async def call_in_caller_thread(function: Callable[[], T]) -> T:
-    """Run foreign blocking code in the thread of the sync caller that lends it, otherwise in a tool thread.
+    """Run foreign blocking code in the thread of the sync caller, if it lends its thread; otherwise in a tool thread.
 
-    See `lend_caller_thread`.
+    See `run_sync`. The event loop stands still meanwhile. The function sees no loop and no task, so it may run its own:
+    from Python 3.14 on a thread runs one task at a time.
     """
-    loop = _state.get().lending_loop
-    if loop is None or not loop.runs_here:
+    loop, lender = asyncio.get_running_loop(), _here.loop
+    if not _state.get().lends_thread or lender is None or lender.loop is not loop:
         return await call_in_tool_thread(function)
+    task: Any = asyncio.current_task()
+    asyncio._leave_task(loop, task)  # noqa: SLF001  # exported by asyncio for implementers of loops and tasks
+    asyncio._set_running_loop(None)  # noqa: SLF001
+    _here.loop = None
+    try:
+        return contextvars.copy_context().run(_call_isolated, function)
+    finally:
+        _here.loop = lender
+        asyncio._set_running_loop(loop)  # noqa: SLF001
+        asyncio._enter_task(loop, task)  # noqa: SLF001
 
-    def call() -> T:
-        _set_state(lending_loop=None)  # what the function waits for runs on loops of its own
-        return _call_isolated(function)
 
-    return loop.run_in_loop_thread(call)
+def keep_caller_thread() -> None:
+    """Lend no thread of a sync caller in this task: calls that run in parallel need threads of their own."""
+    _set_state(lends_thread=False)
 
 
 async def run_with_timeout(
@@ -299,13 +295,68 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             await asyncio.wait(rest)
 
 
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine from sync code and return its result. Inside a running loop, that loop waits too."""
-    if not _is_in_loop():
-        return thread_loop().run(coroutine)
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(context.run, asyncio.run, coroutine).result()
+def run_sync(coroutine: Coroutine[Any, Any, T], *, lends_thread: bool = False) -> T:
+    """Run a coroutine from sync code and return its result. Tasks that it leaves are cancelled.
+
+    Inside a running loop, that loop waits too. With `lends_thread`, `call_in_caller_thread` uses this thread.
+    """
+    outer = _state.get()
+    _set_state(lends_thread=lends_thread)
+    try:
+        if not _is_in_loop():
+            return _run_on_thread_loop(coroutine)
+        context = contextvars.copy_context()
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            return pool.submit(context.run, asyncio.run, coroutine).result()
+    finally:
+        _state.set(outer)
+
+
+def _run_on_thread_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    if _here.loop is None or not _here.loop.is_usable:
+        _here.loop = _ThreadLoop()
+    loop = _here.loop.loop
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        if rest := asyncio.all_tasks(loop):
+            for task in rest:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+
+
+class _ThreadLoop:
+    """The event loop of `run_sync` in one thread. Lives as long as its thread; a forked process makes its own.
+
+    It is kept from call to call: a new loop takes ten times as long as a call, and could not use open connections.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop(self._selector)
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether the loop was made in this process and is open."""
+        return self._pid == os.getpid() and not self.loop.is_closed()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the end of a process half of it may be gone
+            if self._pid != os.getpid():
+                # A forked process shares its parent's epoll. To close the loop would remove from it what wakes the
+                # parent's loop, so the selector gets an epoll of its own first.
+                self._selector.__init__()  # type: ignore[misc]
+            self.loop.close()
+
+
+class _OfThisThread(threading.local):
+    """The loop that runs on this thread or waits for its next call; None while the thread is lent to a function."""
+
+    loop: _ThreadLoop | None = None
+
+
+_here = _OfThisThread()
 
 
 def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -355,300 +406,6 @@ def _is_in_loop() -> bool:
     return True
 
 
-class ThreadLoop:
-    """An event loop for `run_sync`. Lives as long as its thread; a forked process makes its own."""
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._is_busy = False
-
-    @property
-    def is_usable(self) -> bool:
-        """Return whether the loop was made in this process and is open."""
-        return self._pid == os.getpid() and not self._loop.is_closed()
-
-    @property
-    def is_free(self) -> bool:
-        """Return whether no `run` is under way: the tasks of two runs on one loop would be cancelled together."""
-        return not self._is_busy and self.is_usable
-
-    @property
-    def runs_here(self) -> bool:
-        """Return whether the calling code runs on this loop. In a copied context it may run on another loop."""
-        return asyncio._get_running_loop() is self._loop  # noqa: SLF001  # returns None where no loop runs
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in a copy of this context and return its result. Tasks that it leaves are cancelled."""
-        self._is_busy = True
-        try:
-            return self._loop.run_until_complete(coroutine)
-        finally:
-            self._cancel_rest()
-            self._is_busy = False
-
-    def run_in_loop_thread(self, function: Callable[[], T]) -> T:
-        """Call a blocking function from a task of this loop. The loop stands still meanwhile.
-
-        The function sees no running loop and no task, so it may start its own: from Python 3.14 on a thread runs one
-        task at a time.
-        """
-        task: Any = asyncio.current_task()
-        asyncio._leave_task(self._loop, task)  # noqa: SLF001  # exported by asyncio for implementers of loops and tasks
-        asyncio._set_running_loop(None)  # noqa: SLF001
-        try:
-            return contextvars.copy_context().run(function)
-        finally:
-            asyncio._set_running_loop(self._loop)  # noqa: SLF001
-            asyncio._enter_task(self._loop, task)  # noqa: SLF001
-
-    def _cancel_rest(self) -> None:
-        rest = asyncio.all_tasks(self._loop)
-        if not rest:
-            return
-        for task in rest:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at the end of a process half of it may be gone
-            if self.is_usable and not self._loop.is_running():
-                self._loop.close()
-
-
-class _ThreadLoops(threading.local):
-    """The loops of one thread: the first for its code, each next one for code that runs while the loop before waits."""
-
-    def __init__(self) -> None:
-        self.loops: list[ThreadLoop] = []
-
-
-_thread_loops = _ThreadLoops()
-
-
-def thread_loop() -> ThreadLoop:
-    """Return the first free loop of this thread. Creates one when there is none."""
-    loops = _thread_loops.loops
-    if loops and loops[0].is_free:
-        return loops[0]
-    _thread_loops.loops = [loop for loop in loops if loop.is_usable]
-    free = next((loop for loop in _thread_loops.loops if loop.is_free), None)
-    if free is None:
-        free = ThreadLoop()
-        _thread_loops.loops.append(free)
-    return free
-
-
-@contextlib.contextmanager
-def lend_caller_thread(lends: bool) -> Iterator[None]:
-    """Let `run_sync` calls inside the block lend their thread to `call_in_caller_thread`, or forbid it with False."""
-    outer = _state.get().lending_loop
-    _set_state(lending_loop=thread_loop() if lends and not _is_in_loop() else None)
-    try:
-        yield
-    finally:
-        _set_state(lending_loop=outer)
-
-
-class LoopThread:
-    """An event loop in a daemon thread of its own. Lives as long as its process.
-
-    RQ keeps the main thread, for its signals and time limits.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, name: str = "sayso-loop") -> None:
-        self._loop = loop or uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def thread_id(self) -> int | None:
-        """Return the id of the loop's thread."""
-        return self._thread.ident
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait. Whatever interrupts the wait cancels the coroutine too."""
-        future = self.submit(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop without waiting. Cancelling the future cancels the coroutine."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call this on the loop. Raises RuntimeError when the loop is closed."""
-        self._loop.call_soon_threadsafe(callback)
-
-    def close(self) -> None:
-        """End the loop and its thread. What still runs on the loop is cancelled."""
-        if self._loop.is_closed():
-            return
-        with contextlib.suppress(TimeoutError):
-            self.submit(_cancel_all_tasks()).result(CLOSE_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_SECONDS)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-
-async def _cancel_all_tasks() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    if others:
-        await asyncio.wait(others, timeout=CLOSE_SECONDS)
-
-
-def _do_nothing() -> None:
-    """Do nothing when a call starts."""
-
-
-@dataclass(slots=True, eq=False)
-class ThreadCall:
-    """A call for a DaemonThreadPool. `run` must not raise; `on_start` is called right before it, in the same thread.
-
-    `thread_id` is None until the call has started. `is_abandoned` says that nobody waits for the call any more.
-    """
-
-    run: Callable[[], None]
-    on_start: Callable[[], None] = _do_nothing
-    thread_id: int | None = None
-    has_ended: bool = False
-    is_abandoned: bool = False
-
-
-class DaemonThreadPool:
-    """Runs calls in at most `max_threads` daemon threads, in order. Lives as long as its process.
-
-    Abandoned calls are logged at `level`.
-    """
-
-    def __init__(self, name: str, max_threads: int, *, level: int = logging.WARNING) -> None:
-        self._name = name
-        self._level = level
-        self._max_threads = max_threads
-        self._changed = threading.Condition()
-        self._waiting: deque[ThreadCall] = deque()
-        self._threads = self._idle = self._hung = 0
-
-    @property
-    def hung(self) -> int:
-        """Return the number of abandoned calls that still run."""
-        return self._hung
-
-    def start(self, call: ThreadCall, *, beyond_limit: bool = False) -> None:
-        """Run the call as soon as a thread is free, or at once in an extra thread with `beyond_limit`.
-
-        Raises RuntimeError when the system gives no thread.
-        """
-        if beyond_limit:
-            call.thread_id = 0
-            threading.Thread(target=self._run, args=(call,), name=f"sayso-{self._name}", daemon=True).start()
-            return
-        with self._changed:
-            self._waiting.append(call)
-            if self._idle >= len(self._waiting) or self._threads >= self._max_threads:
-                self._changed.notify()
-                return
-            self._threads += 1
-        self._add_thread(call)
-
-    def abandon(self, call: ThreadCall) -> bool:
-        """Stop waiting for the call. Return True if it had not started, in which case it never will.
-
-        A call that goes on is counted, and logged with its stack.
-        """
-        with self._changed:
-            if call.thread_id is None:
-                if call in self._waiting:
-                    self._waiting.remove(call)
-                return True
-            if call.has_ended or call.is_abandoned:
-                return False
-            call.is_abandoned = True
-            self._hung += 1
-        log.log(
-            self._level,
-            "%s.left_running",
-            self._name,
-            extra={"hung": self._hung, "threads": self._max_threads, "stack": stack_of(call.thread_id)},
-        )
-        return False
-
-    def _add_thread(self, call: ThreadCall) -> None:
-        try:
-            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
-        except RuntimeError:
-            with self._changed:
-                self._threads -= 1
-                if self._threads:  # the call waits for one of the other threads
-                    return
-                self._waiting.remove(call)
-            raise
-
-    def _serve(self) -> None:
-        while (call := self._next()) is not None:
-            self._run(call)
-
-    def _next(self) -> ThreadCall | None:
-        """Wait for the next call. None: this thread was idle for too long and ends."""
-        with self._changed:
-            while not self._waiting:
-                self._idle += 1
-                is_needed = self._changed.wait(IDLE_SECONDS)
-                self._idle -= 1
-                if not is_needed and not self._waiting:
-                    self._threads -= 1
-                    return None
-            call = self._waiting.popleft()
-            call.thread_id = threading.get_ident()
-            return call
-
-    def _run(self, call: ThreadCall) -> None:
-        call.thread_id = threading.get_ident()
-        call.on_start()
-        call.run()
-        call.on_start = call.run = _do_nothing  # they may refer back to the call: do not leave that to the collector
-        with self._changed:
-            call.has_ended = True
-            if call.is_abandoned:
-                self._hung -= 1
-        if call.is_abandoned:
-            log.log(self._level, "%s.ended_late", self._name, extra={"hung": self._hung})
-
-
-def stack_of(thread_id: int | None) -> str:
-    """Return the stack of a thread as text: lines of code without values."""
-    frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001  # the only way to see another thread's stack
-    return "".join(traceback.format_stack(frame)) if frame else "none yet"
-
-
-#: The thread pools by process id: a forked process has none of its parent's threads.
-_tool_pools: dict[int, DaemonThreadPool] = {}
-_own_pools: dict[int, DaemonThreadPool] = {}
-
-
-def set_tool_thread_limit(max_threads: int) -> None:
-    """Let `call_in_tool_thread` run so many functions at a time in this process. Call it before the first one."""
-    _tool_pools[os.getpid()] = DaemonThreadPool("tool", max_threads)
-
-
-def _tool_pool() -> DaemonThreadPool:
-    pid = os.getpid()
-    return _tool_pools.get(pid) or _tool_pools.setdefault(pid, DaemonThreadPool("tool", MAX_TOOL_THREADS))
-
-
-def _own_pool() -> DaemonThreadPool:
-    """Return the pool for our own functions. They are short, so an abandoned one is worth no more than a debug line."""
-    pid = os.getpid()
-    pool = _own_pools.get(pid)
-    return pool or _own_pools.setdefault(pid, DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG))
-
-
 class _CallInThread(Generic[T]):
     """One call of a function in a pool's thread, in a copy of the caller's context. Await it by calling it, once."""
 
@@ -659,7 +416,7 @@ class _CallInThread(Generic[T]):
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
         self._limits, self._seconds_left = _state.get().time_limits, dict[asyncio.Timeout, float]()
         self._call = ThreadCall(self._run, self._resume_limits_soon)
-        self._pool = pool or _tool_pool()
+        self._pool = pool or tool_pool()
 
     async def __call__(self) -> T:
         self._pause_limits()
@@ -695,7 +452,7 @@ class _CallInThread(Generic[T]):
             self._call_on_loop(self._resume_limits)
 
     def _run(self) -> None:
-        self._context.run(_set_state, is_in_pool_thread=True)
+        self._context.run(_set_state, is_in_pool_thread=True, lends_thread=False)
         self._call_on_loop(_set_outcome, self._outcome, _outcome_of(self._context, self._function))
 
     def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:

@@ -19,7 +19,7 @@ from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool, result_for_model
-from sayso.pending.concurrency import call_in_tool_thread, lend_caller_thread
+from sayso.pending.concurrency import call_in_tool_thread, keep_caller_thread
 from sayso.pending.context import set_position
 from sayso.pending.executors import with_idempotency_key
 from sayso.pending.proposals import begin_round, collect_proposals, restore_proposals
@@ -169,8 +169,8 @@ class _CallsRunner:
                 await asyncio.wait(running, timeout=STOP_SECONDS)
 
     async def _run_and_save(self, at: int, request: ToolRequest) -> None:
-        with lend_caller_thread(False):  # parallel calls need threads of their own
-            self.round.outcomes[at] = await self._run_call(at, request)
+        keep_caller_thread()
+        self.round.outcomes[at] = await self._run_call(at, request)
         await self.journal.save()
 
     async def _run_call(self, at: int, request: ToolRequest) -> CallOutcome:

@@ -31,7 +31,7 @@ from sayso.agent.toolsets.base import (
 )
 from sayso.channels.http import backoff_seconds
 from sayso.channels.redaction import redact
-from sayso.pending.concurrency import LoopThread
+from sayso.pending.threads import LoopThread
 
 if TYPE_CHECKING:
     import httpx2

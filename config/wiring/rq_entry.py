@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sayso.config.settings.loader import default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
-from sayso.pending.concurrency import LoopThread
+from sayso.pending.threads import LoopThread
 from sayso.workers.rq.worker import Capacity, WorkerServices
 
 

@@ -15,16 +15,9 @@ import pytest
 
 from sayso.agent import AgentConfig, ToolCall, ToolMetadata, tool
 from sayso.agent.run.tool_call import invoke
-from sayso.pending import concurrency
-from sayso.pending.concurrency import (
-    DaemonThreadPool,
-    NotStarted,
-    TimedOut,
-    call_in_tool_thread,
-    run_sync,
-    run_with_timeout,
-    set_tool_thread_limit,
-)
+from sayso.pending import concurrency, threads
+from sayso.pending.concurrency import NotStarted, TimedOut, call_in_tool_thread, run_sync, run_with_timeout
+from sayso.pending.threads import DaemonThreadPool, set_tool_thread_limit
 from tests.flows.system import until
 
 
@@ -32,8 +25,8 @@ from tests.flows.system import until
 def one():
     """A process that has one thread for tools."""
     set_tool_thread_limit(1)
-    yield concurrency._tool_pools[os.getpid()]
-    del concurrency._tool_pools[os.getpid()]
+    yield threads._tool_pools[os.getpid()]
+    del threads._tool_pools[os.getpid()]
 
 
 class Hanging:
@@ -82,10 +75,10 @@ def test_no_more_run_than_there_are_threads():
         return await asyncio.gather(*(call_in_tool_thread(call) for _ in range(40)))
 
     try:
-        threads = asyncio.run(story())
+        idents = asyncio.run(story())
     finally:
-        del concurrency._tool_pools[os.getpid()]
-    assert (len(threads), len(set(threads)), max(most)) == (40, 4, 4)
+        del threads._tool_pools[os.getpid()]
+    assert (len(idents), len(set(idents)), max(most)) == (40, 4, 4)
 
 
 def test_calls_wait_in_order(one, hanging):
@@ -153,7 +146,7 @@ def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(
 def test_work_that_was_left_before_it_was_started_is_not_counted():
     """Its caller was cancelled before its first step."""
     pool = DaemonThreadPool("tool", 1)
-    assert pool.abandon(concurrency.ThreadCall(lambda: None))
+    assert pool.abandon(threads.ThreadCall(lambda: None))
     assert pool.hung == 0
 
 
@@ -281,7 +274,7 @@ def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    work = concurrency.ThreadCall(lambda: None)
+    work = threads.ThreadCall(lambda: None)
     with pytest.raises(RuntimeError):
         pool.start(work)
     assert (pool._threads, list(pool._waiting)) == (0, [])
@@ -289,13 +282,13 @@ def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
 
 def test_threads_that_nobody_needs_end(monkeypatch):
     """A burst of tools leaves no crowd of threads."""
-    monkeypatch.setattr("sayso.pending.concurrency.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("sayso.pending.threads.IDLE_SECONDS", 0.01)
     pool, done = DaemonThreadPool("tool", 8), threading.Event()
-    pool.start(concurrency.ThreadCall(done.set))
+    pool.start(threads.ThreadCall(done.set))
     assert done.wait(30)
     until(lambda: pool._threads == 0)
     again = threading.Event()
-    pool.start(concurrency.ThreadCall(again.set))
+    pool.start(threads.ThreadCall(again.set))
     assert again.wait(30)
 
 

@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation, Received, Turn
-from sayso.pending.concurrency import LoopThread
 from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.threads import LoopThread
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps

@@ -32,7 +32,8 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.concurrency import LoopThread, call_in_thread, set_tool_thread_limit, stack_of
+from sayso.pending.concurrency import call_in_thread
+from sayso.pending.threads import LoopThread, set_tool_thread_limit, stack_of
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock

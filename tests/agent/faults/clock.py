@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sayso.pending import concurrency
+from sayso.pending import concurrency, threads
 
 #: Seconds of real time that a thread at work is given between two looks at it, and in all.
 LOOK_SECONDS, PATIENCE_SECONDS = 0.05, 60.0
@@ -57,7 +57,7 @@ class Threads:
 
 def _at_work() -> int:
     count = 0
-    for pools in (concurrency._tool_pools, concurrency._own_pools):
+    for pools in (threads._tool_pools, threads._own_pools):
         pool = pools.get(os.getpid())
         if pool is not None:
             with pool._changed:
@@ -114,9 +114,10 @@ class ClockLoop(asyncio.SelectorEventLoop):
 @contextlib.contextmanager
 def under_sync_callers(loop: ClockLoop) -> Iterator[None]:
     """What sync code of this thread runs, it runs on the loop."""
-    kept = concurrency.thread_loop()
-    before, kept._loop = kept._loop, loop
+    concurrency.run_sync(asyncio.sleep(0))
+    kept = concurrency._here.loop
+    before, kept.loop = kept.loop, loop
     try:
         yield
     finally:
-        kept._loop = before
+        kept.loop = before

@@ -24,7 +24,7 @@ from pathlib import Path
 from sayso.config.cli import main as cli
 from sayso.config.wiring import rq_entry
 from sayso.workers.rq import worker
-from sayso.pending.concurrency import LoopThread
+from sayso.pending.threads import LoopThread
 
 def ask(parts, _):
     ready, loop = set(sys.modules), LoopThread()

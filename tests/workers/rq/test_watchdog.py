@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sayso.pending.concurrency import LoopThread
+from sayso.pending.threads import LoopThread
 from sayso.workers.rq.worker import BLOCKED_SECONDS, LOOK_SECONDS, Watchdog
 from tests.flows.system import until
 

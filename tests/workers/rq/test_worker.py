@@ -22,8 +22,8 @@ from rq.suspension import resume, suspend
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.wiring import rq_entry as jobs
-from sayso.pending.concurrency import LoopThread
 from sayso.pending.redis.client import PREFIX
+from sayso.pending.threads import LoopThread
 from sayso.workers.rq import worker as workers
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from sayso.workers.rq.worker import Capacity, run_worker

@@ -1,0 +1,234 @@
+"""Threads of our own: a bounded pool of daemon threads for blocking calls, and an event loop in a thread.
+
+They are not those of `anyio.to_thread` or `asyncio.to_thread`: Python waits for theirs at exit, so a hung tool would
+hold the process. Ours also log a call that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise, and how many functions of our
+#: own.
+MAX_TOOL_THREADS, MAX_OWN_THREADS = 32, 16
+#: Seconds after which an unused thread ends.
+IDLE_SECONDS = 30.0
+#: Seconds that running tasks get to clean up when a LoopThread closes. Then the thread is left to the process's end.
+CLOSE_SECONDS = 3.0
+
+
+def _do_nothing() -> None:
+    """Do nothing when a call starts."""
+
+
+@dataclass(slots=True, eq=False)
+class ThreadCall:
+    """A call for a DaemonThreadPool. `run` must not raise; `on_start` is called right before it, in the same thread.
+
+    `thread_id` is None until the call has started. `is_abandoned` says that nobody waits for the call any more.
+    """
+
+    run: Callable[[], None]
+    on_start: Callable[[], None] = _do_nothing
+    thread_id: int | None = None
+    has_ended: bool = False
+    is_abandoned: bool = False
+
+
+class DaemonThreadPool:
+    """Runs calls in at most `max_threads` daemon threads, in order. Lives as long as its process.
+
+    Abandoned calls are logged at `level`.
+    """
+
+    def __init__(self, name: str, max_threads: int, *, level: int = logging.WARNING) -> None:
+        self._name = name
+        self._level = level
+        self._max_threads = max_threads
+        self._changed = threading.Condition()
+        self._waiting: deque[ThreadCall] = deque()
+        self._threads = self._idle = self._hung = 0
+
+    @property
+    def hung(self) -> int:
+        """Return the number of abandoned calls that still run."""
+        return self._hung
+
+    def start(self, call: ThreadCall, *, beyond_limit: bool = False) -> None:
+        """Run the call as soon as a thread is free, or at once in an extra thread with `beyond_limit`.
+
+        Raises RuntimeError when the system gives no thread.
+        """
+        if beyond_limit:
+            call.thread_id = 0
+            threading.Thread(target=self._run, args=(call,), name=f"sayso-{self._name}", daemon=True).start()
+            return
+        with self._changed:
+            self._waiting.append(call)
+            if self._idle >= len(self._waiting) or self._threads >= self._max_threads:
+                self._changed.notify()
+                return
+            self._threads += 1
+        self._add_thread(call)
+
+    def abandon(self, call: ThreadCall) -> bool:
+        """Stop waiting for the call. Return True if it had not started, in which case it never will.
+
+        A call that goes on is counted, and logged with its stack.
+        """
+        with self._changed:
+            if call.thread_id is None:
+                if call in self._waiting:
+                    self._waiting.remove(call)
+                return True
+            if call.has_ended or call.is_abandoned:
+                return False
+            call.is_abandoned = True
+            self._hung += 1
+        log.log(
+            self._level,
+            "%s.left_running",
+            self._name,
+            extra={"hung": self._hung, "threads": self._max_threads, "stack": stack_of(call.thread_id)},
+        )
+        return False
+
+    def _add_thread(self, call: ThreadCall) -> None:
+        try:
+            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
+        except RuntimeError:
+            with self._changed:
+                self._threads -= 1
+                if self._threads:  # the call waits for one of the other threads
+                    return
+                self._waiting.remove(call)
+            raise
+
+    def _serve(self) -> None:
+        while (call := self._next()) is not None:
+            self._run(call)
+
+    def _next(self) -> ThreadCall | None:
+        """Wait for the next call. None: this thread was idle for too long and ends."""
+        with self._changed:
+            while not self._waiting:
+                self._idle += 1
+                is_needed = self._changed.wait(IDLE_SECONDS)
+                self._idle -= 1
+                if not is_needed and not self._waiting:
+                    self._threads -= 1
+                    return None
+            call = self._waiting.popleft()
+            call.thread_id = threading.get_ident()
+            return call
+
+    def _run(self, call: ThreadCall) -> None:
+        call.thread_id = threading.get_ident()
+        call.on_start()
+        call.run()
+        call.on_start = call.run = _do_nothing  # they may refer back to the call: do not leave that to the collector
+        with self._changed:
+            call.has_ended = True
+            if call.is_abandoned:
+                self._hung -= 1
+        if call.is_abandoned:
+            log.log(self._level, "%s.ended_late", self._name, extra={"hung": self._hung})
+
+
+def stack_of(thread_id: int | None) -> str:
+    """Return the stack of a thread as text: lines of code without values."""
+    frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001  # the only way to see another thread's stack
+    return "".join(traceback.format_stack(frame)) if frame else "none yet"
+
+
+#: The thread pools by process id: a forked process has none of its parent's threads.
+_tool_pools: dict[int, DaemonThreadPool] = {}
+_own_pools: dict[int, DaemonThreadPool] = {}
+
+
+def set_tool_thread_limit(max_threads: int) -> None:
+    """Let `call_in_tool_thread` run so many functions at a time in this process. Call it before the first one."""
+    _tool_pools[os.getpid()] = DaemonThreadPool("tool", max_threads)
+
+
+def tool_pool() -> DaemonThreadPool:
+    """Return the pool for foreign functions, such as tools."""
+    pid = os.getpid()
+    return _tool_pools.get(pid) or _tool_pools.setdefault(pid, DaemonThreadPool("tool", MAX_TOOL_THREADS))
+
+
+def own_pool() -> DaemonThreadPool:
+    """Return the pool for our own functions. They are short, so an abandoned one is worth no more than a debug line."""
+    pid = os.getpid()
+    pool = _own_pools.get(pid)
+    return pool or _own_pools.setdefault(pid, DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG))
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own. Lives as long as its process.
+
+    RQ keeps the main thread, for its signals and time limits.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, name: str = "sayso-loop") -> None:
+        self._loop = loop or uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def thread_id(self) -> int | None:
+        """Return the id of the loop's thread."""
+        return self._thread.ident
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait. Whatever interrupts the wait cancels the coroutine too."""
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop without waiting. Cancelling the future cancels the coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call this on the loop. Raises RuntimeError when the loop is closed."""
+        self._loop.call_soon_threadsafe(callback)
+
+    def close(self) -> None:
+        """End the loop and its thread. What still runs on the loop is cancelled."""
+        if self._loop.is_closed():
+            return
+        with contextlib.suppress(TimeoutError):
+            self.submit(_cancel_all_tasks()).result(CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _cancel_all_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CLOSE_SECONDS)
