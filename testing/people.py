@@ -62,7 +62,7 @@ class MemoryPeople:
             of_channel.notified = {**recent, name: now}
 
     def people(self, channel: str) -> list[ListedPerson]:
-        """Return everybody who is approved or blocked, the newest first."""
+        """Return all people who are approved or blocked, the newest first."""
         by_ids = {person.ids: person for person in self._of(channel).people.values()}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 

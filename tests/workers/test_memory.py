@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from sayso.agent import Agent, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.types import Conversation, Reply, Turn
+from sayso.channels.types import Conversation, Turn
 from sayso.pending import InMemoryPendingStore
-from sayso.pending.turns.change import Transition, TurnChange
+from sayso.pending.memory import MemoryActionRepository
+from sayso.pending.turns.change import TurnChange
 from sayso.testing import memory
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import SEEN_MS
@@ -35,14 +34,14 @@ def finish(lanes: MemoryConversations, conversation: str) -> None:
 
 def test_newcomer_is_refused_when_every_lane_is_busy():
     """Nothing that was accepted is forgotten to make room."""
-    lanes = BlockingOutsideLoops(MemoryConversations(voice, max_conversations=2))
+    lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository(), max_conversations=2))
     assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == ["new", "new", "full"]
     assert lanes.lease(elsewhere(0).conversation.id, "w")[1].turn == elsewhere(0)
 
 
 def test_idle_lane_makes_room():
     """The least recently used of them is forgotten."""
-    lanes = BlockingOutsideLoops(MemoryConversations(voice, max_conversations=2))
+    lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository(), max_conversations=2))
     for number in range(2):
         lanes.accept(elsewhere(number))
         finish(lanes, elsewhere(number).conversation.id)
@@ -54,7 +53,7 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
     """A room of thousands costs no more than the caps."""
     monkeypatch.setattr(memory, "MAX_EVENTS", 3)
     monkeypatch.setattr(memory, "MAX_HISTORIES", 3)
-    lanes = BlockingOutsideLoops(MemoryConversations(voice))
+    lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository()))
     for number in range(9):
         lanes.accept(turn(user=f"user-{number}"))
         lease, work = lanes.lease(CHAT.id, "w")
@@ -66,7 +65,7 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
 
 def test_ids_of_events_need_not_rise():
     """platforms.md 2.1: Telegram picks update_id anew after a quiet week: an id is seen or not, never too low."""
-    lanes = BlockingOutsideLoops(MemoryConversations(voice))
+    lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository()))
     outcomes = [lanes.accept(turn(event=event)).outcome for event in ("900000001", "5", "900000001", "6")]
     assert outcomes == ["new", "new", "duplicate", "new"]
 
@@ -84,16 +83,6 @@ def test_event_may_come_again_after_days():
         outcomes.append(rig.accept(turn(event="e1")).outcome)
         rig.pass_time(40 * 3600)
     assert outcomes == ["new", "duplicate", "new"]
-
-
-def test_lanes_without_records_refuse_proposals():
-    """The mistake is named, not half done."""
-    lanes = BlockingOutsideLoops(MemoryConversations(voice))
-    lanes.accept(turn())
-    lease, work = lanes.lease(CHAT.id, "w")
-    with pytest.raises(ValueError, match="give MemoryConversations the store's `records`"):
-        lanes.commit(lease, work, TurnChange(transition=Transition("pid", ("shown",), "cancelled")))
-    assert lanes.commit(lease, work, TurnChange(replies=((Reply("hi"), ""),))) is not None
 
 
 def test_whole_conversation_runs_without_redis():

@@ -1,0 +1,402 @@
+"""The state of one conversation in memory, the pace of a channel, and the statuses of deliveries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from math import inf
+from typing import TypeVar
+
+from sayso.channels.types import Reply, Turn
+from sayso.pending.turns.change import MAX_TIMERS, NewAction, Timer, TurnChange, outbox_entry, sort_timers
+from sayso.pending.turns.queued import QueuedTurn
+from sayso.workers.mailbox import SEEN_MS, InboxLimits
+from sayso.workers.outbox import (
+    KEEP_HELD_SECONDS,
+    MAX_DELIVERIES,
+    DeliveryState,
+    DeliveryStatus,
+    UndeliveredState,
+    split_id,
+)
+
+V = TypeVar("V")
+_MARK = re.compile(r'\{"collapse": "[^"]+"')
+#: Histories that are remembered in one conversation.
+MAX_HISTORIES = 1000
+#: Turns that may be answered as one.
+MAX_BURST = 10
+#: Places beyond a full mailbox, for taps, stops and answers to a question.
+URGENT_PLACES = 10
+#: Urgent places for one person.
+URGENT_EACH = 2
+#: A conversation that is due within these seconds has work or a lease; a later one waits for a platform or a timer.
+SOON_SECONDS = 15.0
+#: Seconds between messages that waited for a channel without a rate.
+SPREAD_SECONDS = 0.05
+#: The order of states, for reports that come in any order.
+_RANKS: Mapping[DeliveryState, int] = {
+    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A turn in the mailbox, when it came, and the action that it taps on."""
+
+    seq: int
+    received_at: float
+    tapped: str
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class TimerEntry:
+    """A timer, its outbox entry, and the action that it `ends` or that it `asks` again for, "" for none. `ending` edits
+    the message that asked.
+    """
+
+    timer: Timer
+    entry: str
+    ends: str = ""
+    asks: str = ""
+    ending: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldReply:
+    """A reply that waits for the user to write: how many turns had come in by then, since when, and why."""
+
+    number: int
+    received: int
+    since: float
+    reason: str
+
+
+@dataclass(slots=True)
+class ConversationState:
+    """The state of one conversation. `due` is when a worker should look at it, None while there is nothing to do."""
+
+    inbox: deque[WaitingTurn] = field(default_factory=deque)
+    outbox: deque[tuple[int, str, str]] = field(default_factory=deque)
+    seen: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
+    histories: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    timer_entries: dict[str, TimerEntry] = field(default_factory=dict)
+    #: By user, when their allowance is full again.
+    allowances: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    received: int = 0
+    said: int = 0
+    done: int = 0
+    attempts: int = 0
+    sending: tuple[int, int] = (0, 0)
+    suspect: set[int] = field(default_factory=set)
+    slot: tuple[int, float] = (0, 0.0)
+    chat: float = 0.0
+    closed: tuple[int, str] = (-1, "")
+    heard: float = 0.0
+    hold: HeldReply | None = None
+    #: The question that was asked last, "" after any other reply.
+    newest: str = ""
+    notified_at: float = 0.0
+    #: By user, the number of the last turn that said stop.
+    stops: dict[str, int] = field(default_factory=dict)
+    journal: list[str] = field(default_factory=list)
+    begun: tuple[int, int, int] = (0, 0, 0)
+    ended: tuple[int, str] = (0, "")
+    #: By the number of a reply, the action that it asks for.
+    asks: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    epoch: int = 0
+    token: str = ""
+    until: float = 0.0
+    due: float | None = None
+    #: Since when no worker that looked knew the channel, 0 while one does.
+    unserved: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether turns or replies wait."""
+        return bool(self.inbox or self.outbox)
+
+    def awaited(self, now: float) -> bool:
+        """Return whether a worker comes anyway. A timer brings none before it is due."""
+        return self.due is not None and (self.until > now or (self.busy and not self.held))
+
+    @property
+    def held(self) -> HeldReply | None:
+        """Return the held reply, while it is the first and the user has not written."""
+        hold = self.hold
+        if hold is None or hold.received != self.received or not self.outbox:
+            return None
+        return hold if self.outbox[0][0] == hold.number else None
+
+    @property
+    def why_closed(self) -> str:
+        """Return why the address takes no messages, "" if it does. A conversation without any turn is never closed: no
+        message could open it again.
+        """
+        turns, reason = self.closed
+        return reason if turns and turns == self.received else ""
+
+    def first_of(self, turn: Turn, now: float) -> int:
+        """Return the number under which the turn was received before, 0 for a new one."""
+        number, at = self.seen.get(turn.event_id, (0, -inf))
+        return number if now - at < SEEN_MS / 1000 else 0
+
+    def close(self, reason: str) -> None:
+        """Mark the address as closed until the user writes, unless a turn waits already."""
+        if not self.inbox:
+            self.closed = (self.received, reason)
+
+    def silence(self, now: float) -> float:
+        """Return the seconds since the last message here."""
+        return max(0.0, now - self.heard) if self.heard else inf
+
+    def put_on_hold(self, number: int, now: float, reason: str) -> None:
+        """Hold the first reply until the user writes, a timer is due, or the hold ends."""
+        self.hold = self.held or HeldReply(number, self.received, now, reason)
+        self.attempts, self.sending, self.slot, self.begun = 0, (0, 0), (0, 0.0), (0, 0, 0)
+        self.let_go(min(self.hold.since + KEEP_HELD_SECONDS, self.next_timer() or inf))
+
+    def at_work(self, now: float) -> bool:
+        """Return whether the conversation has work, or a lease, now."""
+        return self.due is not None and self.due <= now + SOON_SECONDS
+
+    def next_timer(self) -> float | None:
+        """Return when the next timer is due."""
+        return min((timer_entry.timer.at for timer_entry in self.timer_entries.values()), default=None)
+
+    def may_have_arrived(self, number: int) -> bool:
+        """Return whether an earlier worker tried this reply too, without recording the result."""
+        if self.sending[0] == number and self.sending[1] != self.epoch:
+            self.suspect.add(number)
+        self.sending = (number, self.epoch)
+        return number in self.suspect
+
+    def attempt(self, seq: int) -> int:
+        """Return how many workers were given this turn."""
+        last, by, times = self.begun
+        times = times if last == seq else 0
+        if (last, by) != (seq, self.epoch):
+            times += 1
+            self.begun = (seq, self.epoch, times)
+        return times
+
+    def queued_turn(self, live: dict[str, str], tapped: dict[str, str], now: float) -> QueuedTurn:
+        """Return the first turn, with the open action of its user and the one that it taps on."""
+        waiting = self.inbox[0]
+        user = waiting.turn.scope.id
+        return QueuedTurn(
+            seq=waiting.seq,
+            received_at=waiting.received_at,
+            user=user,
+            turn=waiting.turn,
+            live={**live, "newest": "1"} if self.newest and live.get("pid") == self.newest else live,
+            tapped=tapped,
+            history=self.histories.get(user, ""),
+            following=self.burst(),
+            stop=self.stops.get(user, 0),
+            timers=sort_timers(timer_entry.timer for timer_entry in self.timer_entries.values()),
+            journal=tuple(self.journal),
+            attempt=self.attempt(waiting.seq),
+            age=now - waiting.received_at,
+        )
+
+    def burst(self) -> tuple[tuple[int, Turn], ...]:
+        """Return the turns right behind the first, of the same user and without buttons: they may be
+        answered as one.
+        """
+        first, *others = list(self.inbox)[:MAX_BURST]
+        same = [each for each in others if not first.tapped]
+        alike = takewhile(lambda each: each.turn.scope.id == first.turn.scope.id and not each.tapped, same)
+        return tuple((each.seq, each.turn) for each in alike)
+
+    def is_full(self, user: str, cap: int, *, urgent: bool) -> bool:
+        """Return whether there is no place for a turn of this user. Each user has a few places for urgent turns."""
+        if len(self.inbox) < cap:
+            return False
+        own = sum(waiting.turn.scope.id == user for waiting in list(self.inbox)[cap:])
+        return not urgent or len(self.inbox) >= cap + URGENT_PLACES or own >= URGENT_EACH
+
+    def is_too_fast(self, user: str, now: float, limits: InboxLimits) -> bool:
+        """Return whether the user has used up the turns that are allowed at once and per minute."""
+        gain = 60.0 / limits.per_minute
+        whole = max(self.allowances.get(user, 0.0), now) + gain
+        if whole - now > gain * limits.in_one_go:
+            return True
+        remember(self.allowances, user, whole, MAX_HISTORIES)
+        return False
+
+    def finish(self, queued: QueuedTurn) -> None:
+        """Remove the turn, those that were answered with it, and the stop that applied to them."""
+        while self.inbox and self.inbox[0].seq <= queued.last:
+            self.inbox.popleft()
+        self.journal.clear()
+        self.done = queued.last
+        if self.stops.get(queued.user, inf) <= self.done:
+            del self.stops[queued.user]
+
+    def set_timers(self, queued: QueuedTurn, change: TurnChange) -> None:
+        """Remove the timers that a change silences, and set its new ones."""
+        for timer_id in change.silenced:
+            self.timer_entries.pop(timer_id, None)
+        for timer in change.timers:
+            self.timer_entries[timer.id] = TimerEntry(timer, outbox_entry(queued.turn.conversation, timer.reply))
+
+    def drop_notices(self, user: str) -> None:
+        """Remove the notices of an expired question: nothing waits for this user."""
+        for kind in ("alarm", "end"):
+            self.timer_entries.pop(f"{kind}:{user}", None)
+
+    def append_reply(self, pid: str, entry: str) -> int:
+        """Append a reply, or replace a waiting one with the same collapse key. Return its number."""
+        mark = _MARK.match(entry) if not pid else None
+        for at, (number, other, old) in enumerate(self.outbox if mark else ()):
+            is_free = not other and number != self.sending[0] and number not in self.suspect
+            if mark and is_free and old.startswith(mark[0]):
+                self.outbox[at] = (number, "", entry)
+                return number
+        self.said += 1
+        self.outbox.append((self.said, pid, entry))
+        return self.said
+
+    def held_statuses(self, conversation: str) -> list[DeliveryStatus]:
+        """Return the held reply of a conversation as a delivery status."""
+        held = self.held
+        return (
+            [DeliveryStatus(f"{conversation}#{held.number}", "held", held.since, 0, reason=held.reason)] if held else []
+        )
+
+    def set_notices(self, at: float, arm: NewAction | None) -> None:
+        """Set the timers of an action that was just shown, for when no answer comes until its window closes `at`.
+
+        A scope waits for one action at a time, so a later notice replaces an earlier one.
+        """
+        if arm is None:
+            return
+        sooner = max(0, arm.ttl_ms - arm.alarm_after_ms) / 1000
+        alarm = Timer(f"alarm:{arm.user}", round(at - sooner, 3), _text(arm.alarm))
+        notice = Timer(f"end:{arm.user}", at, _text(arm.notice))
+        for timer_entry in (
+            TimerEntry(alarm, arm.alarm, asks=arm.pending_action_id),
+            TimerEntry(notice, arm.notice, ends=arm.pending_action_id, ending=arm.ending),
+        ):
+            if (timer_entry.entry or timer_entry.ending) and len(self.timer_entries) < MAX_TIMERS:
+                self.timer_entries[timer_entry.timer.id] = timer_entry
+
+    def wake(self, now: float, grace: float = 0.0) -> None:
+        """Have a worker look after `grace` seconds, unless one comes anyway."""
+        if not self.awaited(now):
+            self.due = now + grace
+
+    def let_go(self, due: float | None) -> None:
+        """Release the lease until the conversation is due."""
+        self.token, self.until, self.due = "", 0.0, due
+
+
+@dataclass(slots=True)
+class ChannelPace:
+    """The rate limit of a channel: seconds between two messages, when its next slot is free, until when it
+    is silent.
+    """
+
+    gap: float | None = None
+    free: float = 0.0
+    closed: float = 0.0
+
+    def book(self, state: ConversationState, number: int, now: float) -> float | None:
+        """Return the seconds until a reply's slot, which is booked once."""
+        if self.gap is None and self.closed <= now:
+            return None
+        if state.slot[0] != number or state.slot[1] < self.closed:
+            state.slot = (number, max(now, self.free, self.closed))
+            self.free = state.slot[1] + (SPREAD_SECONDS if self.gap is None else self.gap)
+        return max(0.0, state.slot[1] - now)
+
+    def silence(self, until: float) -> float:
+        """Silence the channel as its platform asks. Return until when, with what was asked before."""
+        self.closed = max(self.closed, until)
+        self.free = max(self.free, self.closed) + (SPREAD_SECONDS if self.gap is None else self.gap)
+        return self.closed
+
+
+@dataclass(slots=True)
+class MemoryDeliveryStatuses:
+    """The statuses of deliveries of one process, bounded. They behave as the scripts' do."""
+
+    noted: dict[str, OrderedDict[int, DeliveryStatus]] = field(default_factory=dict)
+    put_aside: dict[UndeliveredState, deque[DeliveryStatus]] = field(
+        default_factory=lambda: {
+            "dead": deque(maxlen=1000),
+            "failed": deque(maxlen=1000),
+            "ambiguous": deque(maxlen=1000),
+        }
+    )
+
+    def note(self, status: DeliveryStatus, *, over: bool = False) -> bool:
+        """Record the status of a delivery. A status that the platform reported earlier stays, unless `over` is set."""
+        conversation, number = split_id(status.id)
+        noted = self.noted.setdefault(conversation, OrderedDict())
+        if number in noted and not over:
+            noted[number] = replace(noted[number], reason=noted[number].reason or status.reason)
+            return False
+        noted[number] = status
+        noted.pop(number - MAX_DELIVERIES, None)
+        return True
+
+    def find(self, delivery_id: str) -> DeliveryStatus | None:
+        """Return the status of a delivery."""
+        conversation, number = split_id(delivery_id)
+        noted = self.noted.get(conversation)
+        return noted.get(number) if noted else None
+
+    def of(self, conversation: str) -> list[DeliveryStatus]:
+        """Return the statuses of a conversation, oldest first."""
+        noted = self.noted.get(conversation)
+        return [noted[number] for number in sorted(noted)] if noted else []
+
+    def arrived(self, delivery_id: str) -> str:
+        """Return the receipt of a delivery that its platform accepted, else ""."""
+        known = self.find(delivery_id)
+        return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
+
+    def end(self, status: DeliveryStatus) -> None:
+        """Record the end of a reply. A failure of an earlier copy does not count for it."""
+        known = self.find(status.id)
+        new = self.note(
+            status, over=bool(known and known.state == "failed" and status.receipt not in ("", known.receipt))
+        )
+        if status.state == "dead" or (status.state == "ambiguous" and new):
+            self.put_aside[status.state].appendleft(status)
+
+    def report(self, news: DeliveryStatus, *, sending: bool) -> str:
+        """Record a report of the platform; `sending` says that the reply is the first in its outbox."""
+        known = self.find(news.id)
+        if known is None and not sending:
+            return ""
+        if known is not None:
+            same = known.receipt == news.receipt
+            rank = 0 if known.state == "failed" and not same else _RANKS[known.state]
+            other = not same and (known.receipt or known.state == "dead")
+            if _RANKS[news.state] <= rank or (other and news.state == "failed"):
+                return known.state
+            news = replace(news, tries=known.tries, reason=news.reason or known.reason)
+        self.note(news, over=True)
+        if news.state == "failed":
+            self.put_aside["failed"].appendleft(news)
+        return news.state
+
+
+def _text(entry: str) -> str:
+    return Reply.from_json(json.loads(entry)["reply"]).text if entry else ""
+
+
+def remember(notes: OrderedDict[str, V], key: str, value: V, most: int) -> None:
+    """Store a value as the newest, and forget the oldest beyond so many."""
+    notes[key] = value
+    notes.move_to_end(key)
+    while len(notes) > most:
+        notes.popitem(last=False)
