@@ -53,9 +53,9 @@ def test_the_server_of_the_page_is_one(tmp_path: Path) -> None:
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     """A limit nobody documents is a surprise."""
     assert f"{mcp.CALL_SECONDS:g} (MCP), {openapi.CALL_SECONDS:g} (OpenAPI)" in PAGE
-    assert f"at most {MAX_TOOLS}\ntools; descriptions are cut after {MAX_DESCRIPTION_CHARS:,} characters" in PAGE
+    assert f"at most {MAX_TOOLS} tools. Descriptions are cut after {MAX_DESCRIPTION_CHARS:,} characters" in PAGE
     assert f"waits {OPEN_SECONDS:g} seconds" in PAGE
     assert f"Connecting may take {mcp.CONNECT_SECONDS:g} seconds" in PAGE
     assert f"up to {openapi.MAX_ANSWER_BYTES // 1_000_000} MB" in PAGE
     assert f"cut to {openapi.MAX_ERROR_CHARS} characters" in PAGE
-    assert f"more than {MAX_PATTERNS} in a schema" in PAGE
+    assert f"the first {MAX_PATTERNS} patterns of a schema" in PAGE

@@ -225,7 +225,7 @@ def test_letters_alone_find_shared_words(said, nearest):
 
 @pytest.mark.parametrize("part", ["open", "held_out"])
 def test_nine_of_ten_plain_requests_find_their_tool_among_112(part):
-    """The published list, with the default selector. The figures are in docs/how-to/tools-from-elsewhere.md."""
+    """The published list, with the default selector. The figures are in docs/explanation/performance.md."""
     requests = read_requests(part)
     assert len(read_tools()) == 112
     assert len(missed(requests, EmbeddingSelector())) <= len(requests) / 10
