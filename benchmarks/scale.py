@@ -31,8 +31,7 @@ from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.scripts import LuaScripts, shard_of
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import QueuedReply, QueuedTurn
+from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
 from sayso.workers.mailbox import LUA
 from sayso.workers.outbox import RedisOutbox
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sayso.agent import tool
 from sayso.agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, texts_of_turn, time_of_turn
-from sayso.pending.turns.change import Timer
+from sayso.pending.turns import Timer
 
 #: Environment variable with the users' time zone, such as Europe/Berlin. Without it, the server's zone is used.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"

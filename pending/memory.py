@@ -23,7 +23,7 @@ from sayso.pending.repository import (
     StartVerdict,
     StoredAction,
 )
-from sayso.pending.turns.change import DecisionContext, Lease, NewAction, Transition, TurnChange
+from sayso.pending.turns import DecisionContext, Lease, NewAction, Transition, TurnChange
 
 #: Entries of the audit log that are kept.
 MAX_AUDIT_ENTRIES = 5000

@@ -27,7 +27,7 @@ from sayso.pending.context import Confirmation, Person, ToolContext, call_contex
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory, undo_kind
 from sayso.pending.repository import StoredAction, sign_action
 from sayso.pending.signing import ActionSigner
-from sayso.pending.turns.change import NewAction
+from sayso.pending.turns import NewAction
 
 log = logging.getLogger(__name__)
 

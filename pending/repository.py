@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from sayso.channels.types import Intent, Scope
 from sayso.pending.action import ActionState, PendingAction, encode_canonical
 from sayso.pending.signing import ActionSigner
-from sayso.pending.turns.change import Lease, NewAction, TurnChange
+from sayso.pending.turns import Lease, NewAction, TurnChange
 
 #: The answer to a claim. Only `mine` may go on; with any other, nothing is executed.
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]

@@ -26,8 +26,7 @@ from sayso.pending.repository import (
     StoredAction,
 )
 from sayso.pending.signing import ActionSigner
-from sayso.pending.turns.change import Transition, TurnChange, outbox_entry
-from sayso.pending.turns.queued import LeaseLost, StaleTurn
+from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange, outbox_entry
 
 log = logging.getLogger(__name__)
 

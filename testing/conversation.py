@@ -12,8 +12,7 @@ from math import inf
 from typing import TypeVar
 
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns.change import MAX_TIMERS, NewAction, Timer, TurnChange, outbox_entry, sort_timers
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import MAX_TIMERS, NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
 from sayso.workers.outbox import (
     KEEP_HELD_SECONDS,

@@ -10,23 +10,21 @@ from dataclasses import replace
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Delivery, Reply, Turn, shown_to
 from sayso.pending.memory import MemoryActionRepository
-from sayso.pending.turns.change import (
+from sayso.pending.turns import (
+    ABOUT,
     MAX_TIMERS,
+    PART,
     DecisionContext,
     Lease,
-    TurnChange,
-    as_edit_of,
-    outbox_entry,
-)
-from sayso.pending.turns.queued import (
-    ABOUT,
-    PART,
     LeaseLost,
     NextItem,
     QueuedReply,
     QueuedTurn,
     StaleTurn,
+    TurnChange,
+    as_edit_of,
     is_tap_or_status,
+    outbox_entry,
 )
 from sayso.testing.conversation import (
     MAX_HISTORIES,

@@ -14,8 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import Lease, QueuedTurn
 from sayso.workers.mailbox import LEASE_MS
 
 log = logging.getLogger(__name__)

@@ -13,15 +13,17 @@ from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Conversation, Reply, Turn, random_id, shown_to
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
-from sayso.pending.turns.change import Lease, TurnChange, outbox_entry
-from sayso.pending.turns.queued import (
+from sayso.pending.turns import (
+    Lease,
     LeaseLost,
     NextItem,
     QueuedTurn,
     StaleTurn,
     StreamListener,
+    TurnChange,
     TurnHandler,
     is_tap_or_status,
+    outbox_entry,
     parse_next_item,
 )
 

@@ -15,8 +15,7 @@ from typing import Any, Literal, Protocol, cast
 
 from sayso.channels.types import Delivery, Reply
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
-from sayso.pending.turns.change import Lease, outbox_entry
-from sayso.pending.turns.queued import LeaseLost, NextItem, QueuedReply, hash_from_reply, parse_next_item
+from sayso.pending.turns import Lease, LeaseLost, NextItem, QueuedReply, hash_from_reply, outbox_entry, parse_next_item
 
 #: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`: accepted by the
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to

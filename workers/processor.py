@@ -20,17 +20,18 @@ from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, call_in_thread, track_abandoned_calls
 from sayso.pending.redis.scripts import Halted
-from sayso.pending.turns.change import Lease, TurnChange
-from sayso.pending.turns.queued import (
+from sayso.pending.turns import (
     ABOUT,
     PART,
     ConversationParked,
     JournalUnreadable,
+    Lease,
     LeaseLost,
     NextItem,
     QueuedReply,
     QueuedTurn,
     StaleTurn,
+    TurnChange,
     TurnHandler,
 )
 from sayso.workers.alerts import MemorySharedCache

@@ -17,7 +17,7 @@ from sayso.channels.base import Channel, RateLimit, RateLimited, SendError
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import call_in_thread
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import QueuedTurn
 
 #: Seconds that a call under way may still take when the turn is over.
 LAST_CALL_SECONDS = 3.0

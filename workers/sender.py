@@ -26,8 +26,7 @@ from sayso.channels.http import backoff_seconds
 from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
-from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import ConversationParked, LeaseLost, NextItem, QueuedReply
+from sayso.pending.turns import ConversationParked, Lease, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import Alerts, MemoryAlerts
 from sayso.workers.outbox import KEEP_HELD_SECONDS, FinalState, NoReceipts, Outbox, PostponeReason, Receipts
 

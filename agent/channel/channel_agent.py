@@ -49,8 +49,15 @@ from sayso.pending.proposals import ChannelRun, Proposal, channel_run, plan_of
 from sayso.pending.repository import Claim, StoredAction
 from sayso.pending.signing import split_button_token
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
-from sayso.pending.turns.change import Lease, Transition, TurnChange
-from sayso.pending.turns.queued import CHOICE_KIND, JournalUnreadable, QueuedTurn, StreamListener
+from sayso.pending.turns import (
+    CHOICE_KIND,
+    JournalUnreadable,
+    Lease,
+    QueuedTurn,
+    StreamListener,
+    Transition,
+    TurnChange,
+)
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from sayso.channels.types import Reply, Turn
 from sayso.pending.action import ActionState
 from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.pending.repository import StoredAction
-from sayso.pending.turns.change import Transition, TurnChange
+from sayso.pending.turns import Transition, TurnChange
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")

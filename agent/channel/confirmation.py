@@ -27,8 +27,7 @@ from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.pending.repository import CHANGED, OPEN_STATES, ActionDecision, Claim, StoredAction
 from sayso.pending.signing import ButtonPress
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns.change import Transition, TurnChange
-from sayso.pending.turns.queued import ABOUT, CHOICE_KIND, QueuedTurn
+from sayso.pending.turns import ABOUT, CHOICE_KIND, QueuedTurn, Transition, TurnChange
 
 #: States of an action that waits for a yes.
 WAITING_STATES = ("armed", "shown")

@@ -19,8 +19,7 @@ from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.repository import OPEN_STATES, StoredAction
-from sayso.pending.turns.change import Lease, Timer, TurnChange
-from sayso.pending.turns.queued import StreamListener
+from sayso.pending.turns import Lease, StreamListener, Timer, TurnChange
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_i
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.signing import split_button_token
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns.change import NewAction, outbox_entry
-from sayso.pending.turns.queued import CHOICE_KIND, LeaseLost, StaleTurn
+from sayso.pending.turns import CHOICE_KIND, LeaseLost, NewAction, StaleTurn, outbox_entry
 
 #: Characters of a message that keeps its text when its buttons are removed. A longer text is sent as a message of its
 #: own, with the buttons in the next message.

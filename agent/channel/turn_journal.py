@@ -17,8 +17,7 @@ from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.types import Media
 from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import JournalUnreadable, LeaseLost, QueuedTurn, StaleTurn, StreamListener, journal_head
+from sayso.pending.turns import JournalUnreadable, Lease, LeaseLost, QueuedTurn, StaleTurn, StreamListener, journal_head
 
 #: Characters of one result that a journaled run shows to its model and stores.
 MAX_RESULT_CHARS = MAX_TEXT_CHARS

@@ -42,7 +42,7 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
-from sayso.pending.turns.queued import TurnHandler
+from sayso.pending.turns import TurnHandler
 from sayso.workers.access.gate import AccessControl
 from sayso.workers.access.people import RedisPeople
 from sayso.workers.alerts import Alerts, RedisAlerts, RedisSharedCache

@@ -17,7 +17,7 @@ from sayso.pending.repository import (
     StartVerdict,
     StoredAction,
 )
-from sayso.pending.turns.change import Lease, NewAction, TurnChange
+from sayso.pending.turns import Lease, NewAction, TurnChange
 
 #: The folder of the scripts that this repository runs.
 LUA = Path(__file__).parent / "lua"

@@ -8,8 +8,7 @@ import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.redis.scripts import shard_of
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import QueuedReply
+from sayso.pending.turns import QueuedReply, TurnChange
 from sayso.workers.mailbox import InboxLimits
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from tests.contracts.test_conversations import shown

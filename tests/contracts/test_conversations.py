@@ -10,8 +10,7 @@ import pytest
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
-from sayso.pending.turns.change import Transition, TurnChange
-from sayso.pending.turns.queued import ABOUT, PART, LeaseLost, QueuedReply, QueuedTurn, StaleTurn
+from sayso.pending.turns import ABOUT, PART, LeaseLost, QueuedReply, QueuedTurn, StaleTurn, Transition, TurnChange
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 

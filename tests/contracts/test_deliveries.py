@@ -9,8 +9,7 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.pending.turns.change import Timer, TurnChange
-from sayso.pending.turns.queued import LeaseLost
+from sayso.pending.turns import LeaseLost, Timer, TurnChange
 from sayso.workers.outbox import KEEP_HELD_SECONDS, LATE_SECONDS, NotRepeatable
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose, shown

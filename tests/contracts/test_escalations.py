@@ -9,8 +9,7 @@ import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.repository import Claim
-from sayso.pending.turns.change import Transition, TurnChange, outbox_entry
-from sayso.pending.turns.queued import QueuedReply
+from sayso.pending.turns import QueuedReply, Transition, TurnChange, outbox_entry
 from sayso.workers.outbox import MAX_WAITING
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import LeaseLost, StaleTurn
+from sayso.pending.turns import LeaseLost, StaleTurn, TurnChange
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
 SAID = TurnChange(replies=((Reply("hi"), ""),))

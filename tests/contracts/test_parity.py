@@ -11,7 +11,7 @@ from sayso.channels.types import Reply
 from sayso.pending.action import PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.signing import ActionSigner
-from sayso.pending.turns.change import Transition, TurnChange
+from sayso.pending.turns import Transition, TurnChange
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, time_passes, turn
 
 SEAL = ActionSigner(["key"])

@@ -10,8 +10,16 @@ import pytest
 
 from sayso.channels.types import Reply
 from sayso.pending.repository import ActionResult, Claim
-from sayso.pending.turns.change import MAX_TIMERS, Timer, Transition, TurnChange, outbox_entry
-from sayso.pending.turns.queued import QueuedReply, QueuedTurn, StaleTurn
+from sayso.pending.turns import (
+    MAX_TIMERS,
+    QueuedReply,
+    QueuedTurn,
+    StaleTurn,
+    Timer,
+    Transition,
+    TurnChange,
+    outbox_entry,
+)
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_admission import Crowded
 from tests.contracts.test_conversations import lease, look, propose

@@ -28,8 +28,7 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.signing import split_button_token
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import ConversationError, LeaseLost, QueuedTurn
+from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
 from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LUA as LANE_LUA
 from sayso.workers.mailbox import InboxLimits, RedisMailbox, token_prefix

@@ -10,8 +10,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Delivery, Reply, Turn
 from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction
-from sayso.pending.turns.change import Lease, TurnChange
-from sayso.pending.turns.queued import QueuedReply, QueuedTurn
+from sayso.pending.turns import Lease, QueuedReply, QueuedTurn, TurnChange
 from sayso.workers.mailbox import LEASE_MS
 from tests.model.verdicts import Verdicts
 from tests.model.wire import Peek

@@ -15,7 +15,7 @@ from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.signing import split_button_token
-from sayso.pending.turns.change import NewAction
+from sayso.pending.turns import NewAction
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
 ROOM = Conversation("chat", "room")

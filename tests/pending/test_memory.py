@@ -13,7 +13,7 @@ from sayso.pending.proposals import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.signing import ActionSigner
 from sayso.pending.store import scope_of
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from tests.contracts.rigs import Blocking
 
 SEAL = ActionSigner(["key"])

@@ -13,7 +13,7 @@ from sayso.pending.concurrency import run_without_loop
 from sayso.pending.proposals import plan_of
 from sayso.pending.repository import STALE_SECONDS, ActionResult, Claim
 from sayso.pending.store import scope_of
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from tests.contracts.rigs import Blocking
 
 WORDS = texts_for("pt")

@@ -17,8 +17,7 @@ from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.settlement import Settlement, plan_end_state
 from sayso.pending.store import scope_of
-from sayso.pending.turns.change import Lease, Transition, TurnChange
-from sayso.pending.turns.queued import LeaseLost, StaleTurn
+from sayso.pending.turns import Lease, LeaseLost, StaleTurn, Transition, TurnChange
 from tests.contracts.rigs import Blocking
 
 WORDS = texts_for("pt")

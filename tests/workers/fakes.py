@@ -15,7 +15,7 @@ from sayso.channels.base import RateLimit
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from sayso.pending import idempotency_key
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, Rig, turn, voice

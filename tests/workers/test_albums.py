@@ -9,7 +9,7 @@ import pytest
 
 from sayso.channels.types import Media, Reply, Turn
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from sayso.workers.processor import ALBUM_SECONDS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
 from tests.workers.story import Story, call

@@ -10,7 +10,7 @@ import pytest
 from sayso.channels.base import Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Tap
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.mailbox import AliasForwarder, InboxLimits

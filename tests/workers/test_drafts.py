@@ -15,8 +15,7 @@ from sayso.agent.messages import Message, Role, UsageStats
 from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.workers import processor
 from sayso.workers.alerts import MemorySharedCache, RedisSharedCache
 from sayso.workers.progress import DraftMessage, DraftRateLimiter

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Scope
-from sayso.pending.turns.change import Timer, TurnChange
+from sayso.pending.turns import Timer, TurnChange
 from sayso.workers.erasure import ErasedPerson, Erasure, ErasureBusy
 from tests.contracts.rigs import CHAT, RedisRig, turn
 

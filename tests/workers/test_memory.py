@@ -10,7 +10,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.memory import MemoryActionRepository
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from sayso.testing import memory
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import SEEN_MS

@@ -12,7 +12,7 @@ from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreach
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media, Reply
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from sayso.workers import processor, sender
 from sayso.workers import progress as beside
 from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, _split_now

@@ -15,8 +15,7 @@ from sayso.channels.base import Channel, FetchError, Unreachable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.storage.media import LocalMediaStore, TooLarge
 from sayso.channels.types import Media, Reply
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.platforms.webhooks import JPEG
 from sayso.workers import processor
 from sayso.workers.processor import ConversationProcessor

@@ -24,8 +24,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import ConversationParked, QueuedReply
+from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
 from sayso.workers import sender
 from sayso.workers.outbox import ReceiptFiles
 from sayso.workers.sender import ReplySender

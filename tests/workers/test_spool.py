@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from sayso.channels.types import Conversation
 from sayso.pending.redis.scripts import Halted
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from sayso.workers import spool as spool_module
 from sayso.workers.mailbox import InboxLimits as Door
 from sayso.workers.spool import PAUSE_SECONDS, Spool, SpoolFile, SpoolFull, SpoolLimits, SpoolUnusable

@@ -9,8 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns.change import Lease, TurnChange
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import Lease, QueuedTurn, TurnChange
 from sayso.workers.lease import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot

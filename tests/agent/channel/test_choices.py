@@ -14,7 +14,7 @@ from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.agent.tools import offer_choices
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import RESERVED_PREFIX
-from sayso.pending.turns.queued import CHOICE_KIND
+from sayso.pending.turns import CHOICE_KIND
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice

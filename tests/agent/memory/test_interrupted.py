@@ -12,8 +12,7 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory, Triple
 from sayso.agent.memory.knowledge import KnowledgeMemory
-from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import Lease, QueuedTurn
 from tests.contracts.rigs import turn
 
 LEASE = Lease("chat:room", 1, "w1")

@@ -13,8 +13,7 @@ from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
 from sayso.agent.messages import Role
 from sayso.agent.run.journal import CallOutcome, ModelAnswer, text_digest
 from sayso.pending.concurrency import run_sync
-from sayso.pending.turns.change import Lease
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import Lease, QueuedTurn
 from tests.contracts.rigs import turn
 
 CALLS = (ToolCall("look", {"what": "a"}, "1"), ToolCall("look", {"what": "a"}, "2"))

@@ -13,8 +13,7 @@ from sayso.channels.types import Conversation, Turn
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_inbox
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.fake_bots import written
 from tests.contracts.rigs import Blocking

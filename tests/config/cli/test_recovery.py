@@ -18,7 +18,7 @@ from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_inbox
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.turns.queued import QueuedTurn
+from sayso.pending.turns import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.platforms.twilio import SERVICE_SID

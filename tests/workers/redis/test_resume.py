@@ -10,8 +10,7 @@ from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, ve
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.turns.change import TurnChange
-from sayso.pending.turns.queued import LeaseLost
+from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.mailbox import LUA
 from sayso.workers.redis.data_loss import DataLossGuard, keys_of
 from sayso.workers.redis.resume import RESUME_STEP, halt_of, resume

@@ -20,7 +20,7 @@ from rq.webhook import Webhook
 from sayso.channels.types import Conversation
 from sayso.config.wiring import rq_entry as jobs
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.turns.change import TurnChange
+from sayso.pending.turns import TurnChange
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
