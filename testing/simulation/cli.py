@@ -65,8 +65,8 @@ def _run(profile: Profile, options: Options) -> SimulationReport:
     --json.
     """
     from sayso.testing.simulation.processes import MachineError
+    from sayso.testing.simulation.profile import InvalidStories
     from sayso.testing.simulation.run import Simulation
-    from sayso.testing.simulation.users import InvalidStories
 
     def say(line: str) -> None:
         click.echo(line, err=options.as_json)

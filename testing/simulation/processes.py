@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -57,8 +56,6 @@ DEFAULT: dict[str, Any] = {
 }
 #: How long the processes may take to be ready, in seconds.
 READY_SECONDS = 60.0
-#: Seconds after which processes have imported everything they need: memory is compared from there on.
-WARM_SECONDS = 15.0
 
 
 class WorkerProcesses:
@@ -456,53 +453,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The measured memory. `processes` holds name, MB when warm and MB at the end, of those that lived so long."""
-
-    processes: Sequence[tuple[str, float, float]] = ()
-    redis_bytes_each: float = 0.0
-
-    @property
-    def grown_mb(self) -> float:
-        """The MB by which the process grew that grew most."""
-        return max((end - warm for _, warm, end in self.processes), default=0.0)
-
-
-@dataclass(slots=True)
-class MemoryMeter:
-    """Measures the memory of a machine. Call `update` now and then, and `read` at the end."""
-
-    machine: Machine
-    began: float
-    redis_bytes: int = 0
-    warm: dict[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.redis_bytes = self.machine.redis.used_bytes()
-
-    def update(self, now: float) -> None:
-        """Measure once, when the processes are warm and Redis knows the workers."""
-        if not self.warm and now >= self.began + WARM_SECONDS and self.machine.workers.at_work():
-            self.warm = {pid: _resident_mb(pid) for _, pid in self._processes()}
-
-    def read(self, conversations: int) -> Memory:
-        """Return the measurement. Raises RedisError."""
-        lived = [(name, pid) for name, pid in self._processes() if pid in self.warm]
-        processes = [(name, self.warm[pid], _resident_mb(pid)) for name, pid in lived]
-        return Memory(processes, (self.machine.redis.used_bytes() - self.redis_bytes) / conversations)
-
-    def _processes(self) -> list[tuple[str, int]]:
-        webs = [("web", web.process.pid) for web in self.machine.webs if web.process]
-        return [*webs, *(("worker", pid) for pid in sorted(self.machine.workers.at_work()))]
-
-
-def _resident_mb(pid: int) -> float:
-    """Return the resident memory of a process in MB; 0 if it has just ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024 if "VmRSS:" in status else 0.0

@@ -1,8 +1,13 @@
-"""The profile of a simulation: its size, its faults, and what is measured. profiles.yaml has the ready ones."""
+"""The profile of a simulation: its size, its faults, what is measured, and the stories that its users play.
+
+profiles.yaml and stories.yaml have the ready ones.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,18 +16,24 @@ from pydantic import Field, ValidationError
 
 from sayso.agent.tools.errors import did_you_mean
 from sayso.channels.base import Section
+from sayso.testing.simulation.outcomes import DONE
 
 #: What can be killed.
 FaultTarget = Literal["worker", "machine", "web", "redis"]
 #: What can run full.
 StorageKind = Literal["memory", "disk"]
-STORAGE_KINDS: tuple[StorageKind, ...] = get_args(StorageKind)
 #: The profiles and stories that ship.
 PROFILES, STORIES = Path(__file__).parent / "profiles.yaml", Path(__file__).parent / "stories.yaml"
 #: Ready profiles that are no rows of the matrix, and the name that stands for all rows.
 NOT_IN_MATRIX, MATRIX = ("quick",), "matrix"
 #: The full size of every profile that does not say otherwise.
 FULL_SIZE: Mapping[str, Any] = {"turns": 20_000, "conversations": 500, "workers": 4}
+#: The kinds of a step; stories.yaml explains each.
+Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
+#: The text of a decision that is tapped instead of typed.
+BUTTON = "button"
+_VERBS: tuple[Verb, ...] = get_args(Verb)
+_NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
 #: Measurements that are only meaningful with the size of the run.
 _SIZED = ("speed", "size")
 
@@ -137,7 +148,7 @@ class Profile(Section):
 
 def ready_names() -> list[str]:
     """Return the names of all profiles that ship."""
-    return list(_read(PROFILES))
+    return list(_read_sections(PROFILES))
 
 
 def load_profiles(name: str, *, full_size: bool = False, **changes: Any) -> list[Profile]:
@@ -145,25 +156,29 @@ def load_profiles(name: str, *, full_size: bool = False, **changes: Any) -> list
 
     With `full_size` each is as large as is promised. `changes` replace keys of all. Raises InvalidProfile.
     """
-    file, sections = PROFILES, _read(PROFILES)
+    file, sections = PROFILES, _read_sections(PROFILES)
     if name == MATRIX:
         names = [each for each in sections if each not in NOT_IN_MATRIX]
     elif name in sections:
         names = [name]
     elif name.endswith((".yaml", ".yml")):
         file, names = Path(name), [""]
-        sections = {"": _read(file)}
+        sections = {"": _read_sections(file)}
     else:
         hint = did_you_mean(name, [*sections, MATRIX], "{} ")
         raise InvalidProfile(f"no profile {name!r}: {hint}name a YAML file, or one of {', '.join([*sections, MATRIX])}")
     return [_profile(file, each, sections[each], changes, full_size=full_size) for each in names]
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, error: type[Exception]) -> Any:
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as exc:
-        raise InvalidProfile(f"{file}: {exc}") from exc
+        raise error(f"{file}: {exc}") from exc
+
+
+def _read_sections(file: Path) -> dict[str, Any]:
+    content = _read(file, InvalidProfile)
     if not isinstance(content, dict):
         raise InvalidProfile(f"{file}: no profile: write keys such as `turns: 1000`")
     return content
@@ -189,3 +204,106 @@ def _problem(error: Mapping[str, Any]) -> str:
         hint = did_you_mean(key, Profile.model_fields, "{} ")
         return f"{key}: unknown key: {hint}known: {', '.join(Profile.model_fields)}"
     return f"{key}: {str(error['msg']).replace('Input should', 'must')} (it is {error['input']!r})"
+
+
+class InvalidStories(Exception):
+    """Raised when a file of stories cannot be played. The message names the place and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoryStep:
+    """One act of a person, done `times` times at once. A `late` decision comes after the question has closed."""
+
+    verb: Verb
+    text: str
+    times: int = 1
+    late: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether the step answers a question."""
+        return self.verb in ("agree", "refuse")
+
+    @property
+    def tapped(self) -> bool:
+        """Whether the step is a tap."""
+        return self.decides and self.text == BUTTON
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What one person does from beginning to end. `weight` is how often it is chosen, relative to the others.
+
+    A story of weight 0 is played only where a profile names it in `only_stories`; each mention counts as a weight of 1.
+    """
+
+    name: str
+    weight: float
+    steps: tuple[StoryStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repertoire:
+    """The stories of a file, and a regular expression for what tools say when they are done."""
+
+    stories: tuple[Story, ...]
+    done: str
+
+
+def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
+    """Return the stories of a file, all or only those named. Raises InvalidStories."""
+    content = _read(file, InvalidStories)
+    definitions = content.get("stories") if isinstance(content, dict) else None
+    if not isinstance(definitions, dict) or not definitions:
+        raise InvalidStories(f"{file}: no stories: begin with `stories:` and a name below it")
+    unknown = sorted(set(only) - set(definitions))
+    if unknown:
+        raise InvalidStories(f"{file}: no story {unknown[0]!r}; known: {sorted(definitions)}")
+    stories = [_story(file, name, definitions[name]) for name in definitions if not only or name in only]
+    played = tuple(
+        replace(story, weight=story.weight or only.count(story.name)) for story in stories if story.weight or only
+    )
+    if not played:
+        raise InvalidStories(f"{file}: no story has a weight above 0: nobody would do anything")
+    return Repertoire(played, _done(file, content.get("done", DONE)))
+
+
+def _done(file: Path, done: Any) -> str:
+    if not isinstance(done, str) or "{bill}" not in done:
+        raise InvalidStories(f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it")
+    try:
+        re.compile(done.replace("{bill}", "b1"))
+    except re.error as exc:
+        raise InvalidStories(f"{file}: done is {done!r}, not a regular expression: {exc}") from exc
+    return done
+
+
+def _story(file: Path, name: str, definition: Any) -> Story:
+    place = f"{file}: story {name!r}"
+    if not isinstance(definition, dict) or not isinstance(definition.get("steps"), list) or not definition["steps"]:
+        raise InvalidStories(f"{place}: has no steps: add `steps:` and a list")
+    weight = definition.get("weight", 1)
+    if not isinstance(weight, int | float) or weight < 0:
+        raise InvalidStories(f"{place}: weight is {weight!r}: write a number, 0 for never by itself")
+    steps = tuple(_step(place, step) for step in definition["steps"])
+    for number, step in enumerate(steps):
+        if step.decides and not any(before.verb == "ask" for before in steps[:number]):
+            raise InvalidStories(f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet")
+    return Story(str(name), weight, steps)
+
+
+def _step(place: str, definition: Any) -> StoryStep:
+    verb = next((verb for verb in _VERBS if isinstance(definition, dict) and verb in definition), None)
+    if verb is None:
+        raise InvalidStories(f"{place}: {definition!r} is not a step; a step has one of {', '.join(_VERBS)}")
+    text, times = definition[verb], definition.get("times", 1)
+    if not isinstance(text, str):
+        raise InvalidStories(f"{place}: {verb} is {text!r}: put the text in quotes")
+    if _NEEDS.get(verb, "") not in text:
+        raise InvalidStories(f"{place}: {verb} {text!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
+    if not isinstance(times, int) or not 1 <= times <= 10:
+        raise InvalidStories(f"{place}: times is {times!r}: write a number from 1 to 10")
+    late = definition.get("late", False)
+    if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
+        raise InvalidStories(f"{place}: late is {late!r}: write true, at a decision")
+    return StoryStep(verb, text, times, late)

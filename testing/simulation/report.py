@@ -1,15 +1,16 @@
-"""The report of a simulation: its counts, the broken promises, and the table that is printed."""
+"""The report of a simulation: its counts, the broken promises, the memory used, and the table that is printed."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sayso.testing.simulation.faults import OutageRecord
 from sayso.testing.simulation.judge import SimulationResult, percentile
-from sayso.testing.simulation.processes import Memory
+from sayso.testing.simulation.processes import Machine
 from sayso.testing.simulation.profile import Profile
 
 #: What must never happen, as judge.py names it and as the table heads it.
@@ -25,12 +26,64 @@ WEBHOOK_MS, PICK_UP_MS, GROWN_MB, KEPT_RATE = 100.0, 500.0, 50.0, 0.9
 CONVERSATION_BYTES = 3072.0
 #: Promise of recovery: seconds after a kill until everything that waited is answered.
 RECOVERY_SECONDS = {"redis": 10.0, "machine": 15.0}
+#: Seconds after which processes have imported everything they need: memory is compared from there on.
+WARM_SECONDS = 15.0
 #: Findings that are printed; the data folder has all of them.
 PRINTED_FINDINGS = 20
 #: The columns of the table.
 COLUMNS = (
     "faults", "turns", "confirmed", "kills, pauses", *PROMISES, "unknown", "repeated", "p50 / p99 / longest wait",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The measured memory. `processes` holds name, MB when warm and MB at the end, of those that lived so long."""
+
+    processes: Sequence[tuple[str, float, float]] = ()
+    redis_bytes_each: float = 0.0
+
+    @property
+    def grown_mb(self) -> float:
+        """The MB by which the process grew that grew most."""
+        return max((end - warm for _, warm, end in self.processes), default=0.0)
+
+
+@dataclass(slots=True)
+class MemoryMeter:
+    """Measures the memory of a machine. Call `update` now and then, and `read` at the end."""
+
+    machine: Machine
+    began: float
+    redis_bytes: int = 0
+    warm: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.redis_bytes = self.machine.redis.used_bytes()
+
+    def update(self, now: float) -> None:
+        """Measure once, when the processes are warm and Redis knows the workers."""
+        if not self.warm and now >= self.began + WARM_SECONDS and self.machine.workers.at_work():
+            self.warm = {pid: _resident_mb(pid) for _, pid in self._processes()}
+
+    def read(self, conversations: int) -> Memory:
+        """Return the measurement. Raises RedisError."""
+        lived = [(name, pid) for name, pid in self._processes() if pid in self.warm]
+        processes = [(name, self.warm[pid], _resident_mb(pid)) for name, pid in lived]
+        return Memory(processes, (self.machine.redis.used_bytes() - self.redis_bytes) / conversations)
+
+    def _processes(self) -> list[tuple[str, int]]:
+        webs = [("web", web.process.pid) for web in self.machine.webs if web.process]
+        return [*webs, *(("worker", pid) for pid in sorted(self.machine.workers.at_work()))]
+
+
+def _resident_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB; 0 if it has just ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024 if "VmRSS:" in status else 0.0
 
 
 @dataclass(frozen=True, slots=True)

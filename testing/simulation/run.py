@@ -13,11 +13,11 @@ from random import Random
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.faults import Faults, FlakyPlatforms
 from sayso.testing.simulation.judge import SimulationResult, judge_simulation
-from sayso.testing.simulation.processes import Machine, MemoryMeter
-from sayso.testing.simulation.profile import Profile
-from sayso.testing.simulation.report import SimulationReport
+from sayso.testing.simulation.processes import Machine
+from sayso.testing.simulation.profile import Profile, load_stories
+from sayso.testing.simulation.report import MemoryMeter, SimulationReport
 from sayso.testing.simulation.tools import Effects
-from sayso.testing.simulation.users import SimulatedUsers, load_stories
+from sayso.testing.simulation.users import SimulatedUsers
 
 #: Pause between two steps, and between two lines of progress, in seconds.
 STEP_SECONDS, PROGRESS_SECONDS = 0.02, 5.0

@@ -78,37 +78,35 @@ def effects() -> Effects:
     return Effects(Path(os.environ["SAYSO_DATA"]))
 
 
+def _take_effect(bill: str, key: str = "", *, refused: bool = False) -> None:
+    """Record the steps of a payment, as slowly as a real one."""
+    effects().write(bill, "begin", key)
+    time.sleep(random.random() * BEFORE_SECONDS)
+    if refused:
+        effects().write(bill, "refused")
+        raise RuntimeError("the desk is closed")
+    effects().write(bill, "effect", key)
+    time.sleep(random.random() * AFTER_SECONDS)
+
+
 @tool(requires_approval=True, preview="Pay {bill}")
 def pay(bill: str) -> str:
     """Pay a bill; run twice, it is paid twice."""
-    effects().write(bill, "begin")
-    _sleep_up_to(BEFORE_SECONDS)
-    effects().write(bill, "effect")
-    _sleep_up_to(AFTER_SECONDS)
+    _take_effect(bill)
     return f"Paid {bill}."
 
 
 @tool(requires_approval=True, preview="Book {bill}")
 def book(bill: str) -> str:
     """Book a bill; every third is refused before anything happens."""
-    effects().write(bill, "begin")
-    _sleep_up_to(BEFORE_SECONDS)
-    if random.random() < 1 / 3:
-        effects().write(bill, "refused")
-        raise RuntimeError("the desk is closed")
-    effects().write(bill, "effect")
-    _sleep_up_to(AFTER_SECONDS)
+    _take_effect(bill, refused=random.random() < 1 / 3)
     return f"Booked {bill}."
 
 
 @tool(requires_approval=True, preview="Charge {bill}", idempotent=True)
 def charge(bill: str) -> str:
     """Charge a bill with a service that knows idempotency keys."""
-    key = idempotency_key()
-    effects().write(bill, "begin", key)
-    _sleep_up_to(BEFORE_SECONDS)
-    effects().write(bill, "effect", key)
-    _sleep_up_to(AFTER_SECONDS)
+    _take_effect(bill, idempotency_key())
     return f"Charged {bill}."
 
 
@@ -120,10 +118,7 @@ def is_refunded(record: PendingAction) -> bool:
 @tool(requires_approval=True, preview="Refund {bill}", reconcile=is_refunded)
 def refund(bill: str) -> str:
     """Refund a bill; whether it was done can be asked afterwards."""
-    effects().write(bill, "begin")
-    _sleep_up_to(BEFORE_SECONDS)
-    effects().write(bill, "effect")
-    _sleep_up_to(AFTER_SECONDS)
+    _take_effect(bill)
     return f"Refunded {bill}."
 
 
@@ -140,7 +135,3 @@ def draw(title: str) -> str:
     """Make a small PDF of this name, which every platform can show."""
     emit_artifact(data=f"%PDF-1.4\n% {title}\n".encode(), mime_type="application/pdf", filename=f"{title}.pdf")
     return f"Here is {title}."
-
-
-def _sleep_up_to(seconds: float) -> None:
-    time.sleep(random.random() * seconds)

@@ -9,18 +9,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from random import Random
-from typing import Any, Literal, Self, get_args
-
-import yaml
+from typing import Any, Self
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, BillStatement, ChatReader, open_seconds
 from sayso.testing.simulation.processes import Machine
-from sayso.testing.simulation.profile import Profile
+from sayso.testing.simulation.profile import BUTTON, Profile, Repertoire, Story, StoryStep, Verb
 from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
 
 #: Pause between two polls of the platforms, in seconds.
@@ -29,12 +26,6 @@ POLL_SECONDS = 0.01
 _TYPING_CALLS = {"sendChatAction": "chat_id", "assistant.threads.setStatus": "channel_id"}
 _TURN_NUMBER = re.compile(r"\bt(\d+)\b")
 _ASKED_INSTEAD = re.compile(r"I was interrupted while sending t(\d+)\.")
-#: The kinds of a step; stories.yaml explains each.
-Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
-#: The text of a decision that is tapped instead of typed.
-BUTTON = "button"
-_VERBS: tuple[Verb, ...] = get_args(Verb)
-_NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
 #: Seconds after which a person stops waiting and goes on. Later answers still count.
 PATIENCE = 90.0
 #: How long after a question's end a late person answers, in seconds. Its time begins when the platform has it.
@@ -144,112 +135,6 @@ def by_bill(messages: Sequence[ChatMessage]) -> dict[str, list[ChatMessage]]:
 
 def _numbers(pattern: re.Pattern[str], text: str) -> frozenset[int]:
     return frozenset(map(int, pattern.findall(text)))
-
-
-class InvalidStories(Exception):
-    """Raised when a file of stories cannot be played. The message names the place and the fix."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoryStep:
-    """One act of a person, done `times` times at once. A `late` decision comes after the question has closed."""
-
-    verb: Verb
-    text: str
-    times: int = 1
-    late: bool = False
-
-    @property
-    def decides(self) -> bool:
-        """Whether the step answers a question."""
-        return self.verb in ("agree", "refuse")
-
-    @property
-    def tapped(self) -> bool:
-        """Whether the step is a tap."""
-        return self.decides and self.text == BUTTON
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """What one person does from beginning to end. `weight` is how often it is chosen, relative to the others.
-
-    A story of weight 0 is played only where a profile names it in `only_stories`; each mention counts as a weight of 1.
-    """
-
-    name: str
-    weight: float
-    steps: tuple[StoryStep, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repertoire:
-    """The stories of a file, and a regular expression for what tools say when they are done."""
-
-    stories: tuple[Story, ...]
-    done: str
-
-
-def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
-    """Return the stories of a file, all or only those named. Raises InvalidStories."""
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as exc:
-        raise InvalidStories(f"{file}: {exc}") from exc
-    definitions = content.get("stories") if isinstance(content, dict) else None
-    if not isinstance(definitions, dict) or not definitions:
-        raise InvalidStories(f"{file}: no stories: begin with `stories:` and a name below it")
-    unknown = sorted(set(only) - set(definitions))
-    if unknown:
-        raise InvalidStories(f"{file}: no story {unknown[0]!r}; known: {sorted(definitions)}")
-    stories = [_story(file, name, definitions[name]) for name in definitions if not only or name in only]
-    played = tuple(
-        replace(story, weight=story.weight or only.count(story.name)) for story in stories if story.weight or only
-    )
-    if not played:
-        raise InvalidStories(f"{file}: no story has a weight above 0: nobody would do anything")
-    return Repertoire(played, _done(file, content.get("done", DONE)))
-
-
-def _done(file: Path, done: Any) -> str:
-    if not isinstance(done, str) or "{bill}" not in done:
-        raise InvalidStories(f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it")
-    try:
-        re.compile(done.replace("{bill}", "b1"))
-    except re.error as exc:
-        raise InvalidStories(f"{file}: done is {done!r}, not a regular expression: {exc}") from exc
-    return done
-
-
-def _story(file: Path, name: str, definition: Any) -> Story:
-    place = f"{file}: story {name!r}"
-    if not isinstance(definition, dict) or not isinstance(definition.get("steps"), list) or not definition["steps"]:
-        raise InvalidStories(f"{place}: has no steps: add `steps:` and a list")
-    weight = definition.get("weight", 1)
-    if not isinstance(weight, int | float) or weight < 0:
-        raise InvalidStories(f"{place}: weight is {weight!r}: write a number, 0 for never by itself")
-    steps = tuple(_step(place, step) for step in definition["steps"])
-    for number, step in enumerate(steps):
-        if step.decides and not any(before.verb == "ask" for before in steps[:number]):
-            raise InvalidStories(f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet")
-    return Story(str(name), weight, steps)
-
-
-def _step(place: str, definition: Any) -> StoryStep:
-    verb = next((verb for verb in _VERBS if isinstance(definition, dict) and verb in definition), None)
-    if verb is None:
-        raise InvalidStories(f"{place}: {definition!r} is not a step; a step has one of {', '.join(_VERBS)}")
-    text, times = definition[verb], definition.get("times", 1)
-    if not isinstance(text, str):
-        raise InvalidStories(f"{place}: {verb} is {text!r}: put the text in quotes")
-    if _NEEDS.get(verb, "") not in text:
-        raise InvalidStories(f"{place}: {verb} {text!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
-    if not isinstance(times, int) or not 1 <= times <= 10:
-        raise InvalidStories(f"{place}: times is {times!r}: write a number from 1 to 10")
-    late = definition.get("late", False)
-    if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
-        raise InvalidStories(f"{place}: late is {late!r}: write true, at a decision")
-    return StoryStep(verb, text, times, late)
 
 
 @dataclass(slots=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sayso.agent import Tool
-from sayso.testing.simulation.profile import Profile, load_profiles, ready_names
+from sayso.testing.simulation.profile import Profile, load_profiles, load_stories, ready_names
 from sayso.testing.simulation.report import COLUMNS
-from sayso.testing.simulation.users import load_stories
 
 PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "failures.md").read_text()
 

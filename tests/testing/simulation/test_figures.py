@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sayso.testing.simulation.judge import SimulationResult
-from sayso.testing.simulation.processes import Memory
 from sayso.testing.simulation.profile import Profile
-from sayso.testing.simulation.report import SimulationReport
+from sayso.testing.simulation.report import Memory, SimulationReport
 from sayso.testing.simulation.users import Act, ChatInbox, follow_typing_signs
 from tests.testing.simulation.test_conversations import judged
 

@@ -17,10 +17,10 @@ from sayso.testing.simulation.profile import (
     InvalidProfile,
     Profile,
     load_profiles,
+    load_stories,
     ready_names,
 )
 from sayso.testing.simulation.report import SimulationReport
-from sayso.testing.simulation.users import load_stories
 
 
 @pytest.mark.parametrize(

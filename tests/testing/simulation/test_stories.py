@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.testing.simulation.profile import STORIES, load_profiles
-from sayso.testing.simulation.users import InvalidStories, StoryStep, load_stories
+from sayso.testing.simulation.profile import STORIES, InvalidStories, StoryStep, load_profiles, load_stories
 
 
 @pytest.mark.parametrize(
