@@ -23,7 +23,7 @@ from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.session_backends import JsonFileSessionStore, RedisSessionStore, SQLiteSessionStore
 from sayso.agent.memory.sessions import InMemorySessionStore, SessionError, SessionMetadata, SessionStore
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats
-from sayso.agent.observability.logging import LoggingObserver
+from sayso.agent.observability.builtin import LoggingObserver
 from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
 from sayso.agent.observability.otel import OpenTelemetryObserver
 from sayso.agent.observability.trace import AgentTrace, TraceStep

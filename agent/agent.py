@@ -15,9 +15,9 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import Message
-from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.observability.legacy import VerboseObserver, hooks_observer
+from sayso.agent.observability.builtin import VerboseObserver, hooks_observer
 from sayso.agent.observability.observer import AgentObserver
+from sayso.agent.observability.trace import RunEvents
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.offline import OfflineProvider

@@ -15,7 +15,7 @@ from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.sessions import SessionStore
 from sayso.agent.messages import ToolCall
-from sayso.agent.observability.legacy import warn_of_hooks
+from sayso.agent.observability.builtin import warn_of_hooks
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider

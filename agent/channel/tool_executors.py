@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import effective_decision
-from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult
 from sayso.agent.run.tool_call import original_error
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError

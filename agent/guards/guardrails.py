@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import stop_text
 from sayso.agent.tools.screening import plain, suspicions
 from sayso.pending.concurrency import await_isolated, call_in_tool_thread, run_sync

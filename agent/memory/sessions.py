@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, ClassVar, Protocol, Self
 
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.observability.trace import RunEvents
 from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)

@@ -151,7 +151,7 @@ class AsyncAgentObserver(AgentObserver):
     """Base of async observers. Each event calls `on_<event>`, then `a_on_<event>`, where they are overridden.
 
     With `blocking` the run waits for `a_on_<event>`. Otherwise the run goes on, and what the observer has not finished
-    when the event loop ends is lost: wait for it with `sayso.agent.observability.dispatcher.wait_for_observers`. A
+    when the event loop ends is lost: wait for it with `sayso.agent.observability.trace.wait_for_observers`. A
     synchronous `run()` does not call `a_on_<event>`.
     """
 

@@ -1,8 +1,10 @@
-"""OpenTelemetryObserver: live spans and metrics of runs, model calls and tool calls."""
+"""OpenTelemetry: live spans and metrics of runs (OpenTelemetryObserver), and the spans of a finished trace."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from sayso.agent.observability import conventions as gen_ai
 from sayso.agent.observability.observer import AgentObserver, LlmCall
 from sayso.agent.providers.base import ProviderError
 from sayso.agent.tools.context import scope_digest, tool_environment
+from sayso.agent.tools.definition import loggable_name
 from sayso.channels.redaction import redact
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
+    from sayso.agent.observability.trace import AgentTrace, TraceStep
     from sayso.agent.result import AgentResult  # which imports this package
 
 #: How many runs may have open spans at a time; beyond that, the spans of the oldest run are ended.
@@ -336,3 +340,107 @@ def _answer_message(message: Message) -> dict[str, Any]:
 
 def _text_part(content: str) -> dict[str, Any]:
     return {"type": "text", "content": content}
+
+
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+#: The class name that an error's text begins with.
+_ERROR_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=:)")
+#: Steps that are operations in OpenTelemetry: the operation, the kind of span, and the field that names the span.
+_OPERATIONS: dict[str, tuple[str, str, str]] = {
+    "llm_call": (gen_ai.CHAT, "CLIENT", "model"),
+    "tool_execution": (gen_ai.EXECUTE_TOOL, "INTERNAL", "tool_name"),
+}
+
+
+def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, Any]]:
+    """Return a finished run and its steps as spans in plain data, the run first (see `AgentTrace.to_otel_spans`)."""
+    ids = {"trace_id": _otel_trace_id(trace), "parent_span_id": root_span_id(trace.run_id)}
+    return [_run_span(trace), *(ids | _step_span(trace, number, include_content) for number in range(len(trace)))]
+
+
+def _otel_trace_id(trace: AgentTrace) -> str:
+    """Return the run id if it is a valid trace id, else a hash of it. A nested run has its parent's."""
+    run_id = trace.parent_run_id or trace.run_id
+    return run_id if _TRACE_ID.fullmatch(run_id) else hashlib.sha256(run_id.encode()).hexdigest()[:32]
+
+
+def root_span_id(run_id: str) -> str:
+    """Return the id of a run's own span. It follows from the run id, so that nested runs can refer to it."""
+    return _span_id(run_id, "run")
+
+
+def _span_id(run_id: str, part: str) -> str:
+    digest = hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
+    return digest if digest.strip("0") else "1".rjust(16, "0")
+
+
+def _run_span(trace: AgentTrace) -> dict[str, Any]:
+    errors = [step.error for step in trace.filter("error") if step.error]
+    attributes = {
+        gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
+        gen_ai.RUN_ID: trace.run_id,
+        gen_ai.INPUT_TOKENS: sum(step.prompt_tokens or 0 for step in trace),
+        gen_ai.OUTPUT_TOKENS: sum(step.completion_tokens or 0 for step in trace),
+        gen_ai.COST_USD: sum(step.cost_usd or 0.0 for step in trace),
+    }
+    for key, value in trace.metadata.items():
+        is_plain = isinstance(value, str | int | float | bool)
+        attributes[f"sayso.metadata.{key}"] = value if is_plain else json.dumps(value, default=str)
+    return {
+        "trace_id": _otel_trace_id(trace),
+        "span_id": root_span_id(trace.run_id),
+        "parent_span_id": root_span_id(trace.parent_run_id) if trace.parent_run_id else "",
+        "name": gen_ai.INVOKE_AGENT,
+        "kind": "INTERNAL",
+        **_times(trace.start_time, trace.total_duration_ms),
+        "attributes": attributes | _error_type(errors[-1] if errors else None),
+        "status": {"code": "ERROR" if errors else "OK"},
+    }
+
+
+def _step_span(trace: AgentTrace, number: int, include_content: bool) -> dict[str, Any]:
+    step = trace.steps[number]
+    operation, kind, name_field = _OPERATIONS.get(step.type, (step.type, "INTERNAL", ""))
+    name = getattr(step, name_field) if name_field else None
+    status = {"code": "ERROR" if step.error else "OK"}
+    if step.error and include_content:
+        status["message"] = step.error
+    return {
+        "span_id": _span_id(trace.run_id, str(number)),
+        "name": f"{operation} {name}" if name else operation,
+        "kind": kind,
+        **_times(step.timestamp, step.duration_ms),
+        "attributes": _step_attributes(step, operation, include_content) | _error_type(step.error),
+        "status": status,
+    }
+
+
+def _step_attributes(step: TraceStep, operation: str, include_content: bool) -> dict[str, Any]:
+    attributes = {
+        gen_ai.STEP: step.type,
+        gen_ai.OPERATION: operation if step.type in _OPERATIONS else None,
+        gen_ai.REQUEST_MODEL: step.model,
+        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider) if step.provider else None,
+        gen_ai.FINISH_REASONS: [step.finish_reason] if step.finish_reason else None,
+        gen_ai.RESPONSE_ID: step.response_id,
+        gen_ai.INPUT_TOKENS: step.prompt_tokens,
+        gen_ai.OUTPUT_TOKENS: step.completion_tokens,
+        gen_ai.COST_USD: step.cost_usd,
+        gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
+    }
+    if include_content:
+        args = None if step.tool_args is None else json.dumps(dict(step.tool_args), default=str)
+        attributes |= {gen_ai.TOOL_ARGUMENTS: args, gen_ai.TOOL_RESULT: step.tool_result}
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _error_type(error: str | None) -> dict[str, str]:
+    if not error:
+        return {}
+    error_class = _ERROR_CLASS.match(error)
+    return {gen_ai.ERROR_TYPE: error_class.group() if error_class else gen_ai.OTHER}
+
+
+def _times(start: float, duration_ms: float) -> dict[str, int]:
+    start_ns = int(start * 1e9)
+    return {"start_time_unix_nano": start_ns, "end_time_unix_nano": start_ns + int(duration_ms * 1e6)}

@@ -1,19 +1,27 @@
-"""AgentTrace: the steps of one run with their durations, and their export as OpenTelemetry spans (seed)."""
+"""AgentTrace: the steps of one run (seed). RunEvents: records these steps and reports the events to observers."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import inspect
 import json
-import re
+import logging
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sayso.agent.observability import conventions as gen_ai
-from sayso.agent.tools.definition import loggable_name
+from sayso.agent.messages import NO_USAGE, UsageStats, countable
+from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
+from sayso.agent.observability.otel import trace_spans
+from sayso.channels.redaction import redact
 from sayso.channels.types import random_id
+from sayso.pending.concurrency import await_isolated
+
+log = logging.getLogger(__name__)
 
 #: The seed's fourteen types of steps, and three of ours for a run that ends before its answer.
 StepType = Literal[
@@ -35,14 +43,6 @@ StepType = Literal[
     "loop_detected",
     "cancelled",
 ]
-_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
-#: The class name that an error's text begins with.
-_ERROR_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=:)")
-#: Steps that are operations in OpenTelemetry: the operation, the kind of span, and the field that names the span.
-_OPERATIONS: dict[str, tuple[str, str, str]] = {
-    "llm_call": (gen_ai.CHAT, "CLIENT", "model"),
-    "tool_execution": (gen_ai.EXECUTE_TOOL, "INTERNAL", "tool_name"),
-}
 
 
 @dataclass(slots=True)
@@ -194,94 +194,183 @@ class AgentTrace:
         The span of a nested run has the parent run's trace id and is a child of the parent's span. Arguments, results
         and the texts of errors are included only with `include_content`.
         """
-        ids = {"trace_id": _otel_trace_id(self), "parent_span_id": root_span_id(self.run_id)}
-        steps = (ids | _step_span(self, number, include_content) for number in range(len(self)))
-        return [_run_span(self), *steps]
+        return trace_spans(self, include_content=include_content)
 
 
-def _otel_trace_id(trace: AgentTrace) -> str:
-    """Return the run id if it is a valid trace id, else a hash of it. A nested run has its parent's."""
-    run_id = trace.parent_run_id or trace.run_id
-    return run_id if _TRACE_ID.fullmatch(run_id) else hashlib.sha256(run_id.encode()).hexdigest()[:32]
+#: How many events non-blocking observers may be working on in this process; further events are dropped for them.
+MAX_BACKGROUND_EVENTS = 10_000
+#: Tasks of non-blocking observers. They are kept here because an event loop holds its tasks only weakly.
+_background_tasks: set[asyncio.Task[None]] = set()
 
 
-def root_span_id(run_id: str) -> str:
-    """Return the id of a run's own span. It follows from the run id, so that nested runs can refer to it."""
-    return _span_id(run_id, "run")
+class RunEvents:
+    """The events of one run, created when it begins. `side_usage` is what model calls outside the agent loop used.
+
+    With `asynchronous=False` only the sync methods of observers are called. The trace keeps `tool_result_chars`
+    characters of each tool result; None keeps all.
+    """
+
+    __slots__ = (
+        "_asynchronous",
+        "_logged_failures",
+        "_observers",
+        "_start",
+        "_tool_result_chars",
+        "_unbilled_usage",
+        "has_observers",
+        "side_usage",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        observers: Iterable[AgentObserver] = (),
+        *,
+        parent_run_id: str | None = "",
+        metadata: Mapping[str, Any] | None = None,
+        asynchronous: bool = True,
+        tool_result_chars: int | None = 200,
+        run_id: str = "",
+    ) -> None:
+        with_events = ((observer, _overridden_events(type(observer))) for observer in observers)  # type: ignore[arg-type]  # a class is hashable
+        self._observers = tuple(with_events)
+        self.has_observers = bool(self._observers)
+        self._asynchronous = asynchronous
+        self._tool_result_chars = tool_result_chars
+        self._start = time.perf_counter()
+        self._logged_failures: set[tuple[int, str]] | None = None
+        self.trace = AgentTrace(run_id or random_id(), parent_run_id or "", dict(metadata or {}))
+        self.side_usage = self._unbilled_usage = NO_USAGE
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run, as observers and the trace have it."""
+        return self.trace.run_id
+
+    def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> TraceStep:
+        """Append a step to the trace and return it. `began` is a `time.perf_counter()`; without it the duration is 0.
+
+        Raise TypeError for a field that TraceStep does not have.
+        """
+        now = time.perf_counter()
+        start = now if began is None else began
+        for name in ("error", "summary", "tool_result"):
+            if isinstance(text := fields.get(name), str):
+                fields[name] = redact(text)
+        limit, result = self._tool_result_chars, fields.get("tool_result")
+        if limit is not None and result is not None and len(result) > limit:
+            fields["tool_result"] = f"{result[:limit]}…"
+        timestamp = self.trace.start_time + (start - self._start)
+        return self.trace.add(TraceStep(type, timestamp, (now - start) * 1000, **fields))
+
+    def add_side_usage(self, usage: UsageStats) -> None:
+        """Add what a model call outside the agent loop used."""
+        self.side_usage += countable(usage)
+        self._unbilled_usage += countable(usage)
+
+    def take_unbilled_usage(self) -> UsageStats:
+        """Return the side usage that was added since the last call."""
+        usage, self._unbilled_usage = self._unbilled_usage, NO_USAGE
+        return usage
+
+    async def tell(self, event: str, *args: Any) -> None:
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it, then `a_on_<event>`.
+
+        Raise only what stops the run itself: its cancellation, or a KeyboardInterrupt at the terminal.
+        """
+        for observer, events in self._observers:
+            if event in events.sync:
+                self._call(observer, event, args)
+        if self._asynchronous:
+            for observer, events in self._observers:
+                if event in events.asynchronous:
+                    await self._call_async(observer, event, args)
+
+    def tell_call(self, call: LlmCall) -> None:
+        """Call `on_llm_call(run_id, call)` of each observer that has this method. Raise nothing."""
+        for observer, _ in self._observers:
+            if hasattr(type(observer), "on_llm_call"):  # not the instance: its __getattr__ may raise
+                self._call(observer, "llm_call", (call,))
+
+    def _call(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
+        try:
+            getattr(observer, f"on_{event}")(self.run_id, *args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # an observer never stops its run
+            self._log_failure(observer, event, exc)
+
+    async def _call_async(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
+        if getattr(observer, "blocking", False):
+            await self._await(observer, event, args)
+        elif len(_background_tasks) >= MAX_BACKGROUND_EVENTS:
+            self._log_failure(observer, event, ObserversOverloaded(f"{MAX_BACKGROUND_EVENTS} events are in progress"))
+        else:
+            task = asyncio.get_running_loop().create_task(self._await(observer, event, args))
+            _background_tasks.add(task)
+            task.add_done_callback(_background_tasks.discard)
+
+    async def _await(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
+        async def call_method() -> None:
+            result = getattr(observer, f"a_on_{event}")(self.run_id, *args)
+            if inspect.isawaitable(result):
+                await result
+
+        try:
+            await await_isolated(call_method())
+        except Exception as exc:  # an observer never stops its run
+            self._log_failure(observer, event, exc)
+
+    def _log_failure(self, observer: AgentObserver, event: str, error: BaseException) -> None:
+        """Log an observer's error, once for each observer and event of a run: most errors repeat."""
+        if self._logged_failures is None:
+            self._logged_failures = set()
+        if (failure := (id(observer), event)) in self._logged_failures:
+            return
+        self._logged_failures.add(failure)
+        names = {"observer": type(observer).__name__, "event": event, "reason": type(error).__name__}
+        log.warning("observer.failed", extra={**names, "at": place_of(error)})
 
 
-def _span_id(run_id: str, part: str) -> str:
-    digest = hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
-    return digest if digest.strip("0") else "1".rjust(16, "0")
+class ObserversOverloaded(Exception):
+    """Raised when events arrive faster than non-blocking observers handle them."""
 
 
-def _run_span(trace: AgentTrace) -> dict[str, Any]:
-    errors = [step.error for step in trace.filter("error") if step.error]
-    attributes = {
-        gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
-        gen_ai.RUN_ID: trace.run_id,
-        gen_ai.INPUT_TOKENS: sum(step.prompt_tokens or 0 for step in trace),
-        gen_ai.OUTPUT_TOKENS: sum(step.completion_tokens or 0 for step in trace),
-        gen_ai.COST_USD: sum(step.cost_usd or 0.0 for step in trace),
-    }
-    for key, value in trace.metadata.items():
-        is_plain = isinstance(value, str | int | float | bool)
-        attributes[f"sayso.metadata.{key}"] = value if is_plain else json.dumps(value, default=str)
-    return {
-        "trace_id": _otel_trace_id(trace),
-        "span_id": root_span_id(trace.run_id),
-        "parent_span_id": root_span_id(trace.parent_run_id) if trace.parent_run_id else "",
-        "name": gen_ai.INVOKE_AGENT,
-        "kind": "INTERNAL",
-        **_times(trace.start_time, trace.total_duration_ms),
-        "attributes": attributes | _error_type(errors[-1] if errors else None),
-        "status": {"code": "ERROR" if errors else "OK"},
-    }
+async def wait_for_observers(seconds: float | None = None) -> bool:
+    """Wait until the non-blocking observers of this event loop are done. Return whether they were done in time."""
+    loop = asyncio.get_running_loop()
+    tasks = {task for task in _background_tasks if task.get_loop() is loop}
+    if not tasks:
+        return True
+    _, unfinished = await asyncio.wait(tasks, timeout=seconds)
+    return not unfinished
 
 
-def _step_span(trace: AgentTrace, number: int, include_content: bool) -> dict[str, Any]:
-    step = trace.steps[number]
-    operation, kind, name_field = _OPERATIONS.get(step.type, (step.type, "INTERNAL", ""))
-    name = getattr(step, name_field) if name_field else None
-    status = {"code": "ERROR" if step.error else "OK"}
-    if step.error and include_content:
-        status["message"] = step.error
-    return {
-        "span_id": _span_id(trace.run_id, str(number)),
-        "name": f"{operation} {name}" if name else operation,
-        "kind": kind,
-        **_times(step.timestamp, step.duration_ms),
-        "attributes": _step_attributes(step, operation, include_content) | _error_type(step.error),
-        "status": status,
-    }
+@dataclass(frozen=True, slots=True)
+class _OverriddenEvents:
+    """The events whose methods an observer class overrides."""
+
+    sync: frozenset[str]
+    asynchronous: frozenset[str]
 
 
-def _step_attributes(step: TraceStep, operation: str, include_content: bool) -> dict[str, Any]:
-    attributes = {
-        gen_ai.STEP: step.type,
-        gen_ai.OPERATION: operation if step.type in _OPERATIONS else None,
-        gen_ai.REQUEST_MODEL: step.model,
-        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider) if step.provider else None,
-        gen_ai.FINISH_REASONS: [step.finish_reason] if step.finish_reason else None,
-        gen_ai.RESPONSE_ID: step.response_id,
-        gen_ai.INPUT_TOKENS: step.prompt_tokens,
-        gen_ai.OUTPUT_TOKENS: step.completion_tokens,
-        gen_ai.COST_USD: step.cost_usd,
-        gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
-    }
-    if include_content:
-        args = None if step.tool_args is None else json.dumps(dict(step.tool_args), default=str)
-        attributes |= {gen_ai.TOOL_ARGUMENTS: args, gen_ai.TOOL_RESULT: step.tool_result}
-    return {name: value for name, value in attributes.items() if value is not None}
+@lru_cache(maxsize=1024)
+def _overridden_events(observer: Hashable) -> _OverriddenEvents:
+    """Return the events of an observer class. Cached, so that events without a listener cost next to nothing."""
+    return _OverriddenEvents(
+        _overridden(observer, AgentObserver, "on_"), _overridden(observer, AsyncAgentObserver, "a_on_")
+    )
 
 
-def _error_type(error: str | None) -> dict[str, str]:
-    if not error:
-        return {}
-    error_class = _ERROR_CLASS.match(error)
-    return {gen_ai.ERROR_TYPE: error_class.group() if error_class else gen_ai.OTHER}
+def _overridden(observer: Hashable, base: type, prefix: str) -> frozenset[str]:
+    """Return the events that a class overrides; all that it has methods for, if it does not derive from `base`."""
+    methods = {event: f"{prefix}{event}" for event in EVENTS}
+    return frozenset(
+        event for event, name in methods.items() if getattr(observer, name, None) not in (None, getattr(base, name))
+    )
 
 
-def _times(start: float, duration_ms: float) -> dict[str, int]:
-    start_ns = int(start * 1e9)
-    return {"start_time_unix_nano": start_ns, "end_time_unix_nano": start_ns + int(duration_ms * 1e6)}
+def place_of(error: BaseException) -> str:
+    """Return the file and line of an error, to log in place of its text, which may be personal data."""
+    frames = [(Path(frame.f_code.co_filename).name, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return "{}:{}".format(*frames[-1]) if frames else "?"

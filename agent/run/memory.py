@@ -13,8 +13,7 @@ from sayso.agent.memory.conversation import ConversationMemory, summarize
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.extraction import current_scope, one_line, required_scope, spoken_messages
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.observability.trace import StepType
+from sayso.agent.observability.trace import RunEvents, StepType
 from sayso.agent.providers.base import Provider
 from sayso.agent.tools.context import EnvironmentField
 from sayso.agent.tools.screening import fenced

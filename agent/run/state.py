@@ -9,7 +9,7 @@ from typing import Any
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Role, ToolCall, UsageStats
-from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, Journal, NoJournal

@@ -15,7 +15,7 @@ from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.guards.coherence import check_coherence
 from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused, require_approval
 from sayso.agent.messages import ToolCall
-from sayso.agent.observability.dispatcher import RunEvents, place_of
+from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.run.journal import UNCLEAR, CallOutcome, text_digest

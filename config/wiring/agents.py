@@ -49,8 +49,8 @@ from sayso.agent.guards.guardrails import (
     PatternGuardrail,
     TopicGuardrail,
 )
-from sayso.agent.observability.dispatcher import wait_for_observers
 from sayso.agent.observability.observer import AgentObserver
+from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.providers.base import Provider
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.storage.media import LocalMediaStore

@@ -46,7 +46,7 @@ from sayso.agent import (
 )
 from sayso.agent import tool as make_tool
 from sayso.agent.config import model_for
-from sayso.agent.observability.legacy import hooks_observer
+from sayso.agent.observability.builtin import hooks_observer
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.run.cache import to_json
 from sayso.agent.run.model_call import JITTER, retry_pause

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from sayso import agent, pending
-from sayso.agent.observability.legacy import HOOKS
+from sayso.agent.observability.builtin import HOOKS
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.observability.trace import StepType
 from tests.agent.seeds.test_agent_seed import DEFAULTS, UNTOLD

@@ -18,7 +18,7 @@ from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, SQLiteTripleStore, Triple
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.observability.trace import RunEvents
 from sayso.agent.run.memory import PREFACE, RunMemory
 from sayso.agent.tools.screening import fenced
 from tests.agent.memory.models import DOWN, Reader, user

@@ -10,11 +10,10 @@ import warnings
 import pytest
 
 from sayso.agent import AgentResult, Message, Role, ToolCall, UsageStats
-from sayso.agent.observability import logging as lines
-from sayso.agent.observability.dispatcher import RunEvents
-from sayso.agent.observability.legacy import HOOKS, hooks_observer, warn_of_hooks
-from sayso.agent.observability.logging import LoggingObserver
+from sayso.agent.observability import builtin as lines
+from sayso.agent.observability.builtin import HOOKS, LoggingObserver, hooks_observer, warn_of_hooks
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver
+from sayso.agent.observability.trace import RunEvents
 from sayso.pending.concurrency import run_sync
 
 #: The seed's table, after the id.

@@ -10,9 +10,8 @@ import time
 import pytest
 
 from sayso.agent import UsageStats
-from sayso.agent.observability import dispatcher
-from sayso.agent.observability.dispatcher import RunEvents, wait_for_observers
 from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
+from sayso.agent.observability.trace import RunEvents, wait_for_observers
 
 
 def in_loop(test):
@@ -126,7 +125,7 @@ async def test_waiting_for_observers_ends_when_its_time_is_up():
 @in_loop
 async def test_events_under_way_are_bounded(monkeypatch, caplog):
     """What hangs for ever does not fill the memory; what is lost is logged."""
-    monkeypatch.setattr(dispatcher, "MAX_BACKGROUND_EVENTS", 2)
+    monkeypatch.setattr("sayso.agent.observability.trace.MAX_BACKGROUND_EVENTS", 2)
     observer = Listens()
     told = RunEvents([observer])
     for number in range(5):
@@ -247,6 +246,4 @@ def test_the_log_of_run_events_is_quiet_by_itself(caplog):
     """Nobody listens, nothing is said."""
     with caplog.at_level(logging.DEBUG):
         asyncio.run(RunEvents().tell("usage", 1))
-    assert caplog.records == [] or all(
-        record.name != "sayso.agent.observability.dispatcher" for record in caplog.records
-    )
+    assert caplog.records == [] or all(record.name != "sayso.agent.observability.trace" for record in caplog.records)

@@ -7,7 +7,8 @@ from typing import get_args
 
 import pytest
 
-from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep, root_span_id
+from sayso.agent.observability.otel import root_span_id
+from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep
 
 SEEDS = {
     "llm_call",

@@ -22,7 +22,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
-from sayso.agent.observability.dispatcher import RunEvents
+from sayso.agent.observability.trace import RunEvents
 from sayso.agent.run.journal import CallOutcome
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.state import OpenRound, RunRequest, RunState

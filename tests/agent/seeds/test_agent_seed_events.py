@@ -32,9 +32,8 @@ from sayso.agent import (
     TopicGuardrail,
     tool,
 )
-from sayso.agent.observability.dispatcher import wait_for_observers
 from sayso.agent.observability.observer import EVENTS
-from sayso.agent.observability.trace import StepType
+from sayso.agent.observability.trace import StepType, wait_for_observers
 from tests.agent.listening import SEARCH, Heard, HeardLater, fails, search, user
 from tests.agent.memory.models import Reader
 
