@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -57,8 +56,8 @@ class ConversationMemory:
     summary: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
     _messages: list[Message] = field(default_factory=list, init=False)
-    _boundaries: _Boundaries = field(default_factory=lambda: _Boundaries(), init=False, repr=False, compare=False)  # noqa: PLW0108  # defined below
-    _tokens: _TokenCounts = field(default_factory=lambda: _TokenCounts(), init=False, repr=False, compare=False)  # noqa: PLW0108  # defined below
+    #: The tokens of the oldest messages. Each message is counted once, and only if there is a limit.
+    _token_counts: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,18 +89,30 @@ class ConversationMemory:
         A message that cannot be first, and a tool result without its call, are removed at once.
         """
         with self._lock:
-            first = self._boundaries.first
-            rejected = self._append(messages)
-            removed = self._trim()
-            for count, (number, message) in enumerate(rejected):
-                removed.insert(number - first + count, message)
+            kept, rejected, starts = _validated([*self._messages, *messages])
+            first = self._first_kept(kept, starts)
+            self._messages, removed = kept[first:], kept[:first]
+            del self._token_counts[:first]
+            for count, (place, message) in enumerate(rejected):
+                removed.insert(place + count, message)
             return removed
+
+    def _first_kept(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
+        """Return the index of the oldest message within the limits: the first of an exchange."""
+        if self.max_tokens is not None:
+            self._token_counts += map(estimate_tokens, messages[len(self._token_counts) :])
+        for start in starts:
+            if len(messages) - start > self.max_messages:
+                continue
+            if self.max_tokens is None or sum(self._token_counts[start:]) <= self.max_tokens:
+                return start
+        return starts[-1] if starts else 0
 
     def clear(self) -> None:
         """Remove everything, including the summary and the notes."""
         with self._lock:
             self.summary, self.notes = "", {}
-            self._messages, self._boundaries, self._tokens = [], _Boundaries(), _TokenCounts()
+            self._messages, self._token_counts = [], []
 
     def branch(self) -> ConversationMemory:
         """Return an independent copy with the same limits."""
@@ -136,33 +147,6 @@ class ConversationMemory:
         memory.add_many(Message.from_dict(message) for message in data["messages"])
         return memory
 
-    def _append(self, messages: Iterable[Message]) -> list[tuple[int, Message]]:
-        """Append the valid messages. Return the others, each with the number that it would have had."""
-        rejected = []
-        for message in messages:
-            if self._boundaries.add(message):
-                self._messages.append(message)
-            else:
-                rejected.append((self._boundaries.next, message))
-        return rejected
-
-    def _trim(self) -> list[Message]:
-        count = 0
-        while self._exceeds_limits(without=count) and (next_count := self._boundaries.advance()):
-            count = next_count
-        removed = self._messages[:count]
-        if count:
-            del self._messages[:count]
-            self._boundaries.remove(removed)
-            self._tokens.remove(count)
-        return removed
-
-    def _exceeds_limits(self, *, without: int) -> bool:
-        """Return whether the messages exceed a limit without the oldest `without` of them."""
-        if len(self._messages) - without > self.max_messages:
-            return True
-        return self.max_tokens is not None and self._tokens.total(self._messages, without) > self.max_tokens
-
 
 def estimate_tokens(message: Message) -> int:
     """Return about how many tokens a message has, at least one."""
@@ -170,75 +154,27 @@ def estimate_tokens(message: Message) -> int:
     return max(1, len(message.content + calls) // CHARS_PER_TOKEN)
 
 
-class _Boundaries:
-    """The places where a transcript may be cut, updated message by message.
+def _validated(messages: Sequence[Message]) -> tuple[list[Message], list[tuple[int, Message]], list[int]]:
+    """Return the valid messages, the rejected ones with their places among them, and the starts of the exchanges.
 
-    Messages are numbered from the first of the conversation, so that no number changes when messages are removed.
+    A message before the first one of a user is rejected, and so is a tool result without its call. No exchange starts
+    between a call and its result.
     """
-
-    def __init__(self) -> None:
-        #: The numbers of the oldest kept message and of the next one to come.
-        self.first = self.next = 0
-        self._starts: deque[int] = deque()
-        self._calls: dict[str, int] = {}
-
-    def add(self, message: Message) -> bool:
-        """Number a message. Return False if it is invalid after those before it."""
+    kept: list[Message] = []
+    rejected, starts, calls = [], list[int](), dict[str, int]()
+    for message in messages:
+        call = calls.get(message.tool_call_id)
         if message.role is Role.USER:
-            self._starts.append(self.next)
-        elif not self._starts or (message.role is Role.TOOL and not self._add_result(message.tool_call_id)):
-            return False
-        for call in message.tool_calls:
-            self._calls[call.id] = self.next
-        self.next += 1
-        return True
-
-    def _add_result(self, call_id: str) -> bool:
-        """Return whether the call is there. Drop the boundaries between it and its result."""
-        number = self._calls.get(call_id)
-        if number is None:
-            return False
-        while self._starts[-1] > number:  # a user message came in between
-            self._starts.pop()
-        return True
-
-    def advance(self) -> int:
-        """Go to the next boundary. Return how many messages are before it, or 0 if there is none."""
-        if len(self._starts) < 2:
-            return 0
-        self._starts.popleft()
-        return self._starts[0] - self.first
-
-    def remove(self, oldest: list[Message]) -> None:
-        """Forget the oldest messages, which were removed."""
-        for number, message in enumerate(oldest, self.first):
-            for call in message.tool_calls:
-                if self._calls.get(call.id) == number:  # not if a later call has the same id
-                    del self._calls[call.id]
-        self.first += len(oldest)
-
-
-class _TokenCounts:
-    """Token counts of a transcript. Each message is counted once, and only if there is a limit."""
-
-    def __init__(self) -> None:
-        #: For each message the tokens of all messages up to it, including the removed ones.
-        self._totals: list[int] = []
-        self._removed = 0
-
-    def total(self, messages: list[Message], without: int) -> int:
-        """Return the tokens of all messages but the oldest `without`."""
-        for message in messages[len(self._totals) :]:
-            self._totals.append(self._up_to(len(self._totals)) + estimate_tokens(message))
-        return self._up_to(len(messages)) - self._up_to(without)
-
-    def remove(self, count: int) -> None:
-        """Forget the oldest messages, which were removed."""
-        self._removed = self._up_to(min(count, len(self._totals)))
-        del self._totals[:count]
-
-    def _up_to(self, count: int) -> int:
-        return self._totals[count - 1] if count else self._removed
+            starts.append(len(kept))
+        elif not starts or (message.role is Role.TOOL and call is None):
+            rejected.append((len(kept), message))
+            continue
+        elif message.role is Role.TOOL and call is not None:
+            while starts[-1] > call:  # a user message came in between
+                starts.pop()
+        calls |= dict.fromkeys((each.id for each in message.tool_calls), len(kept))
+        kept.append(message)
+    return kept, rejected, starts
 
 
 class MemoryDraft:
