@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser
-from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
+from sayso.pending.consent import SHIPPED_LANGUAGES, ConfirmParser, RegexConfirmParser
 
 #: The corpus: a file a language, and one of tricks in all of them.
 CORPUS = Path(__file__).parents[1] / "tests" / "pending" / "consent" / "corpus"

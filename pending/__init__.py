@@ -8,7 +8,7 @@ from sayso.pending.action import (
     PendingError,
     compute_args_digest,
 )
-from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser
+from sayso.pending.consent import ConfirmParser, RegexConfirmParser
 from sayso.pending.context import Confirmation, Person, ToolContext
 from sayso.pending.executors import PendingConfirmation, idempotency_key
 from sayso.pending.proposals import current_context, current_user, executor_factory, stash_pending

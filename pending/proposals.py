@@ -16,6 +16,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, random_id
 from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
+    ActionSigner,
     Executor,
     PendingAction,
     PendingActionExistsError,
@@ -26,7 +27,6 @@ from sayso.pending.action import (
 from sayso.pending.context import Confirmation, Person, ToolContext, call_context, context_field
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory, undo_kind
 from sayso.pending.repository import StoredAction, sign_action
-from sayso.pending.signing import ActionSigner
 from sayso.pending.turns import NewAction
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from sayso.channels.types import Intent, Scope
-from sayso.pending.action import ActionState, PendingAction, encode_canonical
-from sayso.pending.signing import ActionSigner
+from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
 from sayso.pending.turns import Lease, NewAction, TurnChange
 
 #: The answer to a claim. Only `mine` may go on; with any other, nothing is executed.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
-from sayso.pending.action import ActionState, Executor, PendingAction
+from sayso.pending.action import ActionSigner, ActionState, Executor, PendingAction
 from sayso.pending.concurrency import LateOutcomeHandler, NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
 from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, with_action_key, words_for_person
@@ -25,7 +25,6 @@ from sayso.pending.repository import (
     Claim,
     StoredAction,
 )
-from sayso.pending.signing import ActionSigner
 from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange, outbox_entry
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
     MAX_TTL_SECONDS,
+    ActionSigner,
     Executor,
     PendingAction,
     PendingActionExistsError,
@@ -24,7 +25,7 @@ from sayso.pending.action import (
     exact_args,
 )
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser, parse_answer
+from sayso.pending.consent import ConfirmParser, RegexConfirmParser, parse_answer
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
 from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.redis.client import PREFIX, connect
@@ -32,7 +33,6 @@ from sayso.pending.redis.repository import LUA, RedisActionRepository
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import ActionDecision, ActionRepository, sign_action
 from sayso.pending.settlement import ConfirmOutcome, Settlement
-from sayso.pending.signing import ActionSigner
 
 log = logging.getLogger(__name__)
 

@@ -43,11 +43,11 @@ from sayso.agent.toolsets.selectors import role_of
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn, random_id
+from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
-from sayso.pending.consent.parser import ConfirmParser, read_answer
+from sayso.pending.consent import ConfirmParser, read_answer
 from sayso.pending.proposals import ChannelRun, Proposal, channel_run, plan_of
 from sayso.pending.repository import Claim, StoredAction
-from sayso.pending.signing import split_button_token
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns import (
     CHOICE_KIND,

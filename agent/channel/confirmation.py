@@ -13,8 +13,8 @@ from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply, Scope, Turn
-from sayso.pending.action import ActionState, PendingAction
-from sayso.pending.consent.parser import (
+from sayso.pending.action import ActionState, ButtonPress, PendingAction
+from sayso.pending.consent import (
     ConfirmParser,
     ParsedAnswer,
     is_ok,
@@ -25,7 +25,6 @@ from sayso.pending.consent.parser import (
 )
 from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.pending.repository import CHANGED, OPEN_STATES, ActionDecision, Claim, StoredAction
-from sayso.pending.signing import ButtonPress
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import ABOUT, CHOICE_KIND, QueuedTurn, Transition, TurnChange
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.channels.i18n.texts import brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Scope, Turn
-from sayso.pending.action import ActionState, PendingAction, compute_args_digest
+from sayso.pending.action import ActionState, PendingAction, compute_args_digest, split_button_token
 from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
-from sayso.pending.signing import split_button_token
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import CHOICE_KIND, LeaseLost, NewAction, StaleTurn, outbox_entry
 

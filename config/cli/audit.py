@@ -150,7 +150,7 @@ def _row(entry: AuditEntry, body: AuditBody | None) -> str:
 @pass_options
 def export(options: Options, out: Path | None) -> None:
     """Write the entries as signed JSON lines without personal data, to be stored elsewhere."""
-    from sayso.pending.audit.export import to_lines
+    from sayso.pending.audit.ledger import to_lines
 
     ledger = _ledger(options)
     with clear_errors():

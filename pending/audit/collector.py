@@ -17,6 +17,7 @@ from redis.client import Pipeline
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.types import random_id
+from sayso.pending.action import ActionSigner
 from sayso.pending.audit.chain import ChainReport, CheckContext, check_chains
 from sayso.pending.audit.entry import (
     NO_HEAD,
@@ -27,12 +28,10 @@ from sayso.pending.audit.entry import (
     RecordedEntry,
     check_bodies,
 )
-from sayso.pending.audit.export import read_export
-from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
+from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable, read_export
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts
-from sayso.pending.signing import ActionSigner
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sayso.pending.action import ActionState
+from sayso.pending.action import ActionSigner, ActionState
 from sayso.pending.proposals import PLAN_KIND
-from sayso.pending.signing import ActionSigner
 
 #: What an entry records: the state that an action changed to.
 Event = ActionState

@@ -1,1 +1,446 @@
-"""Consent: decide whether a message is a yes or a no to the open question."""
+"""Consent: decide whether a message is a yes or a no to the open question.
+
+The whole message is looked up in tables of phrases, one data file per language. Before that it becomes plain words, or
+none at all when its letters could deceive.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from sayso.channels.types import Turn
+from sayso.pending.action import split_button_token
+from sayso.pending.repository import StoredAction
+
+#: Longer messages are never a decision. The limit also bounds the work on hostile input.
+MAX_DECISION_CHARS = 60
+#: Longer messages, in characters or words, are never an unclear answer.
+MAX_UNCLEAR_CHARS = 30
+MAX_UNCLEAR_WORDS = 3
+#: Longer messages carry no code. The limit also bounds the work on hostile input.
+MAX_CODED_CHARS = 80
+
+_EMOJI_YES = frozenset("👍✅")
+_EMOJI_NO = frozenset("👎❌")
+#: Asks for the colored form of the character before it.
+_EMOJI_STYLE = "\ufe0f"
+#: Message ids of Telegram and of Slack.
+_NUMERIC_ID = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
+#: Words and a code of four digits, with the punctuation that Chinese, Japanese and Hindi keyboards put around it.
+_CODED = re.compile(r"(.*?)[\s:,*_\uff1a\uff0c\u3001-]*(\d{4})[\s*_.!\u3002\uff01\u0964]*")
+_FOLDER = Path(__file__).parent / "languages"
+#: The languages that have a phrase file.
+SHIPPED_LANGUAGES = tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+_SPACES = r" \t\r\n\u00a0\u202f"
+_PUNCTUATION = r".,!\u2026"
+#: The characters of each script, including separate accent marks. A message must be written in one script only.
+#: Invisible characters, direction marks, digits, quotes, question marks and look-alike letters are in none of them.
+_ALPHABETS = (
+    r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0152\u0153\u011e\u011f\u0130\u0131\u015e\u015f"
+    r"\u0300-\u0303\u0306-\u0308\u0327'\u2019\u00a1-",
+    r"\u0410-\u044f\u0401\u0451\u0308\u0306-",
+    r"\u0621-\u063a\u0640-\u0655\u0670\u060c",
+    r"\u0901-\u0939\u093c\u093e-\u094d\u0958-\u095f\u0964",
+    r"\u3041-\u3096\u30a1-\u30fa\u30fc\u3005\u3099\u309a\u4e00-\u9fff\u3001\u3002",
+)
+#: Arabic in Latin letters writes some sounds as digits, behind a letter: "na3am".
+_ARABIC_DIGIT = r"(?<=[A-Za-z])[237]"
+_READABLE = re.compile("|".join(f"(?:[{_SPACES}{_PUNCTUATION}{each}]|{_ARABIC_DIGIT})+" for each in _ALPHABETS))
+#: One "~" behind Chinese or Japanese, which ends a friendly word. With another one before it, the word is struck out.
+_TILDE = re.compile(r"(?<=[\u3041-\u9fff])[~\u301c](?=[\s!\u3002]*$)")
+_WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
+#: Makes apostrophes one, and Arabic as it is typed in a hurry: no vowel marks, no stretching, no hamza on an alef.
+_TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
+#: Dots or commas in a row, or a comma at the end: the sentence is not finished.
+_TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+|[,\u3001\u060c](?=[\s!]*$)")
+_STOPS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
+#: One emoji for "please" or "thanks" behind an answer, in any skin tone. It decides nothing.
+_MANNERS = re.compile(r"\s*(?:🙏[\U0001f3fb-\U0001f3ff]?|😊)\ufe0f?\s*$")
+#: One other emoji behind an answer in words, that goes with a yes or with a no.
+_WITH_YES = re.compile(r"\s*(?:[👍👌🤝🙌👏][\U0001f3fb-\U0001f3ff]?|[✅✔☑💯🙂😀😃😄😁☺🤗❤])\ufe0f?\s*$")
+_WITH_NO = re.compile(r"\s*(?:[👎✋][\U0001f3fb-\U0001f3ff]?|[❌✖🚫🙂😀😃😄😁☺🤗])\ufe0f?\s*$")
+#: A letter three times or more, or twice at the end of a word, in alphabets in which people stretch words.
+_STRETCHED = re.compile(
+    r"([a-z\u00df-\u00ff\u011f\u0131\u0153\u015f\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))"
+)
+#: The characters that `_without_accents` changes in words of composed letters.
+_ACCENTED = re.compile(r"['\u00c0-\u017f\u0300-\u036f\u0451]")
+_SYLLABIC = re.compile(r"[\u3041-\u9fff]")
+_EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    """What a message says as an answer: an intent, "" for none, and the `code` that was typed after a yes."""
+
+    intent: Literal["confirm", "cancel", ""]
+    code: str = ""
+
+
+class ConfirmParser(Protocol):
+    """Decides whether a whole message is a yes or a no (seed). Replaceable; each action records its `version`."""
+
+    version: str
+
+    def is_confirm(self, msg: str) -> bool:
+        """Return whether the message is an unambiguous yes."""
+
+    def is_cancel(self, msg: str) -> bool:
+        """Return whether the message is an unambiguous no."""
+
+
+class RegexConfirmParser:
+    """Looks the whole message up in a table of phrases: a phrase inside a longer sentence never decides.
+
+    "ok", "claro", "pode", "sure" and "go" acknowledge many things and confirm nothing (seed). With a question, a
+    condition or a second object the message is another sentence, which is not in the table.
+    Raises ValueError for a language that has no table.
+    """
+
+    def __init__(self, languages: Sequence[str] = ("pt", "en", "es"), emoji: bool = False) -> None:
+        self.languages = tuple(languages)
+        self._book = phrasebook(languages)
+        self._emoji = emoji
+        self.version = f"regex-v4:{'-'.join(languages)}{'+emoji' if emoji else ''}"
+
+    def only(self, language: str) -> RegexConfirmParser:
+        """Return the parser of one language alone, without the false friends of the others."""
+        return _parser(language, self._emoji) if language in self.languages else self
+
+    def is_confirm(self, msg: str) -> bool:
+        """Return whether the whole message is a yes, apart from politeness and punctuation."""
+        words = self._normalize(msg, "yes")
+        return words in _EMOJI_YES or self._is_in(self._book.confirm, words)
+
+    def is_cancel(self, msg: str) -> bool:
+        """Return whether the whole message is a no. Unlike a yes, it may trail off or begin with a "please"."""
+        words = self._normalize(msg, "no").removesuffix(" …")
+        if words in _EMOJI_NO or self._is_in(self._book.cancel, words):
+            return True
+        return not self._book.cancel.isdisjoint(self._without_please(words))
+
+    def is_ok(self, msg: str) -> bool:
+        """Return whether the whole message is a plain "ok", which is a yes only where a channel allows it."""
+        return self._is_in(self._book.ok, self._normalize(msg, "yes"))
+
+    def is_unclear(self, msg: str) -> bool:
+        """Return whether a short message may be meant as an answer although it decides nothing.
+
+        That is an emoji or a number alone, an acknowledgement, a questioned, unfinished or misspelled decision, or a
+        few words with one of these among them. A command with another word beside it is a new request.
+        """
+        if not msg.strip() or len(msg) > MAX_UNCLEAR_CHARS:
+            return False
+        if not any(char.isalpha() for char in msg):
+            return True
+        words = _bare_words(msg)
+        parts = words.split()
+        return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
+            self._is_in(self._answers, words)
+            or any(part in self._answers and part not in self._book.commands for part in parts)
+            or (len(parts) == 1 and self._is_misspelled(words))
+        )
+
+    def is_half_answer(self, msg: str) -> bool:
+        """Return whether the whole message is an acknowledgement, or a questioned or unfinished decision.
+
+        Unlike `is_unclear` it does not search inside the message, so it is safe to use in all languages at once.
+        """
+        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._answers, _bare_words(msg))
+
+    @cached_property
+    def _answers(self) -> frozenset[str]:
+        return self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear
+
+    def _is_misspelled(self, word: str) -> bool:
+        """Return whether one letter is wrong, missing or too many in a decision of one word.
+
+        Does not apply to scripts whose letters are syllables or words, where another letter makes another word.
+        """
+        if not 3 <= len(word) <= 10 or is_syllabic(word):
+            return False
+        decisions = self._book.confirm | self._book.cancel
+        return any(
+            abs(len(word) - len(each)) <= 1 and _one_letter_off(word, each) for each in decisions if len(each) > 2
+        )
+
+    def _is_in(self, phrases: frozenset[str], words: str) -> bool:
+        """Return whether the words are one of the phrases, apart from a polite ending and stretched letters."""
+        forms = {words, unstretch(words), unstretch(words, keep=2)}
+        return not phrases.isdisjoint(forms.union(*map(self._without_thanks, forms)))
+
+    def _normalize(self, msg: str, answer: Literal["yes", "no"]) -> str:
+        if len(msg) > MAX_DECISION_CHARS:
+            return ""
+        return (self._emoji and only_emoji(msg)) or plain_words(_strip_emoji(msg, answer))
+
+    def _without_thanks(self, words: str) -> set[str]:
+        """Return the words without any one of the polite endings."""
+        return {words.removesuffix(f" {polite}") for polite in self._book.polite}
+
+    def _without_please(self, words: str) -> set[str]:
+        """Return the words without any one of the polite beginnings."""
+        return {words.removeprefix(f"{polite} ") for polite in self._book.polite}
+
+
+def _bare_words(msg: str) -> str:
+    """Return the plain words of a message, without anything between and around them."""
+    return unstretch(plain_words("".join(char if _is_word_char(char) else " " for char in msg)))
+
+
+def _is_word_char(char: str) -> bool:
+    """Return whether the character is a letter, a mark on one, a digit or an apostrophe."""
+    return char == "'" or (unicodedata.category(char)[0] in "LMN" and char != _EMOJI_STYLE)
+
+
+def _strip_emoji(msg: str, answer: Literal["yes", "no"]) -> str:
+    """Return the message without one emoji at its end that goes with the answer; "" when there are more emoji."""
+    shorter = strip_answer_emoji(msg, answer)
+    return shorter if shorter.isascii() or shorter == msg or plain_words(shorter + "🙏") else ""
+
+
+def _one_letter_off(one: str, other: str) -> bool:
+    """Return whether the words differ by one letter added, missing or changed, or by two that are swapped."""
+    start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[start:], other[start:]
+    return one[1:] in (other, other[1:]) or one == other[1:] or one[:2] + one[2:] == other[1::-1] + other[2:]
+
+
+@cache
+def _parser(language: str, emoji: bool) -> RegexConfirmParser:
+    return RegexConfirmParser((language,), emoji)
+
+
+def quotes_another(turn: Turn, question: StoredAction) -> bool:
+    """Return whether the turn quotes a message that does not show this question."""
+    button = split_button_token(turn.replied_to_button)
+    if not turn.replied_to or (button and button[0] == question.pid):
+        return False
+    return turn.replied_to not in (question.prompt, *question.prompts)
+
+
+def written_before(turn: Turn, question: StoredAction) -> bool:
+    """Return whether the platform says that the turn was written before it showed the question.
+
+    Platforms may round times to seconds; within the same second numeric message ids give the order.
+    """
+    if not turn.written_at:
+        return False
+    if question.written_at and turn.written_at != question.written_at:
+        return turn.written_at < question.written_at
+    ids = (turn.message_id, question.prompt)
+    return all(_NUMERIC_ID.fullmatch(each) for each in ids) and Decimal(ids[0]) < Decimal(ids[1])
+
+
+def read_answer(parser: ConfirmParser, message: str, language: str) -> ParsedAnswer:
+    """Read a message as an answer to a question in this language.
+
+    A word such as "ja" may be an answer in this language although it is none in all languages together.
+    """
+    answer = parse_answer(parser, message)
+    if answer.intent or not isinstance(parser, RegexConfirmParser):
+        return answer
+    return parse_answer(parser.only(language), message)
+
+
+def parse_answer(parser: ConfirmParser, message: str) -> ParsedAnswer:
+    """Read a message as a yes, a yes with a code of four digits, a no, or no answer."""
+    if parser.is_confirm(message):
+        return ParsedAnswer("confirm")
+    if parser.is_cancel(message):
+        return ParsedAnswer("cancel")
+    coded = _CODED.fullmatch(message.strip()) if len(message) <= MAX_CODED_CHARS else None
+    if coded and parser.is_confirm(coded[1]):
+        return ParsedAnswer("confirm", "".join(str(unicodedata.digit(digit)) for digit in coded[2]))
+    return ParsedAnswer("")
+
+
+def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
+    """Return whether the message is a plain "ok" to a question in this language."""
+    return isinstance(parser, RegexConfirmParser) and (parser.is_ok(message) or parser.only(language).is_ok(message))
+
+
+def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
+    """Return whether the message may be meant as an answer to a question in this language, but decides nothing.
+
+    A half answer counts in every language, since people also answer in their own.
+    """
+    if not isinstance(parser, RegexConfirmParser):
+        return False
+    return parser.only(language).is_unclear(message) or parser.is_half_answer(message)
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseBook:
+    """The phrases of one or more languages, as `plain_words` returns them."""
+
+    confirm: frozenset[str]
+    cancel: frozenset[str]
+    polite: frozenset[str]
+    false_friends: frozenset[str]
+    #: A plain "ok": it decides only where the channel says so.
+    ok: frozenset[str]
+    #: May be meant as an answer but decides nothing: the user is asked again.
+    unclear: frozenset[str]
+    #: Words that are a yes when alone, and a new request with another word beside them.
+    commands: frozenset[str]
+
+
+def phrasebook(languages: Sequence[str]) -> PhraseBook:
+    """Return the languages' phrases, except those that mean something else in one of them.
+
+    Raises ValueError for an unknown language.
+    """
+    if not languages:
+        raise ValueError(f"no language: give at least one of {', '.join(SHIPPED_LANGUAGES)}")
+    for language in languages:
+        if language not in SHIPPED_LANGUAGES:
+            raise ValueError(f"unknown language {language!r}; known: {', '.join(SHIPPED_LANGUAGES)}")
+    return _merge([_load(language) for language in languages])
+
+
+def expand(pattern: str) -> list[str]:
+    """Return all phrases of a pattern such as "yes (delete|remove) it".
+
+    Parentheses hold alternatives, which may be empty; they do not nest.
+    """
+    parts = re.split(r"[()]", pattern)
+    choices = [part.split("|") if index % 2 else [part] for index, part in enumerate(parts)]
+    return ["".join(choice) for choice in itertools.product(*choices)]
+
+
+def _merge(books: Sequence[PhraseBook]) -> PhraseBook:
+    false_friends = frozenset().union(*(book.false_friends for book in books))
+    return PhraseBook(
+        frozenset().union(*(book.confirm for book in books)) - false_friends,
+        frozenset().union(*(book.cancel for book in books)) - false_friends,
+        frozenset().union(*(book.polite for book in books)) - false_friends,
+        false_friends,
+        frozenset().union(*(book.ok for book in books)),
+        frozenset().union(*(book.unclear for book in books)),
+        frozenset().union(*(book.commands for book in books)),
+    )
+
+
+@cache
+def _load(language: str) -> PhraseBook:
+    table = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
+    keep = frozenset(plain_words(word) for word in table.get("keep_accents", ()))
+    parts = {part: _phrases(table, part, keep) for part in PhraseBook.__slots__}
+    if capitals := table.get("capitals"):
+        parts = {part: phrases | _capitalized(phrases, capitals) for part, phrases in parts.items()}
+    dismissive = frozenset(plain_words(word) for word in table.get("not_doubled", ()))
+    for part in ("confirm", "cancel", "false_friends"):
+        parts[part] |= _repeated(parts[part] - dismissive)
+    return PhraseBook(**parts)
+
+
+def _repeated(phrases: frozenset[str]) -> frozenset[str]:
+    """Return each one-word phrase said twice and three times: "si si" and "si si si" for "si"."""
+    words = [phrase for phrase in phrases if len(phrase) > 1 and " " not in phrase and not is_syllabic(phrase)]
+    return frozenset(" ".join([word] * times) for word in words for times in (2, 3))
+
+
+def _capitalized(phrases: frozenset[str], capitals: dict[str, str]) -> frozenset[str]:
+    """Return the phrases as they read when typed in capitals, or with a capital first letter.
+
+    `capitals` names the letters whose capital is not Unicode's default: Turkish "i" is "İ", which reads as "i" with a
+    dot above.
+    """
+    table = str.maketrans({letter: plain_words(capital) for letter, capital in capitals.items()})
+    return frozenset(
+        form for phrase in phrases for form in (phrase.translate(table), phrase[0].translate(table) + phrase[1:])
+    )
+
+
+def _phrases(table: dict[str, Any], part: str, keep: frozenset[str]) -> frozenset[str]:
+    return frozenset(
+        variant for words in _read_patterns(table.get(part, ())) for variant in accent_variants(words, keep)
+    )
+
+
+def _read_patterns(patterns: Iterable[str]) -> Iterable[str]:
+    """Yield the plain words of each phrase. Raises ValueError for a phrase that no message could match."""
+    for pattern in patterns:
+        for phrase in expand(pattern):
+            words = plain_words(phrase)
+            if not words:
+                raise ValueError(
+                    f"phrase {phrase!r} of {pattern!r} cannot be read: use one script, no digits, no quotes"
+                )
+            yield words
+
+
+@lru_cache(maxsize=1024)  # each message is read several times: for a yes, a no and a code, in one language and in all
+def plain_words(text: str) -> str:
+    """Return the message as lower-case words with composed accents; "" when it is not plainly a phrase in one script.
+
+    Wide letters and separately typed accents become plain letters, and one 🙏 or 😊 at the end is dropped. The dots of
+    "yes..." stay as a word of their own, because they express hesitation.
+    """
+    text = _TILDE.sub("", _WIDE.sub(_narrow, _MANNERS.sub("", text)))
+    if not _READABLE.fullmatch(text):
+        return ""
+    text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)
+    text = _TRAILING_OFF.sub(" … ", text)
+    return " ".join(_STOPS.sub(" ", text).split())
+
+
+def strip_answer_emoji(text: str, answer: Literal["yes", "no"]) -> str:
+    """Return the text without one emoji at its end that goes with this answer."""
+    match = (_WITH_YES if answer == "yes" else _WITH_NO).search(text)
+    return text[: match.start()] if match else text
+
+
+def unstretch(words: str, keep: Literal[1, 2] = 1) -> str:
+    """Return the words with repeated letters shortened to `keep`: "yesss" to "yes", or with 2 "neeee" to "nee".
+
+    Words of one repeated letter stay: "ss" is not shortened to "s".
+    """
+    short = _STRETCHED.sub(r"\1" * keep, words)
+    return short if all(len(word) > 1 for word in short.split()) else words
+
+
+def is_syllabic(words: str) -> bool:
+    """Return whether the words are Chinese or Japanese, where a letter is a syllable and no spaces separate words."""
+    return _SYLLABIC.search(words) is not None
+
+
+def only_emoji(text: str) -> str:
+    """Return the yes or no emoji that is the whole message, without its skin tone; "" for anything else."""
+    match = _EMOJI.fullmatch(text)
+    return (match["thumb"] or match["mark"]) if match else ""
+
+
+def accent_variants(words: str, keep: frozenset[str]) -> list[str]:
+    """Return all spellings of the words with and without accents and apostrophes. Words in `keep` need theirs."""
+    if not _ACCENTED.search(words):  # true for most phrases, and all are read at start-up
+        return [words]
+    variants = [""]
+    for word in words.split():
+        choices = {word} if word in keep else {word, _without_accents(word)}
+        variants = [f"{start} {choice}".strip() for start in variants for choice in choices]
+    return variants
+
+
+def _narrow(wide: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", wide[0])
+
+
+@lru_cache(maxsize=4096)  # the same few words make up thousands of phrases
+def _without_accents(word: str) -> str:
+    """Return the word without accents and apostrophes, and with a dot on each i.
+
+    In other scripts than Latin and Cyrillic the marks belong to the letter, as does the mark of "й".
+    """
+    bare = re.sub(r"'|(?<!\u0438)[\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
+    return unicodedata.normalize("NFC", bare).replace("\u0131", "i")

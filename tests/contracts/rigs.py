@@ -17,10 +17,10 @@ from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
+from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import _is_in_loop, has_no_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LuaScripts, shard_of
-from sayso.pending.signing import split_button_token
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
 from sayso.workers.outbox import RedisDeliveries, RedisOutbox

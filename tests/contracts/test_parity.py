@@ -8,9 +8,8 @@ from itertools import product
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.action import PendingAction
+from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
-from sayso.pending.signing import ActionSigner
 from sayso.pending.turns import Transition, TurnChange
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, time_passes, turn
 

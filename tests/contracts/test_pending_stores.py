@@ -18,10 +18,9 @@ from sayso.pending import (
     compute_args_digest,
     idempotency_key,
 )
-from sayso.pending.action import PendingAction
+from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.repository import ActionDecision
-from sayso.pending.signing import ActionSigner
 from tests.contracts.rigs import Blocking, client_of, time_passes
 
 PLACE = Conversation("direct", "ana").id

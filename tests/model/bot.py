@@ -22,12 +22,11 @@ from sayso.channels.base import DeliveryUncertain, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.pending import RedisPendingStore, stash_pending
-from sayso.pending.action import PendingAction
+from sayso.pending.action import PendingAction, split_button_token
 from sayso.pending.concurrency import has_no_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
-from sayso.pending.signing import split_button_token
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
 from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LUA as LANE_LUA

@@ -8,10 +8,9 @@ from typing import Any
 
 from redis import Redis
 
-from sayso.pending.action import PendingAction
+from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.audit.entry import NO_HEAD, ChainHead, EntrySigner, RecordedEntry, entry_hash
 from sayso.pending.repository import sign_action
-from sayso.pending.signing import ActionSigner
 
 KEY = "key"
 SEAL = ActionSigner([KEY])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 from sayso.pending import InMemoryPendingStore
-from sayso.pending.action import PendingAction
+from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.audit.chain import check_chains
 from sayso.pending.audit.entry import RecordedEntry
 from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.proposals import plan_of
 from sayso.pending.repository import Claim
-from sayso.pending.signing import ActionSigner
 from sayso.pending.store import scope_of
 from sayso.pending.turns import TurnChange
 from tests.contracts.rigs import Blocking

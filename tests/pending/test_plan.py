@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.action import PendingAction, compute_args_digest
+from sayso.pending.action import ActionSigner, PendingAction, compute_args_digest
 from sayso.pending.executors import Executors, undo_kind
 from sayso.pending.proposals import PLAN_KIND, Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.repository import StoredAction
-from sayso.pending.signing import ActionSigner
 
 SEAL = ActionSigner(["key"])
 

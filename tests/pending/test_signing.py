@@ -7,9 +7,8 @@ import string
 import pytest
 
 from sayso.channels.types import Conversation, Scope
-from sayso.pending.action import PendingAction
+from sayso.pending.action import ActionSigner, ButtonPress, PendingAction, split_button_token
 from sayso.pending.audit.entry import EntrySigner
-from sayso.pending.signing import ActionSigner, ButtonPress, split_button_token
 
 PID = "A" * 22
 ANA = Scope("ana", Conversation("chat", "room"))

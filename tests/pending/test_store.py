@@ -8,8 +8,8 @@ import pytest
 
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import DEFAULT_IGNORE_TTL_SECONDS, DEFAULT_TTL_SECONDS, InMemoryPendingStore, RedisPendingStore
-from sayso.pending.consent.parser import RegexConfirmParser
-from sayso.pending.signing import ActionSigner
+from sayso.pending.action import ActionSigner
+from sayso.pending.consent import RegexConfirmParser
 from sayso.pending.store import scope_of
 
 ROOM = {"channel_id": "chat", "conversation_id": "room"}

@@ -295,8 +295,8 @@ def test_a_language_costs_no_code(tmp_path):
 #: Whether the new language is shipped, which language an Armenian message and a tag are, a plural, and its yes.
 NEW_LANGUAGE = """
 from sayso.channels.i18n.language import choose, recognize
-from sayso.pending.consent.parser import RegexConfirmParser
-from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
+from sayso.pending.consent import RegexConfirmParser
+from sayso.pending.consent import SHIPPED_LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 print("xx" in SHIPPED_LANGUAGES, recognize("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
 texts = texts_for("xx")

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.channels.i18n.texts import LANGUAGES, brief, catalogue, plural_form, texts_for
 from sayso.pending import RegexConfirmParser
-from sayso.pending.consent.parser import ParsedAnswer, read_answer
+from sayso.pending.consent import ParsedAnswer, read_answer
 
 ALL = list(LANGUAGES)
 EVERYTHING = RegexConfirmParser(ALL)

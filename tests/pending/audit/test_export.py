@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from sayso.pending.audit.collector import verify
-from sayso.pending.audit.export import read_export, to_lines
-from sayso.pending.audit.ledger import LedgerUnusable
+from sayso.pending.audit.ledger import LedgerUnusable, read_export, to_lines
 from tests.pending.state_log import KEY, StateLog
 
 
@@ -49,7 +48,7 @@ def test_marks_that_end_a_line_elsewhere_end_none_here(tmp_path):
 READ = """
 import sys
 from pathlib import Path
-from sayso.pending.audit.export import read_export
+from sayso.pending.audit.ledger import read_export
 print(ascii(read_export(Path(sys.argv[1]))[0].text))
 """
 

@@ -13,8 +13,7 @@ import pytest
 
 from sayso.pending.audit.collector import verify
 from sayso.pending.audit.entry import AuditBody, RecordedEntry
-from sayso.pending.audit.export import read_export, to_lines
-from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
+from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable, read_export, to_lines
 from sayso.pending.proposals import PLAN_KIND
 from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
 

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.parser import CORPUS, read_blind, read_corpus, read_held_out, read_open, tally
-from sayso.pending.consent.parser import RegexConfirmParser
-from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
+from sayso.pending.consent import SHIPPED_LANGUAGES, RegexConfirmParser
 
 DEFAULT = ("pt", "en", "es")
 #: Each file with the languages it is read in: its own, those of the default parser, and all at once.

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from sayso import pending
 from sayso.pending import RegexConfirmParser
-from sayso.pending.consent.normalize import plain_words, unstretch
-from sayso.pending.consent.parser import MAX_DECISION_CHARS
-from sayso.pending.consent.phrases import SHIPPED_LANGUAGES, expand, phrasebook
+from sayso.pending.consent import MAX_DECISION_CHARS, SHIPPED_LANGUAGES, expand, phrasebook, plain_words, unstretch
 
 PARSER = RegexConfirmParser()
 EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
@@ -173,8 +171,8 @@ def untouched(text: str) -> str:
 
 def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch):
     """A megabyte costs as much as a word: nothing but its length is looked at."""
-    monkeypatch.setattr("sayso.pending.consent.parser.plain_words", untouched)
-    monkeypatch.setattr("sayso.pending.consent.parser.only_emoji", untouched)
+    monkeypatch.setattr("sayso.pending.consent.plain_words", untouched)
+    monkeypatch.setattr("sayso.pending.consent.only_emoji", untouched)
     for hostile in ("yes" + " " * 1_000_000, "no" * 500_000, "👍" * 250_000, "y" * (MAX_DECISION_CHARS + 1)):
         assert not decides(WITH_EMOJI, Untouchable(hostile))
     with pytest.raises(AssertionError):
