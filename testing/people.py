@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sayso.workers.access.people import (
+from sayso.workers.people import (
     MAX_PEOPLE,
     MAX_WAITING,
     WAIT_SECONDS,
     ListedPerson,
+    OperatorDecision,
     TooManyPeople,
     Waiting,
     new_code,
 )
-from sayso.workers.access.rules import OperatorDecision
 
 
 @dataclass(slots=True)

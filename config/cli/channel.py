@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sayso.channels.slack.settings import SlackSettings
     from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
     from sayso.config.settings.schema import Settings
-    from sayso.workers.access.gate import AccessControl
+    from sayso.workers.access import AccessControl
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from sayso.config.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from sayso.workers.access.people import AccessList, ListedPerson, Register, Waiting
-    from sayso.workers.access.rules import AccessRules
+    from sayso.workers.access import AccessRules
     from sayso.workers.outbox import Outbox
+    from sayso.workers.people import AccessList, ListedPerson, Register, Waiting
 
 #: Characters of a name, and of a person's ids, in one line.
 WIDTH = 60
@@ -163,7 +163,7 @@ class _PeopleCommands:
 
     def name_of(self, person: str) -> str:
         """Return a code as it is, and an id as the channel spells it. Raises click.UsageError for neither."""
-        from sayso.workers.access.people import looks_like_a_code
+        from sayso.workers.people import looks_like_a_code
 
         name = person if looks_like_a_code(person) else self.rules.spelled(person)
         if not name:
@@ -185,7 +185,7 @@ class _PeopleCommands:
 def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     from sayso.config.wiring.bootstrap import open_people
     from sayso.config.wiring.people import rules_of
-    from sayso.workers.access.people import Register, TooManyPeople, UnknownPerson
+    from sayso.workers.people import Register, TooManyPeople, UnknownPerson
 
     settings = load(options.config, options.data)
     check_channel(settings, channel)

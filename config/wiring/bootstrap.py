@@ -43,12 +43,12 @@ from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.turns import TurnHandler
-from sayso.workers.access.gate import AccessControl
-from sayso.workers.access.people import RedisPeople
+from sayso.workers.access import AccessControl
 from sayso.workers.alerts import Alerts, RedisAlerts, RedisSharedCache
 from sayso.workers.mailbox import LUA, AliasForwarder, HasAliases, Inbox, InboxLimits, RedisMailbox
 from sayso.workers.outbox import FOLDER as RECEIPTS
 from sayso.workers.outbox import Deliveries, ReceiptFiles, RedisDeliveries, RedisOutbox
+from sayso.workers.people import RedisPeople
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
 from sayso.workers.redis.data_loss import DataLossGuard

@@ -17,8 +17,7 @@ from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis
 from sayso.pending.action import split_button_token
-from sayso.workers.access.gate import AccessControl
-from sayso.workers.access.rules import Ignored, UnknownSender
+from sayso.workers.access import AccessControl, Ignored, UnknownSender
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.redis.leader_lock import LeaderLock
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from redis import Redis
 
@@ -25,14 +24,10 @@ from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.redis.client import connect
-from sayso.workers.access.gate import AccessConfig
-from sayso.workers.access.people import RedisPeople
-from sayso.workers.access.rules import AccessRules, rules
+from sayso.workers.access import AccessConfig, AccessRules, Quota, redis_quota, rules
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.erasure import ErasedPerson, Erasure
-
-if TYPE_CHECKING:
-    from sayso.workers.access.quota import Quota
+from sayso.workers.people import RedisPeople
 
 
 def rules_of(channel: AnyChannel) -> AccessRules:
@@ -64,8 +59,6 @@ def _quota(rules: Iterable[AccessRules], client: Redis, url: str, prefix: str) -
     """Return what counts turns per minute. Its library is only loaded where a channel has such a limit."""
     if all(each.per_minute is None for each in rules):
         return None
-    from sayso.workers.access.quota import redis_quota
-
     return redis_quota(client, url, prefix=prefix)
 
 

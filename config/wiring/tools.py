@@ -42,7 +42,7 @@ from sayso.config.settings.tools import (
 )
 from sayso.pending.concurrency import run_sync
 from sayso.pending.executors import ExecutorFactory
-from sayso.workers.access.rules import role_names
+from sayso.workers.access import role_names
 
 #: How long a process waits at its start for remote sources, in seconds. Later answers are used when they come.
 OPEN_SECONDS = 10.0

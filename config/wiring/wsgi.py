@@ -24,8 +24,7 @@ from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.config.wiring.ingress import check_redis_if_reachable, ingress_of, start_watching
 from sayso.config.wiring.observability import set_up_logs
 from sayso.pending.redis.client import RedisUnfit, check_writable
-from sayso.workers.access.gate import AccessControl
-from sayso.workers.access.quota import memory_quota
+from sayso.workers.access import AccessControl, memory_quota
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.spool import SpoolUnusable

@@ -13,7 +13,7 @@ from sayso.channels.types import Conversation
 from sayso.testing import people as testing_people
 from sayso.testing.people import MemoryPeople
 from sayso.workers.access import people as room
-from sayso.workers.access.people import (
+from sayso.workers.people import (
     LETTERS,
     RedisPeople,
     Register,

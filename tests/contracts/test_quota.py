@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.pending.redis.client import connect
-from sayso.workers.access.quota import Quota, memory_quota, redis_quota
+from sayso.workers.access import Quota, memory_quota, redis_quota
 
 
 @pytest.fixture(params=["memory", "redis"])

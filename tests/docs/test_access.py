@@ -12,7 +12,7 @@ from sayso.config.settings.channels import AccessSettings
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.people import rules_of
-from sayso.workers.access.rules import Admitted, Ignored, UnknownSender
+from sayso.workers.access import Admitted, Ignored, UnknownSender
 from tests.docs.pages import part
 
 PAGE = part("guard-the-agent.md", begin="Decide who may talk to the bot", end="Guardrails, budgets and loops")

@@ -18,7 +18,7 @@ from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.workers.access.gate import AccessControl
+from sayso.workers.access import AccessControl
 from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.contracts.rigs import voice

@@ -22,11 +22,9 @@ from sayso.pending.redis.client import PREFIX
 from sayso.testing.people import MemoryPeople
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
-from sayso.workers.access.gate import AccessConfig, AccessControl
-from sayso.workers.access.people import RedisPeople, Register
-from sayso.workers.access.quota import memory_quota
-from sayso.workers.access.rules import rules
+from sayso.workers.access import AccessConfig, AccessControl, memory_quota, rules
 from sayso.workers.mailbox import InboxLimits
+from sayso.workers.people import RedisPeople, Register
 from sayso.workers.spool import Spool, SpoolFile
 from tests.channels.web.services import TURN, FakeChannel, browser
 from tests.contracts.rigs import MemoryRig, voice

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation
 from sayso.config.cli.main import main
-from sayso.workers.access.people import RedisPeople, Waiting
+from sayso.workers.people import RedisPeople, Waiting
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, RedisRig
 

@@ -18,7 +18,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.people import access_config, rules_of
 from sayso.config.wiring.tools import build_selector, open_tools
 from sayso.pending.proposals import ChannelRun, channel_run
-from sayso.workers.access.people import RedisPeople
+from sayso.workers.people import RedisPeople
 
 WHATSAPP = (
     "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: 'whatsapp:+14155238886', access: {access}}"

@@ -11,10 +11,16 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending.action import split_button_token
 from sayso.testing.people import MemoryPeople
-from sayso.workers.access.gate import AccessConfig, AccessControl
-from sayso.workers.access.people import LETTERS, RedisPeople, Register
-from sayso.workers.access.quota import memory_quota, redis_quota
-from sayso.workers.access.rules import AccessRules, UnknownSender, rules
+from sayso.workers.access import (
+    AccessConfig,
+    AccessControl,
+    AccessRules,
+    UnknownSender,
+    memory_quota,
+    redis_quota,
+    rules,
+)
+from sayso.workers.people import LETTERS, RedisPeople, Register
 from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot

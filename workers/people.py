@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import secrets
@@ -13,7 +14,6 @@ from redis import Redis
 
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX, Connections
-from sayso.workers.access.rules import OperatorDecision, digest
 
 #: The letters of codes: none is easily mistaken for another, and without vowels they form no words. Ids of platforms
 #: contain digits, so no id is a code.
@@ -25,6 +25,10 @@ WAIT_SECONDS = 3600
 MAX_WAITING = 100
 #: Ids that may be approved or blocked on one channel.
 MAX_PEOPLE = 10_000
+
+
+#: What an operator decided about a person; "" for nothing.
+OperatorDecision = Literal["approved", "blocked", ""]
 
 
 class UnknownPerson(Exception):
@@ -262,3 +266,8 @@ def _waiting(entry: str) -> Waiting:
     fields: dict[str, Any] = json.loads(record)
     to = Conversation(**fields["conversation"])
     return Waiting(tuple(fields["ids"]), fields["name"], to, fields["language"], code, float(at))
+
+
+def digest(name: str) -> str:
+    """Return a digest of an id for keys and logs: 20 hex digits."""
+    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:20]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.channels.types import Conversation, Tap, Turn
-from sayso.workers.access.rules import Admitted, Ignored, UnknownSender, asks_for_id, role_names, rules
+from sayso.workers.access import Admitted, Ignored, UnknownSender, asks_for_id, role_names, rules
 
 
 def turn(user: str = "ana", text: str = "hi", *, chat: str = "room", **more) -> Turn:

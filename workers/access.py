@@ -1,0 +1,283 @@
+"""AccessControl: applies a channel's access rules and rate limit in front of the inbox."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from redis import Redis
+
+from sayso.channels.i18n.texts import TextsForTurn
+from sayso.channels.types import Reply, Turn
+from sayso.pending.redis.client import PREFIX
+from sayso.workers.mailbox import REFUSAL, Accepted, GuardedInbox, TurnStatus, refusal
+from sayso.workers.people import WAIT_SECONDS, OperatorDecision, People, Waiting, digest
+
+if TYPE_CHECKING:
+    from limits.storage import MemoryStorage, RedisStorage
+
+log = logging.getLogger(__name__)
+
+#: Characters of an unknown sender's name that an operator sees.
+MAX_NAME = 100
+#: Which group messages are for the bot: those that address it or belong to a conversation with it, all, or none.
+Groups = Literal["mention", "always", "never"]
+_WHATSAPP = "whatsapp:"
+_COMMAND = re.compile(r"\s*/(?:whoami|start)(?:@\w+)?(?:\s|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The turn is for the bot; `turn` is the one to accept."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Nothing is stored or sent; `reason` is for the log."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSender:
+    """Nothing is stored; the sender may be told that they are on no list."""
+
+
+AccessDecision = Admitted | Ignored | UnknownSender
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """Who may talk on one channel, in which chats, and how often.
+
+    `allow`: only these people, None for everybody, unless `pairing` asks unknown senders for a code. `block`: never
+    these. `chats`: only there, None for everywhere. `per_minute`: turns of one person, None for no limit. Ids must be
+    in the form that `spelled` returns: create rules with `rules`.
+    """
+
+    allow: frozenset[str] | None = None
+    block: frozenset[str] = frozenset()
+    pairing: bool = False
+    groups: Groups = "mention"
+    chats: frozenset[str] | None = None
+    per_minute: int | None = None
+    phones: bool = False
+
+    def spelled(self, name: str) -> str:
+        """Return an id in the form that is compared: a phone's in lower case and without `whatsapp:`, any other as it
+        is.
+        """
+        return name.strip().casefold().removeprefix(_WHATSAPP) if self.phones else name
+
+    def ids(self, turn: Turn) -> tuple[str, ...]:
+        """Return the ids of the turn's sender, the user id first; on WhatsApp the sending address is one of them."""
+        address = (turn.conversation.chat,) if self.phones else ()
+        ids = map(self.spelled, (turn.user_id, *turn.aliases, *address))
+        return tuple(dict.fromkeys(name for name in ids if name))
+
+    def ignores(self, turn: Turn) -> str:
+        """Return why the turn is not for the bot whatever an operator decided, "" when it may be."""
+        if not self.block.isdisjoint(self.ids(turn)):
+            return "blocked"
+        if self.chats is not None and self.spelled(turn.conversation.chat) not in self.chats:
+            return "chat"
+        if self.groups == "never" and (turn.in_group or not turn.addressed):
+            return "group"
+        return ""
+
+    def judge(
+        self, turn: Turn, find_decision: Callable[[Sequence[str]], OperatorDecision] = lambda _: ""
+    ) -> AccessDecision:
+        """Return what becomes of a turn. `find_decision` returns what an operator decided about the sender's ids; it is
+        only asked where the configuration alone does not ignore the turn.
+        """
+        if reason := self.ignores(turn):
+            return Ignored(reason)
+        operator_decision = find_decision(self.ids(turn))
+        if operator_decision == "blocked":
+            return Ignored("blocked")
+        is_listed = not (self.allow or frozenset()).isdisjoint(self.ids(turn))
+        lets_all_in = self.allow is None and not self.pairing
+        if not (lets_all_in or is_listed or operator_decision == "approved"):
+            # Messages between others, and edits, are never answered.
+            speaks_to_bot = turn.addressed and turn.kind == "message" and self.ids(turn)
+            return UnknownSender() if speaks_to_bot else Ignored("unknown_sender")
+        return Admitted(replace(turn, addressed=True) if self.groups == "always" else turn)
+
+
+def rules(
+    *,
+    allow: Iterable[str] | None = None,
+    block: Iterable[str] = (),
+    pairing: bool = False,
+    groups: Groups = "mention",
+    chats: Iterable[str] | None = None,
+    per_minute: int | None = None,
+    phones: bool = False,
+) -> AccessRules:
+    """Return the rules for people and chats as they are configured; with `phones` they are phone numbers, as on
+    WhatsApp.
+    """
+    spelled = AccessRules(phones=phones).spelled
+
+    def names(given: Iterable[str] | None) -> frozenset[str] | None:
+        return None if given is None else frozenset(map(spelled, given))
+
+    blocked = names(block) or frozenset()
+    return AccessRules(names(allow), blocked, pairing, groups, names(chats), per_minute, phones)
+
+
+def asks_for_id(turn: Turn) -> bool:
+    """Return whether the user asks for their id, or starts a chat with the bot on Telegram."""
+    return _COMMAND.match(turn.text) is not None
+
+
+def role_names(users: Iterable[tuple[str, str]], *, phones: bool) -> dict[str, str]:
+    """Return roles by user id; for phone numbers both with and without `whatsapp:`."""
+    roles = dict(users)
+    if phones:
+        bare = {name.removeprefix(_WHATSAPP): role for name, role in roles.items()}
+        roles = {**{f"{_WHATSAPP}{name}": role for name, role in bare.items()}, **bare, **roles}
+    return roles
+
+
+@dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """The access rules of each channel that has some, what operators decided about people, and the rate limit."""
+
+    rules: Mapping[str, AccessRules]
+    people: People
+    quota: Quota | None = None
+
+
+class AccessControl:
+    """Accepts turns by the access rules of their channel; one per process.
+
+    A channel without rules costs nothing here. With rules, the sender is looked up first; while Redis cannot answer, no
+    turn is accepted.
+    """
+
+    def __init__(self, inbox: GuardedInbox, texts_for: TextsForTurn, config: AccessConfig | None = None) -> None:
+        self._inbox = inbox
+        self._texts_for = texts_for
+        self._config = config
+
+    def ignores(self, turn: Turn) -> str:
+        """Return why the configuration alone makes the bot ignore a turn, "" if it does not."""
+        rules = self._rules(turn)
+        return rules.ignores(turn) if rules else ""
+
+    def judge(self, turn: Turn) -> AccessDecision:
+        """Return what the access rules decide about a turn. Nothing is stored or sent. Raises redis.RedisError."""
+        rules, config = self._rules(turn), self._config
+        if not (rules and config):
+            return Admitted(turn)
+        return rules.judge(turn, partial(config.people.decision, turn.conversation.channel))
+
+    def turn_status(self, turn: Turn) -> TurnStatus:
+        """Return the status of a turn in the mailbox. Raises redis.RedisError."""
+        return self._inbox.turn_status(turn)
+
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+        """Accept a turn, or tell its sender why not if they may know. Raises redis.RedisError when nothing was
+        promised.
+        """
+        rules, config = self._rules(turn), self._config
+        if not (rules and config):
+            return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
+        match self.judge(turn):
+            case Ignored(reason):
+                log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
+                return Accepted("ignored", 0)
+            case UnknownSender():
+                self._refuse_unknown_sender(turn, rules, config.people)
+                return Accepted("unknown_sender", 0)
+            case Admitted(admitted) if config.quota and not waited_seconds and _is_rate_limited(admitted, rules):
+                return self._accept_within_limit(admitted, rules, config.quota)
+            case Admitted(admitted):  # turns that waited elsewhere were not sent all at once
+                return self._inbox.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
+
+    def admits(self, turn: Turn) -> bool:
+        """Return whether the rules admit the sender of a turn, without telling them. Raises redis.RedisError."""
+        return isinstance(self.judge(turn), Admitted)
+
+    def _rules(self, turn: Turn) -> AccessRules | None:
+        return self._config.rules.get(turn.conversation.channel) if self._config else None
+
+    def _accept_within_limit(self, turn: Turn, rules: AccessRules, quota: Quota) -> Accepted:
+        """Accept a turn unless its sender has sent too many. An answer to a question is always accepted, as are taps
+        and stops.
+
+        A turn that was received before does not count again, and its sender is not told of the limit.
+        """
+        counter = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
+        if quota.is_used_up(*counter) and not self._inbox.is_question_open(turn):
+            if turn.addressed:
+                self._inbox.notify(turn, refusal(self._texts_for(turn), "too_fast"))
+            return Accepted("rate_limited", 0)
+        accepted = self._inbox.accept(turn)
+        if accepted.outcome == "new":
+            quota.book(*counter)
+        return accepted
+
+    def _refuse_unknown_sender(self, turn: Turn, rules: AccessRules, people: People) -> None:
+        """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for their id."""
+        channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_for_id(turn)
+        if not asks and people.was_notified(channel, ids[0]):
+            return
+        texts = self._texts_for(turn)
+        lines = [texts.stranger()]
+        if rules.pairing:
+            code = people.code(channel, Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language))
+            lines += [texts.pairing_code(code, WAIT_SECONDS)] if code else []
+        if asks:
+            lines.append(texts.your_id(turn.user_id))
+        if self._inbox.notify(turn, Reply("\n".join(lines), language=texts.language, collapse=REFUSAL)):
+            people.record_notified(channel, ids[0])
+
+
+def _is_rate_limited(turn: Turn, rules: AccessRules) -> bool:
+    """Return whether the turn counts against the sender's limit. Taps and stops do not."""
+    return rules.per_minute is not None and not turn.tap and not turn.is_stop
+
+
+class Quota:
+    """Counts the turns of each person in the last minute; one per process.
+
+    `limits` is imported only where a channel has such a limit.
+    """
+
+    def __init__(self, storage: MemoryStorage | RedisStorage) -> None:
+        from limits import RateLimitItemPerMinute
+        from limits.strategies import MovingWindowRateLimiter
+
+        self._per_minute = RateLimitItemPerMinute
+        self._limiter = MovingWindowRateLimiter(storage)
+
+    def is_used_up(self, channel: str, person: str, per_minute: int) -> bool:
+        """Return whether the maximum of turns was counted within the last minute. Raises redis.RedisError."""
+        return not self._limiter.test(self._per_minute(per_minute), channel, digest(person))
+
+    def book(self, channel: str, person: str, per_minute: int) -> None:
+        """Count one more turn. Raises redis.RedisError."""
+        self._limiter.hit(self._per_minute(per_minute), channel, digest(person))
+
+
+def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
+    """Return the quota of all processes that share this Redis, over the connections of its client."""
+    from limits.storage import RedisStorage
+
+    return Quota(RedisStorage(url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"))
+
+
+def memory_quota() -> Quota:
+    """Return the quota of one process."""
+    from limits.storage import MemoryStorage
+
+    return Quota(MemoryStorage())
