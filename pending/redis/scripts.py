@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from zlib import crc32
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from sayso.pending import limits
+from sayso.pending.audit.entry import NO_HEAD
 from sayso.pending.redis.client import PREFIX, Connections
+from sayso.pending.repository import OPEN_STATES
 
 #: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`. The number is part of the key layout.
 SHARDS = 64
@@ -42,10 +46,10 @@ _HALT = "if redis.call('EXISTS', '%shalted') == 1 then return redis.error_reply(
 _ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED') end\n"
 #: Counts each script that writes, so that a server which has lost writes can be recognized.
 _RISE = "redis.call('INCR', '%stide')\n"
-_PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
-_DEFINED = re.compile(r"local (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILINE)
-_WORD = re.compile(r"\w+")
-_COMMENT = re.compile(r"--.*")
+#: The parts that scripts share. A first line `-- needs: actions, keys` names the parts that a script or part uses itself.
+_SHARED = Path(__file__).parent / "lua" / "shared"
+_NEEDS = re.compile(r"-- needs: (.*)")
+_LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
 
 
 class Halted(RedisError):
@@ -83,14 +87,9 @@ class LuaScripts:
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
         if not client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ValueError("this Redis client answers in bytes: create it with decode_responses=True")
-        prelude = _definitions(_PRELUDE.read_text())
         self._prefix = prefix
         self._connections = Connections.of(client)
-        self._scripts = {
-            path.stem: LuaScript.of(_halt_check(path.stem, prefix) + _with_definitions(path.read_text(), prelude))
-            for path in sorted(folder.glob("*.lua"))
-            if path != _PRELUDE
-        }
+        self._scripts = {path.stem: LuaScript.of(_script_text(path, prefix)) for path in folder.glob("*.lua")}
 
     def run(self, name: str, conversation: str, *args: Any) -> Any:
         """Run a script for one conversation. Raises redis.RedisError."""
@@ -134,31 +133,38 @@ def _refusals() -> Iterator[None]:
         raise
 
 
+def _script_text(path: Path, prefix: str) -> str:
+    """Return a script with all that it needs before it: the halt check, the constants, and the shared parts.
+
+    Redis runs the whole text on every call. A part that a script does not need would cost as much as another command.
+    """
+    texts = {"header": (_SHARED / "header.lua").read_text()}
+    _add_parts(path, texts)
+    return "\n".join([_halt_check(path.stem, prefix), lua_constants(), *texts.values()])
+
+
+def _add_parts(path: Path, texts: dict[str, str]) -> None:
+    """Add a script to the texts, after the parts that it needs. Raises ValueError for an unknown part."""
+    text = path.read_text()
+    needs = _NEEDS.match(text)
+    for name in needs[1].split(", ") if needs else ():
+        part = _SHARED / f"{name}.lua"
+        if not part.exists():
+            known = sorted(each.stem for each in _SHARED.glob("*.lua"))
+            raise ValueError(f"{path.name} needs the unknown part {name!r}; known: {known}")
+        if name not in texts:
+            _add_parts(part, texts)
+    texts[path.stem if path.parent == _SHARED else "script"] = text
+
+
+def lua_constants() -> str:
+    """Return the definitions of the constants that scripts and Python share."""
+    open_states = ", ".join(f"{state} = true" for state in OPEN_STATES)
+    lines = [f"local {name} = {json.dumps(value)}" for name, value in {**_LIMITS, "NO_HEAD": NO_HEAD}.items()]
+    return "\n".join([*lines, f"local OPEN_STATES = {{{open_states}}}"])
+
+
 def _halt_check(name: str, prefix: str) -> str:
     if name.startswith(RESUME):
         return _ONLY_HALTED % prefix
     return _HALT % prefix + ("" if name in LOOKS else _RISE % prefix)
-
-
-def _definitions(prelude: str) -> list[tuple[set[str], str]]:
-    """Return the definitions of the prelude in order: the names that each defines, and its text."""
-    starts = [match.start() for match in re.finditer(r"^local ", prelude, re.MULTILINE)]
-    texts = [prelude[start:end] for start, end in zip(starts, [*starts[1:], len(prelude)], strict=True)]
-    return [(set(_DEFINED.match(text)[1].replace(",", " ").split()), text) for text in texts]  # type: ignore[index]
-
-
-def _with_definitions(script: str, prelude: list[tuple[set[str], str]]) -> str:
-    """Return the script with the definitions of the prelude that it uses.
-
-    Redis runs the whole text on every call, and the whole prelude would cost as much as four commands.
-    """
-    named = _words(script)
-    for names, text in reversed(prelude):
-        if names & named:
-            script = text + script
-            named |= _words(text)
-    return script
-
-
-def _words(script: str) -> set[str]:
-    return set(_WORD.findall(_COMMENT.sub("", script)))

@@ -80,7 +80,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_every_redis_key_has_a_line_in_the_docs() -> None:
     """docs/reference/redis.md names each kind of key that the scripts build."""
     text = (ROOT / "docs" / "reference" / "redis.md").read_text()
-    scripts = [path.read_text() for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/redis/lua/*.lua")]]
+    scripts = [path.read_text() for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/redis/lua/**/*.lua")]]
     kinds = {kind for script in scripts for kind in re.findall(r"shard \.\. ':([a-z]+)", script)}
     assert kinds, "the scripts build no key?"
     assert [kind for kind in sorted(kinds) if f"{{N}}:{kind}" not in text] == []

@@ -43,8 +43,8 @@ def _cut(name: str, **texts: str) -> Mutant:
 
 
 def _swap(name: str, **texts: tuple[str, str]) -> Mutant:
-    """A mutant with other texts, by script; "prelude" is what scripts share."""
-    return Mutant(name, {"*" if script == "prelude" else script: [pair] for script, pair in texts.items()})
+    """A mutant with other texts, by script; "shared" are the parts that scripts share."""
+    return Mutant(name, {"*" if script == "shared" else script: [pair] for script, pair in texts.items()})
 
 
 def _code(name: str, *changes: Mapping[tuple[Any, str], Any]) -> Mutant:
@@ -86,16 +86,16 @@ async def _called_done(whole: Any, *args: Any) -> Any:
     return replace(await whole(*args), status="executed")
 
 
-_FENCE = "if not holds(ARGV[2], ARGV[3]) then return {'lost'} end"
-_FENCE_OF_CLAIM = "if fenced and not holds(ARGV[2], ARGV[3]) then return {'lost', ''} end"
-_FENCE_OF_START = "if ARGV[2] ~= '' and not holds(ARGV[2], ARGV[3]) then return 'lost' end"
-_FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', record(pid), 'plan')")
+_FENCE = "if not holds_lease(ARGV[2], ARGV[3]) then return {'lost'} end"
+_FENCE_OF_CLAIM = "if fenced and not holds_lease(ARGV[2], ARGV[3]) then return {'lost', ''} end"
+_FENCE_OF_START = "if ARGV[2] ~= '' and not holds_lease(ARGV[2], ARGV[3]) then return 'lost' end"
+_FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', action_key(pid), 'plan')")
 _LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end"
-_WAKE = "if not coming or (hurried and number('until') <= now()) then wake(13, hurried) end\nreturn {'new'"
+_WAKE = "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(13, hurried) end\nreturn {'new'"
 _SAME_IN_CLAIM = "rec ~= ARGV[7] or mac ~= ARGV[8]"
 _SAME_IN_START = "rec ~= ARGV[6] or mac ~= ARGV[7]"
-_AUDIT = "audit(pid, states, by or '', mac or '')"
-_AUDIT_FIRST = "for _, arm in ipairs(cjson.decode(ARGV[7]).arms) do audit(arm.pid, {'armed'}, '', arm.mac) end\n"
+_AUDIT = "append_audit(pid, states, by or '', mac or '')"
+_AUDIT_FIRST = "for _, arm in ipairs(cjson.decode(ARGV[7]).arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
 _DONE_UNDO = "state == 'done' and string.find(rec, 'undo:', 1, true)"
 _BUTTON_FOR_ANYBODY = _after(seal, "_button_mac", _anybody)
 
@@ -113,22 +113,22 @@ _LANE = (
         "a commit sent twice is done twice",
         {
             "commit": [
-                ("if number('done') >= seq then", "if false then"),
+                ("if lane_number('done') >= seq then", "if false then"),
                 (" or tonumber(string.match(head, '^%d+')) ~= seq", ""),
             ]
         },
     ),
     _swap(
         "repeated replies are not marked",
-        prelude=("return redis.call('HEXISTS', lane, 'suspect:' .. said)", "return 0"),
+        shared=("return redis.call('HEXISTS', lane, 'suspect:' .. number)", "return 0"),
     ),
     _swap(
         "half of a question opens the window",
-        delivered=("if asks and mark == '' then\n    show(", "if asks then\n    show("),
+        delivered=("if asks and mark == '' then\n    open_window(", "if asks then\n    open_window("),
     ),
     _swap(
         "a question of which half is refused stays armed",
-        delivered=("if asks and redis.call('HGET', record(asked)", "if asks and redis.call('HGET', record(pid)"),
+        delivered=("if asks and redis.call('HGET', action_key(asked)", "if asks and redis.call('HGET', action_key(pid)"),
     ),
     _swap("an undeliverable question stays armed", delivered=("'state') == 'armed' then", "'state') == 'no' then")),
 )
@@ -164,8 +164,8 @@ _EFFECT = (
     _swap("a repeatable action runs without end", start=("> tonumber(ARGV[8]) then", "> 99 then")),
     _code("an interrupted action is called failed", {(Settlement, "_reconcile"): _never_happened}),
     _swap("finish refuses the late truth", finish=("and not late then", "then")),
-    _cut("the late truth is not told", finish="say('-', ARGV[7])"),
-    _cut("an abandoned action stays open", commit="abandon_own(redis.call('GET', live(ARGV[5])), ARGV[6])"),
+    _cut("the late truth is not told", finish="append_reply('-', ARGV[7])"),
+    _cut("an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(ARGV[5])))"),
     _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
     _swap("a start asked twice is refused", start=("and attempt == ARGV[5] then return 'go'", "and false then")),
     _code("twins hear something else", {(confirmation, "_stored_outcome"): lambda _: "That was settled before."}),
@@ -173,7 +173,7 @@ _EFFECT = (
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),
     _swap("a step needs no lease", claim=(_FENCE_OF_CLAIM, _FENCE_UNLESS_STEP)),
-    _swap("steps outlive their plan", prelude=("if OPEN[step_state] then enter(step,", "if false then enter(step,")),
+    _swap("steps outlive their plan", shared=("if OPEN_STATES[step_state] then enter(step,", "if false then enter(step,")),
     Mutant(
         "what was undone is undone again",
         {"claim": [("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")]},
@@ -182,8 +182,8 @@ _PLANS_AND_UNDO = (
 )
 _LOG = (
     _swap("audit entry written before the change", commit=(_FENCE, _AUDIT_FIRST + _FENCE)),
-    _swap("no audit entry of a claim", prelude=(_AUDIT, f"if state ~= 'claimed' then {_AUDIT} end")),
-    _swap("audit entries do not name the one before", prelude=("head = redis.sha1hex(entries[at])", "head = NO_HEAD")),
+    _swap("no audit entry of a claim", shared=(_AUDIT, f"if state ~= 'claimed' then {_AUDIT} end")),
+    _swap("audit entries do not name the one before", shared=("head = redis.sha1hex(entries[at])", "head = NO_HEAD")),
 )
 
 MUTANTS = (*_LANE, *_WINDOW, *_CONSENT, *_EFFECT, *_PLANS_AND_UNDO, *_LOG)

@@ -1,3 +1,4 @@
+-- needs: actions, channel, conversation, deliveries, keys, next_item, outbox, questions
 -- Record that the first reply was sent, or is given up, and return what is next.
 -- ARGV: conversation, epoch, token, number of the reply, outcome, receipt or reason, milliseconds, '1' to release
 -- the lease when nothing is left, time at which the platform shows the reply (microseconds, 0 if unknown), cause.
@@ -7,47 +8,47 @@
 -- says why the reply is no answer, '' for an answer. An action id with a + before it marks a piece of a question
 -- that is not the last: it opens no window, and the question expires if the piece never arrives. An id with a =
 -- marks a repetition of the question.
-if ended(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
-if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
+if has_released(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
+if not holds_lease(ARGV[2], ARGV[3]) then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
 local said, pid, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
-if said ~= ARGV[4] then return {'gone', next_work(ARGV[8], ARGV[2], ARGV[3])} end
+if said ~= ARGV[4] then return {'gone', next_item_or_release(ARGV[8], ARGV[2], ARGV[3])} end
 local mark, asked = string.match(pid, '^([+=]?)(.*)$')
 local asks = pid ~= '-' and mark ~= '='
 local doubtful = ARGV[5] == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. said) == 1
-local aside = {id = conversation .. '#' .. said, at = now(), tries = number('attempts') + 1}
+local aside = {id = conversation .. '#' .. said, at = now(), tries = lane_number('attempts') + 1}
 redis.call('LPOP', outbox)
-unhold()
+clear_hold()
 redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said, 'asks:' .. (said - MAX_DELIVERIES))
 if ARGV[5] == 'sent' then
   local copy = string.match(redis.call('HGET', deliveries, said) or '', '^%S+ %d+ %d+ (%S+)')
   local failed = string.match(redis.call('HGET', deliveries, said) or '', '^failed %d+ %d+ (%S+)')
   if failed and ARGV[6] ~= '' and failed ~= ARGV[6] then redis.call('HDEL', deliveries, said) end  -- the failure was of an earlier copy
-  local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6], ARGV[10])
+  local new = record_delivery(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6], ARGV[10])
   if not new and ARGV[10] ~= '' then  -- the platform's report came first, and without a reason
     local words = redis.call('HGET', deliveries, said) or ''
     if string.match(words, '^%S+ %d+ %d+ %S+ $') then redis.call('HSET', deliveries, said, words .. ARGV[10]) end
   end
-  if doubtful and new then put_aside(shard .. ':ambiguous', aside) end
-  if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
+  if doubtful and new then add_undelivered(shard .. ':ambiguous', aside) end
+  if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), lane_number('chat')) + ARGV[7]) end
   if asks and mark == '' then
-    show(asked, number('received'), ARGV[9])
-    note_prompt(asked, ARGV[6])
+    open_window(asked, lane_number('received'), ARGV[9])
+    set_prompt(asked, ARGV[6])
   end
-  if asks then note_asking(said, asked) end
+  if asks then set_asking(said, asked) end
   redis.call('HSET', lane, 'newest', asks and mark == '' and asked or '')
   if pid ~= '-' then
-    note_shows(asked, copy or '')  -- of a reply that was sent twice, the platform reported on the first copy
-    note_shows(asked, ARGV[6])
+    add_prompt(asked, copy or '')  -- of a reply that was sent twice, the platform reported on the first copy
+    add_prompt(asked, ARGV[6])
   end
-  if string.find(redis.call('HGET', deliveries, said), '^failed ') then unasked(said) end  -- the failure was reported before this call
+  if string.find(redis.call('HGET', deliveries, said), '^failed ') then expire_asked(said) end  -- the failure was reported before this call
 else
-  note(said, 'dead', aside.tries, '', ARGV[6])
+  record_delivery(said, 'dead', aside.tries, '', ARGV[6])
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], asks, doubtful, entry
-  put_aside(shard .. ':dead', aside)
-  if ARGV[5] == 'limited' then silence(now() + ARGV[7]) end
-  if ARGV[5] == 'closed' then close(ARGV[6]) end
-  if asks and redis.call('HGET', record(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
+  add_undelivered(shard .. ':dead', aside)
+  if ARGV[5] == 'limited' then silence_channel(now() + ARGV[7]) end
+  if ARGV[5] == 'closed' then close_address(ARGV[6]) end
+  if asks and redis.call('HGET', action_key(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
 end
-return {'ok', next_work(ARGV[8], ARGV[2], ARGV[3])}
+return {'ok', next_item_or_release(ARGV[8], ARGV[2], ARGV[3])}

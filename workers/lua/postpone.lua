@@ -1,11 +1,42 @@
+-- needs: channel, conversation, keys, outbox, timers
 -- Postpone the first reply and release the lease until then.
 -- ARGV: conversation, epoch, token, number of the reply, delay in milliseconds, why, reason. Why: 'tried' the send
 -- failed, 'suspect' the send may have arrived, 'limited' the platform asks the whole channel to wait, 'down' the
 -- platform does not accept the channel (the whole channel waits and nothing counts as an attempt), 'paced' the slot
 -- is later (not an attempt), 'held' the user must write first (an attempt if a turn waits already).
-if not holds(ARGV[2], ARGV[3]) then return 'lost' end
+if not holds_lease(ARGV[2], ARGV[3]) then return 'lost' end
 local head = redis.call('LINDEX', outbox, 0)
 if string.match(head or '', '^%d+') ~= ARGV[4] then return 'gone' end
+
+-- Keep the conversation, and each action that a waiting reply asks about, with its steps and its scope.
+local function keep_waiting_replies()
+  keep_conversation()
+  for _, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
+    local pid = string.match(waiting, '^%d+ ([^+= ]%S*) ')
+    if pid and pid ~= '-' then
+      local user, steps = unpack(redis.call('HMGET', action_key(pid), 'user', 'steps'))
+      local keys = {action_key(pid)}
+      if user and redis.call('GET', live_key(user)) == pid then keys[2] = live_key(user) end
+      for step in string.gmatch(steps or '', '%S+') do keys[#keys + 1] = action_key(step) end
+      for _, key in ipairs(keys) do redis.call('PEXPIRE', key, KEEP_HELD_MS + KEEP_ACTION_MS) end
+    end
+  end
+end
+
+-- Hold the first reply until the user writes, at most KEEP_HELD_MS. The conversation is due then, or with a timer.
+local function hold(number, why)
+  local since, first_why = held_since()
+  since = since or now()
+  local held = table.concat({number, lane_number('received'), since, first_why or why}, ' ')
+  redis.call('HSET', lane, 'held', held, 'attempts', 0, 'token', '', 'until', 0, 'begun', '')
+  redis.call('HDEL', lane, 'sending', 'slot')
+  redis.call('ZADD', shard .. ':held', since, conversation)
+  redis.call('PEXPIRE', shard .. ':held', KEEP_CONVERSATION_MS)
+  local ends = since + KEEP_HELD_MS
+  redis.call('ZADD', due, math.min(ends, tonumber(next_timer() or ends)), conversation)
+  keep_waiting_replies()
+end
+
 if ARGV[6] == 'held' and redis.call('LLEN', inbox) == 0 then
   hold(ARGV[4], ARGV[7])
   return 'ok'
@@ -17,9 +48,9 @@ if ARGV[6] ~= 'paced' and ARGV[6] ~= 'down' then redis.call('HINCRBY', lane, 'at
 if ARGV[6] == 'suspect' then redis.call('HSET', lane, 'suspect:' .. ARGV[4], 1) end
 if ARGV[6] == 'limited' or ARGV[6] == 'down' then
   -- It keeps its place in line: its slot is the first after the wait.
-  redis.call('HSET', lane, 'slot', string.format('%s:%d', ARGV[4], silence(later)))
+  redis.call('HSET', lane, 'slot', string.format('%s:%d', ARGV[4], silence_channel(later)))
 end
-if later - now() >= SOON then keep_waiting() end
+if later - now() >= SOON_MS then keep_waiting_replies() end
 -- Park the conversation: a wake-up that is still in the queue must not cut the wait short.
 redis.call('HSET', lane, 'token', 'parked', 'until', later)
 redis.call('ZADD', due, later, conversation)

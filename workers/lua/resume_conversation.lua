@@ -1,3 +1,4 @@
+-- needs: conversation, keys
 -- Before a halted server resumes: raise the numbers of a conversation above all that were ever given out, end its
 -- lease, and mark waiting replies as possibly sent.
 -- ARGV: conversation, lowest new number.

@@ -1,3 +1,4 @@
+-- needs: keys
 -- Return 'waits', 'done' or 'unknown' for a turn. A turn may wait for longer than its event id is remembered, so the
 -- inbox is searched first.
 -- ARGV: conversation, event id, event id as JSON.

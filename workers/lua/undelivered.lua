@@ -1,3 +1,4 @@
+-- needs: outbox
 -- List undelivered replies of this shard, newest first.
 -- ARGV: -, 'dead', 'failed', 'ambiguous' or 'held', most to return.
 if ARGV[2] ~= 'held' then return redis.call('LRANGE', shard .. ':' .. ARGV[2], 0, ARGV[3] - 1) end

@@ -1,7 +1,8 @@
+-- needs: actions, changes
 -- Move or arm without a lane: what is armed counts as shown at once. ARGV: conversation, change as JSON.
 local change = cjson.decode(ARGV[2])
-local refused = obstacle(change)
+local refused = refusal_of(change)
 if refused then return {refused, {}} end
-apply(change, true)
+apply_change(change, true)
 local last = change.arms[#change.arms] or change.move
-return {'ok', snapshot(last.pid)}
+return {'ok', action_row(last.pid)}

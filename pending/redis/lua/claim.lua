@@ -1,9 +1,10 @@
+-- needs: actions, conversation, keys
 -- Take a shown action exactly once. ARGV: conversation, epoch ('' without a lane), token, action, deciding act,
 -- 'text' or 'tap', record, MAC, seq of the turn. Returns {verdict, state}.
 local fenced, pid, act = ARGV[2] ~= '', ARGV[4], ARGV[5]
-if fenced and not holds(ARGV[2], ARGV[3]) then return {'lost', ''} end
+if fenced and not holds_lease(ARGV[2], ARGV[3]) then return {'lost', ''} end
 local state, by, rec, mac, expires, seen, plan, ttl =
-  unpack(redis.call('HMGET', record(pid), 'state', 'by', 'rec', 'mac', 'expires', 'seen', 'plan', 'ttl'))
+  unpack(redis.call('HMGET', action_key(pid), 'state', 'by', 'rec', 'mac', 'expires', 'seen', 'plan', 'ttl'))
 if not state then return {'gone', ''} end
 if (state == 'claimed' or state == 'started') and by == act then return {'mine', state} end
 if state == 'expired' and by == act then return {'expired', state} end
@@ -11,15 +12,15 @@ if state ~= 'shown' and by == act then return {'moved', state} end  -- it ended 
 if state ~= 'shown' then return {'other', state} end
 if rec ~= ARGV[7] or mac ~= ARGV[8] then return {'tampered', state} end
 local function take()
-  redis.call('HSET', record(pid), 'state', 'claimed', 'by', act, 'begun', now())
+  redis.call('HSET', action_key(pid), 'state', 'claimed', 'by', act, 'begun', now())
   entered(pid, {'claimed'}, act, mac)
 end
 
 if plan then  -- the yes was to the plan, whose window was judged: its steps run only while it does
-  local running, decided = unpack(redis.call('HMGET', record(plan), 'state', 'by'))
+  local running, decided = unpack(redis.call('HMGET', action_key(plan), 'state', 'by'))
   if running ~= 'started' or decided ~= act then return {'other', state} end
   take()
-  redis.call('HSET', record(plan), 'begun', now())  -- the plan is still being worked on
+  redis.call('HSET', action_key(plan), 'begun', now())  -- the plan is still being worked on
   return {'mine', 'claimed'}
 end
 local at = now()

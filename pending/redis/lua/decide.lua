@@ -1,13 +1,14 @@
+-- needs: actions, keys
 -- Decide, without a lane, on what a scope waits for: all guards, then the step, in one round trip.
 -- ARGV: conversation, user, intent, deciding act, expected kind, action and digest ('' for any), milliseconds that an
 -- 'ignore' leaves, the code typed with a yes. A yes is claimed and started at once, the act being its attempt too; the
 -- caller verifies what is returned before it runs it.
 local intent, act = ARGV[3], ARGV[4]
 local decided = shard .. ':decided:' .. act
-local before, pid = unpack(redis.call('MGET', decided, live(ARGV[2])))
+local before, pid = unpack(redis.call('MGET', decided, live_key(ARGV[2])))
 if before then
   local verdict, decided_on = string.match(before, '^(%S+) (.*)$')
-  return {verdict, decided_on ~= '' and snapshot(decided_on) or {}}
+  return {verdict, decided_on ~= '' and action_row(decided_on) or {}}
 end
 
 local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 13
@@ -15,12 +16,12 @@ local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps', 'ttl') 
 
 -- The answer is remembered for as long as it may be asked for again: by then another action may wait here.
 local function gone()
-  redis.call('SET', decided, 'gone ', 'PX', ASKED_AGAIN)
+  redis.call('SET', decided, 'gone ', 'PX', ASKED_AGAIN_MS)
   return {'gone', {}}
 end
 
 local function answer(verdict)
-  redis.call('SET', decided, verdict .. ' ' .. pid, 'PX', ASKED_AGAIN)
+  redis.call('SET', decided, verdict .. ' ' .. pid, 'PX', ASKED_AGAIN_MS)
   return {verdict, {pid, now(), {unpack(fields, 1, KNOWN)}}}
 end
 
@@ -28,7 +29,7 @@ local mac, kind, digest, code, steps, ttl = fields[2], unpack(fields, KNOWN + 1,
 local state, expires, begun = fields[STATE], tonumber(fields[EXPIRES] or 0), tonumber(fields[BEGUN] or 0)
 
 local function end_as(end_state, verdict)
-  redis.call('HSET', record(pid), 'state', end_state, 'by', act)
+  redis.call('HSET', action_key(pid), 'state', end_state, 'by', act)
   fields[STATE], fields[BY] = end_state, act
   entered(pid, {end_state}, act, mac, steps)
   return answer(verdict)
@@ -38,7 +39,7 @@ local another = (ARGV[5] ~= '' and ARGV[5] ~= kind) or (ARGV[6] ~= '' and ARGV[6
 local changed = ARGV[7] ~= '' and ARGV[7] ~= digest
 local uncoded = intent == 'confirm' and ARGV[9] ~= (code or '')
 if state == 'claimed' or state == 'started' then
-  if now() - (begun or 0) <= STALE then return gone() end
+  if now() - (begun or 0) <= STALE_MS then return gone() end
   return answer((another or changed or uncoded) and 'mismatch' or 'stale')  -- whoever began a stale one died at it
 end
 if state ~= 'shown' and state ~= 'armed' then return gone() end
@@ -51,12 +52,12 @@ if intent == 'ignore' then
   local sooner = now() + ARGV[8]
   if state == 'shown' and sooner < expires then  -- never later
     -- A shorter window, not an earlier one.
-    redis.call('HSET', record(pid), 'expires', sooner, 'ttl', (tonumber(ttl) or 0) - (expires - sooner))
+    redis.call('HSET', action_key(pid), 'expires', sooner, 'ttl', (tonumber(ttl) or 0) - (expires - sooner))
     fields[EXPIRES] = sooner
   end
   return answer('ignored')
 end
-redis.call('HSET', record(pid), 'state', 'started', 'by', act, 'attempt', act, 'tries', 1, 'begun', now())
+redis.call('HSET', action_key(pid), 'state', 'started', 'by', act, 'attempt', act, 'tries', 1, 'begun', now())
 fields[STATE], fields[BY], fields[ATTEMPT], fields[BEGUN] = 'started', act, act, now()
 entered(pid, {'claimed', 'started'}, act, mac, steps)
 return answer('mine')

@@ -1,7 +1,8 @@
+-- needs: actions, conversation, keys, outbox
 -- Record the truth about an effect. No fence: it may be told late, by a worker that lost its lane.
 -- ARGV: conversation, action, attempt, state, what the user is told, the tool's result, the correction to send if it
 -- comes too late, number of the deciding turn.
-local key = record(ARGV[2])
+local key = action_key(ARGV[2])
 local state, attempt, plan, by, mac, steps =
   unpack(redis.call('HMGET', key, 'state', 'attempt', 'plan', 'by', 'mac', 'steps'))
 if attempt ~= ARGV[3] then return 'other' end
@@ -14,13 +15,13 @@ entered(ARGV[2], {ARGV[4]}, by, mac, steps)
 if not late then return 'ok' end
 if string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+') == ARGV[8] then
   -- Its user was told nothing yet: whoever works on that turn must find that his words are not true any more.
-  if plan then redis.call('HSET', record(plan), 'late', '1') end
+  if plan then redis.call('HSET', action_key(plan), 'late', '1') end
   return 'late'
 end
 if ARGV[7] ~= '' then
-  local busy = awaited()
-  say('-', ARGV[7])
-  keep()
+  local busy = is_worker_expected()
+  append_reply('-', ARGV[7])
+  keep_conversation()
   if not busy then redis.call('ZADD', due, now(), conversation) end
 end
 return 'late'

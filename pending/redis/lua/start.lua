@@ -1,7 +1,8 @@
+-- needs: actions, conversation, keys
 -- The last step before the effect. ARGV: conversation, epoch ('' without a lane), token, action, attempt, record, MAC,
 -- most attempts at one that may be repeated.
-local key = record(ARGV[4])
-if ARGV[2] ~= '' and not holds(ARGV[2], ARGV[3]) then return 'lost' end
+local key = action_key(ARGV[4])
+if ARGV[2] ~= '' and not holds_lease(ARGV[2], ARGV[3]) then return 'lost' end
 local state, rec, mac, attempt, idempotent, steps, by =
   unpack(redis.call('HMGET', key, 'state', 'rec', 'mac', 'attempt', 'idempotent', 'steps', 'by'))
 if rec ~= ARGV[6] or mac ~= ARGV[7] then return 'tampered' end

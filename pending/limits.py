@@ -1,0 +1,54 @@
+"""Limits and lifetimes of what is stored, for every store: the Lua scripts get each of them as a local variable."""
+
+from __future__ import annotations
+
+#: How long a conversation without turns is kept.
+KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
+#: How long a pending action is kept, so that a repeated turn finds its outcome.
+KEEP_ACTION_MS = 48 * 3600 * 1000
+#: How long the status of a reply is kept.
+KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
+#: How long a reply is held until the user writes.
+KEEP_HELD_MS = 7 * 24 * 3600 * 1000
+#: How long the rate limit of a channel is kept.
+KEEP_RATE_MS = 24 * 3600 * 1000
+
+#: After this time a wake-up that no worker answered is repeated.
+WAKE_GRACE_MS = 5_000
+#: After this time the reaper looks again at a wake-up that is still in the queue. Less than SOON_MS, so that the
+#: conversation counts as one with work.
+LOOK_AGAIN_MS = 10_000
+#: A conversation that is due within this time has work or a lease; a later one waits for a platform or a timer.
+SOON_MS = 15_000
+#: An action that was begun this long ago, outside of a conversation, has lost its process.
+STALE_MS = 120_000
+#: Within this time a client that lost an answer asks again.
+ASKED_AGAIN_MS = 60_000
+#: The time between two notices to a sender whose turns are refused.
+BUSY_NOTICE_MS = 60_000
+#: The time between messages that waited for a channel without a rate.
+SPREAD_MS = 50
+
+#: Replies of a conversation whose status is stored: the last ones.
+MAX_DELIVERIES = 50
+#: Undelivered replies of a shard in each list for the operator.
+MAX_UNDELIVERED = 1000
+#: Timers of one conversation.
+MAX_TIMERS = 100
+#: Replies that may wait in a conversation to which others forward theirs.
+MAX_FORWARDED_WAITING = 100
+#: Messages that may show one question: its pieces, copies and repetitions.
+MAX_PROMPTS = 50
+#: Turns that may be answered as one.
+MAX_BURST = 10
+#: Audit entries of a shard that may wait for a worker. Beyond that the oldest are dropped and leave a gap.
+MAX_AUDIT_ENTRIES = 5000
+#: Places beyond a full inbox, for taps, stops and answers to a question.
+URGENT_PLACES = 10
+#: Urgent places for one user.
+URGENT_PLACES_EACH = 2
+#: Conversations of each reserve, beside a tenth of the limit: one for notices of refusal, one for urgent turns.
+RESERVED_CONVERSATIONS = 10
+
+#: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
+URGENT_JOB = "first-"

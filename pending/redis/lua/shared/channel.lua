@@ -1,0 +1,55 @@
+-- needs: conversation, keys
+-- What a platform allows: how fast a channel may send, and whether the conversation's address takes messages.
+
+-- The hash with the rate limit of the conversation's channel: `gap` between messages, the next `free` slot, and until
+-- when the platform has `closed` the channel.
+local function rate_key()
+  return string.match(shard, '^(.-){') .. 'pace:' .. string.match(conversation, '^[^:]*')
+end
+
+-- Return in how many milliseconds a reply may be sent, -1 when no rate limit is known. Each reply gets one slot, once.
+local function book_slot(number)
+  local key = rate_key()
+  local gap, free, closed = unpack(redis.call('HMGET', key, 'gap', 'free', 'closed'))
+  closed = tonumber(closed or '0')
+  if not gap and closed <= now() then return -1 end
+  local slot = tonumber(string.match(redis.call('HGET', lane, 'slot') or '', '^' .. number .. ':(%d+)$') or '-1')
+  if slot < closed or slot < 0 then
+    slot = math.ceil(math.max(now(), tonumber(free or '0'), closed))
+    redis.call('HSET', key, 'free', math.max(now(), tonumber(free or '0'), closed) + tonumber(gap or SPREAD_MS))
+    redis.call('HSET', lane, 'slot', string.format('%s:%d', number, slot))
+    if slot > now() then redis.call('PEXPIRE', key, slot - now() + KEEP_RATE_MS) end
+  end
+  return math.max(0, slot - now())
+end
+
+-- Stop the whole channel until `later`. Return until when it is stopped: an earlier request may last longer.
+local function silence_channel(later)
+  local key = rate_key()
+  local closed, free, gap = unpack(redis.call('HMGET', key, 'closed', 'free', 'gap'))
+  later = math.max(later, tonumber(closed or '0'))
+  local next_free = math.max(later, tonumber(free or '0')) + tonumber(gap or SPREAD_MS)
+  redis.call('HSET', key, 'closed', later, 'free', next_free)
+  redis.call('PEXPIRE', key, later - now() + KEEP_RATE_MS)
+  return later
+end
+
+-- Return the milliseconds since a user wrote here, -1 when that is unknown, -2 when no user ever wrote.
+local function ms_since_last_turn()
+  local heard = redis.call('HGET', lane, 'heard')
+  if heard then return math.max(0, now() - heard) end
+  return lane_number('received') == 0 and -2 or -1
+end
+
+-- Return why the address takes no messages, '' when it does. A new turn ends that. Where no user ever wrote, no turn
+-- may ever come, so there it holds for the one reply only.
+local function closed_reason()
+  local received, reason = string.match(redis.call('HGET', lane, 'closed') or '', '^(%d+) (.*)$')
+  return received and received ~= '0' and tonumber(received) == lane_number('received') and reason or ''
+end
+
+-- Note that the address takes no messages until a user writes. A turn that waits is answered first.
+local function close_address(reason)
+  if redis.call('LLEN', inbox) > 0 then return end
+  redis.call('HSET', lane, 'closed', lane_number('received') .. ' ' .. reason)
+end

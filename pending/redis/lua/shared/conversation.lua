@@ -1,0 +1,35 @@
+-- needs: keys
+-- The numbers and the lease of a conversation.
+
+-- Return a field as a number, 0 when it is not set.
+local function lane_number(field)
+  return tonumber(redis.call('HGET', lane, field) or '0')
+end
+
+-- Return the next number of a field. After a loss of data, a new conversation begins above all numbers ever given out.
+local function next_number(field)
+  local n = redis.call('HINCRBY', lane, field, 1)
+  local floor = n == 1 and redis.call('GET', shard .. ':floor')
+  return floor and redis.call('HINCRBY', lane, field, floor) or n
+end
+
+local function keep_conversation()
+  for _, key in ipairs({lane, inbox, outbox}) do
+    redis.call('PEXPIRE', key, KEEP_CONVERSATION_MS)
+  end
+end
+
+local function has_work()
+  return redis.call('LLEN', inbox) + redis.call('LLEN', outbox) > 0
+end
+
+-- Return whether this worker holds the lease. Without it a worker may change nothing.
+local function holds_lease(epoch, token)
+  local current, holder = unpack(redis.call('HMGET', lane, 'epoch', 'token'))
+  return tonumber(epoch) == tonumber(current or '0') and token == holder
+end
+
+-- Return whether this worker's last call released the lease: the call is repeated because its answer was lost.
+local function has_released(epoch, token)
+  return redis.call('HGET', lane, 'ended') == epoch .. ':' .. token
+end

@@ -1,0 +1,92 @@
+-- needs: channel, conversation, deliveries, inbox, keys, outbox, timers
+-- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
+
+-- Return all fields and values of an action, with its id, and 'newest' if no reply was sent after its question.
+local function action_fields(pid)
+  local fields = pid and redis.call('HGETALL', action_key(pid)) or {}
+  if #fields == 0 then return {} end
+  table.insert(fields, 'pid')
+  table.insert(fields, pid)
+  if redis.call('HGET', lane, 'newest') == pid then
+    table.insert(fields, 'newest')
+    table.insert(fields, '1')
+  end
+  return fields
+end
+
+-- Return 1 if a reply may have arrived, else 0. The holder sends the reply that it gets at once. So a reply that an
+-- earlier holder got, and neither settled nor postponed, may have arrived.
+local function note_sending(reply)
+  local number, epoch = string.match(reply, '^%d+'), redis.call('HGET', lane, 'epoch')
+  local sending = redis.call('HGET', lane, 'sending')
+  if sending and sending ~= number .. ':' .. epoch and string.match(sending, '^%d+') == number then
+    redis.call('HSET', lane, 'suspect:' .. number, 1)
+  end
+  redis.call('HSET', lane, 'sending', number .. ':' .. epoch)
+  return redis.call('HEXISTS', lane, 'suspect:' .. number)
+end
+
+-- A reply that another conversation sends is forwarded there once and waits for that one's rate limit. A held reply is
+-- not noted as being sent.
+local function reply_item(reply)
+  local attempt = lane_number('attempts') + 1
+  if string.find(reply, '^%d+ %- {"forward"') then return {'reply', reply, attempt, 0, -1, 0, '', -1, -1, ''} end
+  local number, since = string.match(reply, '^%d+'), held_since()
+  if since then
+    local doubtful = redis.call('HEXISTS', lane, 'suspect:' .. number)
+    return {
+      'reply', reply, attempt, doubtful, -1, 0, '', ms_since_last_turn(), now() - since, closed_reason(),
+    }
+  end
+  local doubtful, ahead = note_sending(reply), math.max(0, lane_number('chat') - now())
+  local receipt = doubtful == 1 and arrived_receipt(number) or ''
+  return {
+    'reply', reply, attempt, doubtful, book_slot(number), ahead, receipt, ms_since_last_turn(), -1, closed_reason(),
+  }
+end
+
+-- Return how many holders of the lease got this turn before. Each counts as an attempt, unless it released the lease.
+local function count_attempt(turn)
+  local seq = string.match(turn, '^%d+')
+  local epoch, begun = unpack(redis.call('HMGET', lane, 'epoch', 'begun'))
+  local last, by, times = string.match(begun or '', '^(%d+) (%d+) (%d+)$')
+  if last ~= seq then by, times = '', 0 end
+  if by == epoch then return tonumber(times) end
+  redis.call('HSET', lane, 'begun', seq .. ' ' .. epoch .. ' ' .. times + 1)
+  return times + 1
+end
+
+-- Return the turns right behind the first one that are of the same user and no taps: they may be answered together.
+local function following_turns(user, tapped)
+  local found = {}
+  if tapped ~= '-' then return found end
+  for _, entry in ipairs(redis.call('LRANGE', inbox, 1, MAX_BURST - 1)) do
+    local other, button = string.match(entry, '^%d+ %d+ (%S+) (%S+) ')
+    if other ~= user or button ~= '-' then break end
+    found[#found + 1] = entry
+  end
+  return found
+end
+
+local function next_item()
+  local reply = redis.call('LINDEX', outbox, 0)
+  if reply then return reply_item(reply) end
+  local turn = redis.call('LINDEX', inbox, 0)
+  if not turn then return {'idle'} end
+  local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
+  return {
+    'turn', turn, action_fields(redis.call('GET', live_key(user))), action_fields(tapped),
+    redis.call('GET', history_key(user)) or '', following_turns(user, tapped), lane_number(stop_field(user)),
+    redis.call('HVALS', timer), redis.call('LRANGE', journal, 0, -1), count_attempt(turn), now() - at,
+  }
+end
+
+-- Return what is next. With `let_go`, release the lease in the same step if nothing is.
+local function next_item_or_release(let_go, epoch, token)
+  local item = next_item()
+  if let_go == '1' and item[1] == 'idle' then
+    redis.call('HSET', lane, 'token', '', 'until', 0, 'begun', '', 'ended', epoch .. ':' .. token)
+    wait_for_timer()
+  end
+  return item
+end

@@ -1,0 +1,43 @@
+-- needs: keys
+-- The RQ queue that wakes workers.
+
+local function is_urgent_job(job)
+  return string.sub(job, 1, #URGENT_JOB) == URGENT_JOB
+end
+
+-- Return the number of a job in the order of all jobs of this server; nil for a job of another program.
+local function job_number(job)
+  return tonumber(string.match(job, '_(%d+)$') or '')
+end
+
+-- Return whether a conversation's job is still in the queue. The queue is not searched: that would take longer the more
+-- jobs wait. A job that was begun, or is over, has another status. If its worker died before that, the order decides:
+-- urgent jobs enter at the front, all others at the end, and all leave at the front. When the first job tells nothing,
+-- this one counts as queued, and the caller asks again later. ARGV from `at`: prefix of job keys, queue key.
+local function is_queued(job, at)
+  if redis.call('HGET', ARGV[at] .. job, 'status') ~= 'queued' then return false end
+  local head = redis.call('LINDEX', ARGV[at + 1], 0)
+  if not head then return false end
+  local first, own = job_number(head), job_number(job) or 0
+  if not first then return true end
+  if is_urgent_job(job) then return is_urgent_job(head) and first >= own end
+  return is_urgent_job(head) or first <= own
+end
+
+-- Put the RQ job that processes this conversation on its queue, an urgent one at the front. Return false if one is
+-- there already. The job's id ends with the write counter, which gives the order of jobs. ARGV from `at`: prefix of job
+-- keys, queue key, queues key, job id, then the job's hash as RQ wrote it. Without a job (tests, one process) the
+-- conversation only becomes due.
+local function wake_worker(at, urgent)
+  redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
+  if not ARGV[at] then return true end
+  local queued = redis.call('HGET', lane, 'job')
+  if queued and (is_urgent_job(queued) or not urgent) and is_queued(queued, at) then return false end
+  local tide = redis.call('GET', string.match(shard, '^(.-){') .. 'tide')
+  local id = (urgent and URGENT_JOB or '') .. ARGV[at + 3] .. '_' .. (tide or 0)
+  redis.call('HSET', lane, 'job', id)
+  redis.call('HSET', ARGV[at] .. id, unpack(ARGV, at + 4))
+  redis.call('SADD', ARGV[at + 2], ARGV[at + 1])
+  redis.call(urgent and 'LPUSH' or 'RPUSH', ARGV[at + 1], id)
+  return true
+end
