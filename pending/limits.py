@@ -52,3 +52,5 @@ RESERVED_CONVERSATIONS = 10
 
 #: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
 URGENT_JOB = "first-"
+#: The hash that the first entry of an audit chain names as the one before it.
+NO_HEAD = "0" * 40

@@ -12,6 +12,7 @@ from json import dumps
 from typing import Any, Literal, Protocol
 
 from sayso.pending.action import ActionState
+from sayso.pending.limits import MAX_PROMPTS
 from sayso.pending.repository import (
     MAX_ATTEMPTS,
     OPEN_STATES,
@@ -27,8 +28,6 @@ from sayso.pending.turns import DecisionContext, Lease, NewAction, Transition, T
 
 #: Entries of the audit log that are kept.
 MAX_AUDIT_ENTRIES = 5000
-#: Messages that may show one question: its pieces, copies and repetitions. Also in the scripts.
-MAX_PROMPTS = 50
 
 #: How an open step ends when its plan ends in this state. After any other end it is cancelled.
 _STEP_END: dict[ActionState, ActionState] = {"expired": "expired", "superseded": "superseded"}

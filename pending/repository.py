@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from sayso.channels.types import Intent, Scope
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
+from sayso.pending.limits import STALE_MS
 from sayso.pending.turns import Lease, NewAction, TurnChange
 
 #: The answer to a claim. Only `mine` may go on; with any other, nothing is executed.
@@ -23,8 +24,6 @@ StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 #: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
-#: Seconds after which an action that was claimed or started without a lease counts as abandoned. Also in the scripts.
-STALE_SECONDS = 120.0
 #: How often an action that may be repeated is started at most.
 MAX_ATTEMPTS = 3
 
@@ -73,7 +72,7 @@ class StoredAction:
     @property
     def is_stale(self) -> bool:
         """Return whether it was begun so long ago that the process must have died. Only needed without a lease."""
-        return self.state in ("claimed", "started") and self.looked_at - self.begun_at > STALE_SECONDS
+        return self.state in ("claimed", "started") and self.looked_at - self.begun_at > STALE_MS / 1000
 
     @classmethod
     def from_hash(cls, given: Mapping[str, str]) -> StoredAction | None:

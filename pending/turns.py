@@ -28,8 +28,6 @@ PART = "+"
 ABOUT = "="
 #: How the scripts write the silence of a conversation in which nobody ever wrote, or nobody knows when.
 _SILENCES = {-1: -1.0, -2: inf}
-#: Timers that one conversation may have. Also in the scripts.
-MAX_TIMERS = 100
 
 
 class ConversationError(Exception):

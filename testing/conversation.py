@@ -12,11 +12,19 @@ from math import inf
 from typing import TypeVar
 
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns import MAX_TIMERS, NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
+from sayso.pending.limits import (
+    KEEP_HELD_MS,
+    MAX_BURST,
+    MAX_DELIVERIES,
+    MAX_TIMERS,
+    SOON_MS,
+    SPREAD_MS,
+    URGENT_PLACES,
+    URGENT_PLACES_EACH,
+)
+from sayso.pending.turns import NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
 from sayso.workers.outbox import (
-    KEEP_HELD_SECONDS,
-    MAX_DELIVERIES,
     DeliveryState,
     DeliveryStatus,
     UndeliveredState,
@@ -27,16 +35,6 @@ V = TypeVar("V")
 _MARK = re.compile(r'\{"collapse": "[^"]+"')
 #: Histories that are remembered in one conversation.
 MAX_HISTORIES = 1000
-#: Turns that may be answered as one.
-MAX_BURST = 10
-#: Places beyond a full mailbox, for taps, stops and answers to a question.
-URGENT_PLACES = 10
-#: Urgent places for one person.
-URGENT_EACH = 2
-#: A conversation that is due within these seconds has work or a lease; a later one waits for a platform or a timer.
-SOON_SECONDS = 15.0
-#: Seconds between messages that waited for a channel without a rate.
-SPREAD_SECONDS = 0.05
 #: The order of states, for reports that come in any order.
 _RANKS: Mapping[DeliveryState, int] = {
     "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
@@ -158,11 +156,11 @@ class ConversationState:
         """Hold the first reply until the user writes, a timer is due, or the hold ends."""
         self.hold = self.held or HeldReply(number, self.received, now, reason)
         self.attempts, self.sending, self.slot, self.begun = 0, (0, 0), (0, 0.0), (0, 0, 0)
-        self.let_go(min(self.hold.since + KEEP_HELD_SECONDS, self.next_timer() or inf))
+        self.let_go(min(self.hold.since + KEEP_HELD_MS / 1000, self.next_timer() or inf))
 
     def at_work(self, now: float) -> bool:
         """Return whether the conversation has work, or a lease, now."""
-        return self.due is not None and self.due <= now + SOON_SECONDS
+        return self.due is not None and self.due <= now + SOON_MS / 1000
 
     def next_timer(self) -> float | None:
         """Return when the next timer is due."""
@@ -218,7 +216,7 @@ class ConversationState:
         if len(self.inbox) < cap:
             return False
         own = sum(waiting.turn.scope.id == user for waiting in list(self.inbox)[cap:])
-        return not urgent or len(self.inbox) >= cap + URGENT_PLACES or own >= URGENT_EACH
+        return not urgent or len(self.inbox) >= cap + URGENT_PLACES or own >= URGENT_PLACES_EACH
 
     def is_too_fast(self, user: str, now: float, limits: InboxLimits) -> bool:
         """Return whether the user has used up the turns that are allowed at once and per minute."""
@@ -312,13 +310,13 @@ class ChannelPace:
             return None
         if state.slot[0] != number or state.slot[1] < self.closed:
             state.slot = (number, max(now, self.free, self.closed))
-            self.free = state.slot[1] + (SPREAD_SECONDS if self.gap is None else self.gap)
+            self.free = state.slot[1] + (SPREAD_MS / 1000 if self.gap is None else self.gap)
         return max(0.0, state.slot[1] - now)
 
     def silence(self, until: float) -> float:
         """Silence the channel as its platform asks. Return until when, with what was asked before."""
         self.closed = max(self.closed, until)
-        self.free = max(self.free, self.closed) + (SPREAD_SECONDS if self.gap is None else self.gap)
+        self.free = max(self.free, self.closed) + (SPREAD_MS / 1000 if self.gap is None else self.gap)
         return self.closed
 
 

@@ -9,10 +9,17 @@ from dataclasses import replace
 
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Delivery, Reply, Turn, shown_to
+from sayso.pending.limits import (
+    BUSY_NOTICE_MS,
+    MAX_DELIVERIES,
+    MAX_FORWARDED_WAITING,
+    MAX_TIMERS,
+    RESERVED_CONVERSATIONS,
+    WAKE_GRACE_MS,
+)
 from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.turns import (
     ABOUT,
-    MAX_TIMERS,
     PART,
     DecisionContext,
     Lease,
@@ -47,8 +54,6 @@ from sayso.workers.mailbox import (
 )
 from sayso.workers.outbox import (
     LATE_SECONDS,
-    MAX_DELIVERIES,
-    MAX_WAITING,
     REPORTS,
     DeliveryStatus,
     FinalState,
@@ -65,14 +70,8 @@ MAX_CONVERSATIONS = 5000
 MAX_EVENTS = 1000
 #: Forwarded deliveries that are remembered.
 MAX_FORWARDED = 5000
-#: Seconds between two notices to a sender whose turns are refused.
-BUSY_NOTICE_SECONDS = 60.0
-#: Conversations of each reserve, beside a tenth of the limit.
-SPARE = 10
 #: The token of a conversation that waits for its platform: no worker has the lease.
 PARKED = "parked"
-#: Seconds after which a wake-up that no worker answered is repeated.
-WAKE_GRACE_SECONDS = 5.0
 
 
 class MemoryConversations:
@@ -119,7 +118,7 @@ class MemoryConversations:
                 return Accepted(refused, 0)
             self._conversations[name] = state
             self._conversations.move_to_end(name)
-            state.wake(now, WAKE_GRACE_SECONDS)
+            state.wake(now, WAKE_GRACE_MS / 1000)
             state.received += 1
             state.heard = max(state.heard, now - waited)
             if turn.is_stop and any(other.turn.scope.id == turn.scope.id for other in state.inbox):
@@ -213,7 +212,7 @@ class MemoryConversations:
             self._run_timers(lease.conversation, state)
             if state.busy and not hand_over:
                 return self._view(lease.conversation, state)
-            state.let_go(self._clock() + WAKE_GRACE_SECONDS if state.busy else state.next_timer())
+            state.let_go(self._clock() + WAKE_GRACE_MS / 1000 if state.busy else state.next_timer())
             if not begun:
                 state.begun = (0, 0, 0)
             return None
@@ -306,7 +305,7 @@ class MemoryConversations:
             if first:
                 return first
             state, now = self._conversations.get(name, ConversationState()), self._clock()
-            if len(state.outbox) >= MAX_WAITING or (name not in self._conversations and not self._has_room()):
+            if len(state.outbox) >= MAX_FORWARDED_WAITING or (name not in self._conversations and not self._has_room()):
                 return ""
             self._conversations[name] = state
             state.wake(now)
@@ -379,7 +378,7 @@ class MemoryConversations:
             ]
             for name, state in found:
                 self._run_timers(name, state)
-                state.due = now + WAKE_GRACE_SECONDS if state.busy else state.next_timer()
+                state.due = now + WAKE_GRACE_MS / 1000 if state.busy else state.next_timer()
             return [name for name, state in found if state.busy]
 
     def holds(self, lease: Lease) -> bool:
@@ -405,7 +404,7 @@ class MemoryConversations:
             return "arrived" if arrived else ""
         state = self._conversations.setdefault(split_id(delivery_id)[0], ConversationState())
         now = self._clock()
-        state.wake(now, WAKE_GRACE_SECONDS)
+        state.wake(now, WAKE_GRACE_MS / 1000)
         new = state.append_reply("", entry)
         state.suspect |= {new} if doubtful else set()
         self._statuses.note(DeliveryStatus(delivery_id, "retried", now, 0, str(new)), over=True)
@@ -443,7 +442,7 @@ class MemoryConversations:
         """
         most = self._limits.conversations
         others = sum(other.at_work(now) for other in self._conversations.values() if other is not state)
-        return others >= most + shares * (most / 10 + SPARE)
+        return others >= most + shares * (most / 10 + RESERVED_CONVERSATIONS)
 
     def _waits_for(self, turn: Turn) -> bool:
         live, _ = self._actions.hashes_for_turn(turn.conversation.id, turn.scope.id, "")
@@ -456,10 +455,10 @@ class MemoryConversations:
             state = self._conversations.get(name, ConversationState())
             has_room = name in self._conversations or self._has_room()
             may_begin = state.awaited(now) or (has_room and not self._is_overloaded(state, now, shares=1))
-            if now - state.notified_at < BUSY_NOTICE_SECONDS or not may_begin:
+            if now - state.notified_at < BUSY_NOTICE_MS / 1000 or not may_begin:
                 return False
             self._conversations[name] = state
-            state.wake(now, WAKE_GRACE_SECONDS)
+            state.wake(now, WAKE_GRACE_MS / 1000)
             state.notified_at = state.heard = now
             state.closed, state.hold = (-1, ""), None
             state.append_reply("", outbox_entry(turn.conversation, shown_to(turn, reply)))

@@ -23,8 +23,6 @@ from sayso.pending.turns import Lease, LeaseLost, NextItem, QueuedReply, hash_fr
 DeliveryState = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
 #: Replies that were not delivered as intended, for the operator.
 UndeliveredState = Literal["dead", "failed", "ambiguous", "held"]
-#: Replies of a conversation whose status is stored: the last ones.
-MAX_DELIVERIES = 50
 #: Seconds for which a message from the user outweighs a late report that the address takes none. Sending then costs one
 #: attempt.
 LATE_SECONDS = 3600.0
@@ -41,10 +39,6 @@ FOLDER = "receipts"
 MAX_BYTES = 256 * 1024
 #: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
 KEEP_SECONDS = 3600
-#: Replies that may wait in a conversation to which others forward theirs. The scripts have the same limit.
-MAX_WAITING = 100
-#: Seconds for which a reply waits for the user to write. The scripts have the same limit.
-KEEP_HELD_SECONDS = 7 * 24 * 3600.0
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
 #: messages, `limited` the platform asks the whole channel to wait.
 FinalState = Literal["dead", "doubtful", "closed", "limited"]
@@ -305,8 +299,8 @@ class Outbox(Protocol):
         """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
 
         With `limited` the whole channel waits so long, and with `down` too, without counting an attempt. With `held`
-        the reply waits, for this reason, until the user writes, for KEEP_HELD_SECONDS at most; if a turn waits already,
-        it counts as an attempt.
+        the reply waits, for this reason, until the user writes, for KEEP_HELD_MS at most; if a turn waits already, it
+        counts as an attempt.
         """
 
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:

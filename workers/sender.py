@@ -26,9 +26,10 @@ from sayso.channels.http import backoff_seconds
 from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
+from sayso.pending.limits import KEEP_HELD_MS
 from sayso.pending.turns import ConversationParked, Lease, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import Alerts, MemoryAlerts
-from sayso.workers.outbox import KEEP_HELD_SECONDS, FinalState, NoReceipts, Outbox, PostponeReason, Receipts
+from sayso.workers.outbox import FinalState, NoReceipts, Outbox, PostponeReason, Receipts
 
 log = logging.getLogger(__name__)
 
@@ -118,9 +119,9 @@ class ReplySender:
 
     async def _hold(self, lease: Lease, reply: QueuedReply) -> NextItem:
         """Keep a held reply waiting: the user has not written since, so the platform is not asked again."""
-        if reply.held is not None and reply.held >= KEEP_HELD_SECONDS:
+        if reply.held is not None and reply.held >= KEEP_HELD_MS / 1000:
             return await self._give_up(
-                lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days"
+                lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_MS / 1000 / 86400:g} days"
             )
         await self._outbox.postpone(lease, reply, 0.0, "held")
         raise ConversationParked(lease.conversation)

@@ -24,8 +24,9 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media, storable
 from sayso.pending.context import call_context, context_field, with_context
+from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.proposals import current_context
-from sayso.pending.turns import MAX_TIMERS, Timer
+from sayso.pending.turns import Timer
 
 #: The MIME type of bytes of unknown type.
 UNKNOWN_MIME_TYPE = "application/octet-stream"

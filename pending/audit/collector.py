@@ -20,7 +20,6 @@ from sayso.channels.types import random_id
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.chain import ChainReport, CheckContext, check_chains
 from sayso.pending.audit.entry import (
-    NO_HEAD,
     AuditBody,
     AuditEntry,
     ChainHead,
@@ -30,6 +29,7 @@ from sayso.pending.audit.entry import (
 )
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable, read_export
 from sayso.pending.concurrency import call_in_thread
+from sayso.pending.limits import NO_HEAD
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts
 

@@ -15,8 +15,6 @@ from sayso.pending.proposals import PLAN_KIND
 
 #: What an entry records: the state that an action changed to.
 Event = ActionState
-#: What the first entry names as the hash of the entry before.
-NO_HEAD = "0" * 40
 #: The exact form in which the scripts write entries. Any other could be read differently by different parsers.
 _ENTRY = re.compile(
     r'\{"n":(?P<n>[1-9][0-9]{0,14}),"at":(?P<at>[0-9]{1,15}),"pid":"(?P<pid>[A-Za-z0-9_-]+)",'

@@ -16,7 +16,6 @@ from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from sayso.pending import limits
-from sayso.pending.audit.entry import NO_HEAD
 from sayso.pending.redis.client import PREFIX, Connections
 from sayso.pending.repository import OPEN_STATES
 
@@ -46,7 +45,7 @@ _HALT = "if redis.call('EXISTS', '%shalted') == 1 then return redis.error_reply(
 _ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED') end\n"
 #: Counts each script that writes, so that a server which has lost writes can be recognized.
 _RISE = "redis.call('INCR', '%stide')\n"
-#: The parts that scripts share. A first line `-- needs: actions, keys` names the parts that a script or part uses itself.
+#: The parts that scripts share. The first line of a script or part names those that it uses: `-- needs: actions, keys`.
 _SHARED = Path(__file__).parent / "lua" / "shared"
 _NEEDS = re.compile(r"-- needs: (.*)")
 _LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
@@ -160,7 +159,7 @@ def _add_parts(path: Path, texts: dict[str, str]) -> None:
 def lua_constants() -> str:
     """Return the definitions of the constants that scripts and Python share."""
     open_states = ", ".join(f"{state} = true" for state in OPEN_STATES)
-    lines = [f"local {name} = {json.dumps(value)}" for name, value in {**_LIMITS, "NO_HEAD": NO_HEAD}.items()]
+    lines = [f"local {name} = {json.dumps(value)}" for name, value in _LIMITS.items()]
     return "\n".join([*lines, f"local OPEN_STATES = {{{open_states}}}"])
 
 

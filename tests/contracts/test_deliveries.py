@@ -9,8 +9,9 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
+from sayso.pending.limits import KEEP_HELD_MS
 from sayso.pending.turns import LeaseLost, Timer, TurnChange
-from sayso.workers.outbox import KEEP_HELD_SECONDS, LATE_SECONDS, NotRepeatable
+from sayso.workers.outbox import LATE_SECONDS, NotRepeatable
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose, shown
 
@@ -242,7 +243,7 @@ def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(redi
         held, reply = lease(rig, "w2")
     kept = [redis_client.ttl(key) for key in redis_client.scan_iter(f"{rig.shard}:pending:*")]
     assert kept
-    assert min(kept) > KEEP_HELD_SECONDS
+    assert min(kept) > KEEP_HELD_MS / 1000
 
 
 def test_mark_of_an_unknown_address_is_not_stored(redis_client):
@@ -287,10 +288,10 @@ def test_held_reply_wakes_no_worker_until_the_person_writes(rig):
 def test_held_reply_is_due_after_a_week_of_silence(rig):
     """It carries its waiting time, and the worker gives it up."""
     on_hold(rig)
-    rig.pass_time(KEEP_HELD_SECONDS + 1)
+    rig.pass_time(KEEP_HELD_MS / 1000 + 1)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
-    assert reply.held >= KEEP_HELD_SECONDS
+    assert reply.held >= KEEP_HELD_MS / 1000
     assert rig.outbox.mark_delivered(held, reply, dead="WindowClosed", let_go=True) is None
     assert (rig.deliveries.undelivered("held"), rig.dead()) == ([], 1)
 
@@ -306,7 +307,7 @@ def test_reply_held_again_keeps_its_waiting_time(rig):
     rig.outbox.postpone(held, reply, 0, "held")
     assert not reply.suspect
     assert rig.overdue() == []
-    rig.pass_time(KEEP_HELD_SECONDS - 3600)
+    rig.pass_time(KEEP_HELD_MS / 1000 - 3600)
     assert rig.overdue() == [CHAT.id]
 
 
@@ -404,7 +405,7 @@ def test_held_question_outlives_its_record(redis_client):
     change, action = propose(rig)
     rig.outbox.postpone(held, rig.mailbox.commit(held, work, change), 2, "held", "WindowClosed")
     names = (f"pending:{action.pending_action_id}", f"live:{CHAT.id}:{work.user}")
-    assert all(redis_client.ttl(f"{rig.shard}:{name}") > KEEP_HELD_SECONDS for name in names)
+    assert all(redis_client.ttl(f"{rig.shard}:{name}") > KEEP_HELD_MS / 1000 for name in names)
 
 
 def test_receipt_is_kept_with_the_delivery(rig):

@@ -8,9 +8,9 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.pending.limits import MAX_FORWARDED_WAITING
 from sayso.pending.repository import Claim
 from sayso.pending.turns import QueuedReply, Transition, TurnChange, outbox_entry
-from sayso.workers.outbox import MAX_WAITING
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose
 from tests.contracts.test_timers import HOUR, said, set_timers, timer
@@ -223,8 +223,8 @@ def test_forward_wakes_a_conversation_that_only_has_a_timer(rig):
 
 def test_forwards_to_a_dead_channel_of_the_operators_are_bounded(rig):
     """A forward over the limit is refused, not lost in silence. An accepted one is recognized when it is repeated."""
-    ids = [rig.outbox.forward(to_chat(number)) for number in range(MAX_WAITING + 1)]
-    assert (ids[-2], ids[-1]) == (f"{CHAT.id}#{MAX_WAITING}", "")
+    ids = [rig.outbox.forward(to_chat(number)) for number in range(MAX_FORWARDED_WAITING + 1)]
+    assert (ids[-2], ids[-1]) == (f"{CHAT.id}#{MAX_FORWARDED_WAITING}", "")
     assert rig.outbox.forward(to_chat(0)) == ids[0]
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Reply
+from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.turns import (
-    MAX_TIMERS,
     QueuedReply,
     QueuedTurn,
     StaleTurn,

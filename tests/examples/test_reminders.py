@@ -9,7 +9,8 @@ import pytest
 
 from sayso.agent.tools.context import MAX_TIMER_CHARS, TurnTimers, provide_timers
 from sayso.examples.reminders import ZONE_VARIABLE, cancel_reminder, list_reminders, moment, remind_me
-from sayso.pending.turns import MAX_TIMERS, Timer
+from sayso.pending.limits import MAX_TIMERS
+from sayso.pending.turns import Timer
 
 BERLIN = ZoneInfo("Europe/Berlin")
 #: A Thursday, 10:30 in Berlin.

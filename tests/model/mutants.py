@@ -128,7 +128,10 @@ _LANE = (
     ),
     _swap(
         "a question of which half is refused stays armed",
-        delivered=("if asks and redis.call('HGET', action_key(asked)", "if asks and redis.call('HGET', action_key(pid)"),
+        delivered=(
+            "redis.call('HGET', action_key(asked), 'state') ==",
+            "redis.call('HGET', action_key(pid), 'state') ==",
+        ),
     ),
     _swap("an undeliverable question stays armed", delivered=("'state') == 'armed' then", "'state') == 'no' then")),
 )
@@ -173,7 +176,7 @@ _EFFECT = (
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),
     _swap("a step needs no lease", claim=(_FENCE_OF_CLAIM, _FENCE_UNLESS_STEP)),
-    _swap("steps outlive their plan", shared=("if OPEN_STATES[step_state] then enter(step,", "if false then enter(step,")),
+    _swap("steps outlive their plan", shared=("if OPEN_STATES[step_state] then", "if false then")),
     Mutant(
         "what was undone is undone again",
         {"claim": [("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")]},

@@ -9,7 +9,8 @@ from typing import Any
 from redis import Redis
 
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.audit.entry import NO_HEAD, ChainHead, EntrySigner, RecordedEntry, entry_hash
+from sayso.pending.audit.entry import ChainHead, EntrySigner, RecordedEntry, entry_hash
+from sayso.pending.limits import NO_HEAD
 from sayso.pending.repository import sign_action
 
 KEY = "key"

@@ -10,8 +10,9 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
 from sayso.pending.concurrency import run_without_loop
+from sayso.pending.limits import STALE_MS
 from sayso.pending.proposals import plan_of
-from sayso.pending.repository import STALE_SECONDS, ActionResult, Claim
+from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.store import scope_of
 from sayso.pending.turns import TurnChange
 from tests.contracts.rigs import Blocking
@@ -55,7 +56,7 @@ class Dead:
 
     def wait(self) -> None:
         """Until it is clear that he is dead."""
-        self.now += STALE_SECONDS + 1
+        self.now += STALE_MS / 1000 + 1
 
     def states(self) -> list[str]:
         """Those of the steps, in order."""
@@ -110,7 +111,7 @@ def test_begun_action_is_left_alone_while_its_process_may_live():
     """Two minutes; a decision before that hears nothing."""
     dead = Dead("A", executor=never)
     dead.begin(dead.head)
-    dead.now += STALE_SECONDS
+    dead.now += STALE_MS / 1000
     assert dead.store.pop_if_confirmed("ana", "sim") is None
     assert dead.at(dead.head).state == "started"
 

@@ -9,11 +9,12 @@ import pytest
 from sayso.channels.types import Conversation
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
+from sayso.pending.limits import URGENT_JOB
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.rq.jobs import FIRST, QUEUE, WakeUps
+from sayso.workers.rq.jobs import QUEUE, WakeUps
 from tests.contracts.rigs import turn, voice
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
@@ -138,7 +139,7 @@ def test_urgent_turn_is_not_kept_waiting_by_a_lost_urgent_job(town):
     town.lose()
     town.client.config_resetstat()
     town.write("decides", tap="1x")
-    assert town.client.lindex(QUEUE_KEY, 0).startswith(FIRST)
+    assert town.client.lindex(QUEUE_KEY, 0).startswith(URGENT_JOB)
     assert town.jobs("decides") == 1
     assert "cmdstat_lpos" not in town.client.info("commandstats")
 

@@ -12,7 +12,7 @@ from sayso.agent.channel.prompts import Escalation
 from sayso.channels.base import Unreachable
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.workers.outbox import MAX_WAITING
+from sayso.pending.limits import MAX_FORWARDED_WAITING
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import MAX_ATTEMPTS, ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
@@ -186,11 +186,11 @@ def test_alarm_of_a_long_question_fits_in_one_message(make_room):
 def test_full_lane_of_the_operators_keeps_what_it_has(make_room):
     """Their platform is away, alarms pile up to a bound, and each beyond is told."""
     room = make_room()
-    for number in range(MAX_WAITING):
+    for number in range(MAX_FORWARDED_WAITING):
         room.rig.outbox.forward(_alarm(number))
     room.say("delete INV-7")
     assert room.later(31) == []
-    assert (len(room.rig.deliveries.undelivered("dead")), len(room.work(OPS))) == (1, MAX_WAITING)
+    assert (len(room.rig.deliveries.undelivered("dead")), len(room.work(OPS))) == (1, MAX_FORWARDED_WAITING)
 
 
 def _alarm(number: int) -> Delivery:

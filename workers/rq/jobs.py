@@ -25,8 +25,6 @@ from sayso.channels.types import random_id
 QUEUE = "sayso"
 #: The one function that our workers run.
 PROCESS_CONVERSATION = "sayso.config.wiring.rq_entry.process_conversation"
-#: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
-FIRST = "first-"
 #: Seconds after which RQ cancels a job; a turn has its own, shorter limit.
 JOB_TIMEOUT = 600
 #: The first byte of RQ's compressed data; JSON never begins with it.

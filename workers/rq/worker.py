@@ -33,13 +33,14 @@ from rq.worker import BaseWorker
 
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import call_in_thread
+from sayso.pending.limits import URGENT_JOB
 from sayso.pending.threads import LoopThread, set_tool_thread_limit, stack_of
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.redis.data_loss import DataLossGuard
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
-from sayso.workers.rq.jobs import FIRST, SaysoJob
+from sayso.workers.rq.jobs import SaysoJob
 
 log = logging.getLogger(__name__)
 
@@ -380,7 +381,7 @@ class SaysoWorker(BaseWorker):
 
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
         queue = self.queues[0]
-        taken = self._take_script([queue.key, _intermediate_queue(queue)], [*room, FIRST, moved])
+        taken = self._take_script([queue.key, _intermediate_queue(queue)], [*room, URGENT_JOB, moved])
         return [job for job_id, fields in taken if (job := self._job(job_id, fields))]
 
     def _job(self, job_id: bytes, fields: list[bytes | None]) -> SaysoJob | None:

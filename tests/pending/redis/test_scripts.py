@@ -18,6 +18,7 @@ _LOCAL = re.compile(r"\blocal (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILI
 
 
 def without_comments(text: str) -> str:
+    """The code of a script."""
     return re.sub(r"--.*", "", text)
 
 

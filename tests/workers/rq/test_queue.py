@@ -19,11 +19,12 @@ from rq.webhook import Webhook
 
 from sayso.channels.types import Conversation
 from sayso.config.wiring import rq_entry as jobs
+from sayso.pending.limits import URGENT_JOB
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns import TurnChange
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.rq.jobs import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
+from sayso.workers.rq.jobs import QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
 from sayso.workers.rq.worker import Capacity, new_worker
 from tests.contracts.rigs import CHAT, BlockingOutsideLoops, turn, voice
 
@@ -257,7 +258,7 @@ def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
     mailbox.accept(turn(tap="1x"))
     mailbox.accept(turn(tap="1x"))
     urgent, *others = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
-    assert (urgent.startswith(FIRST.encode()), others) == (True, [first, second])
+    assert (urgent.startswith(URGENT_JOB.encode()), others) == (True, [first, second])
     assert SaysoJob.fetch(urgent.decode(), connection=bare, serializer=JSONSerializer).conversation == CHAT.id
 
 
