@@ -10,6 +10,6 @@ from tests.workers.fakes import Bot
 
 @pytest.fixture(params=["memory", "redis"])
 def make_bot(request):
-    """Makes a bot whose model wants to delete these names, then says these lines."""
+    """Return a function that makes a bot whose model deletes these names, then says these lines."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
     return lambda *names, **options: Bot(RedisRig(client) if client else MemoryRig(), *names, **options)

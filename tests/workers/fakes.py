@@ -1,4 +1,4 @@
-"""Fakes: a channel, an agent, and a whole bot on either kind of lanes."""
+"""Fakes: a channel, an agent, and a whole bot on each kind of store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.contracts.rigs import CHAT, Rig, turn, voice
 
 
 class FakeChannel:
-    """Remembers what was sent; `errors` are raised by the next sends, None lets one through."""
+    """Notes what was sent. The next sends raise `errors`; None lets one through."""
 
     name = "chat"
 
@@ -31,14 +31,14 @@ class FakeChannel:
         self.errors: list[Exception | None] = []
 
     def split(self, reply: Reply) -> list[Reply]:
-        """A message for each paragraph; the first one edits what the reply does."""
+        """Return a message for each paragraph; the first one makes the reply's edit."""
         first, *others = [Reply(text) for text in reply.text.split("|")[:-1]] + [
             Reply(reply.text.split("|")[-1], reply.buttons, reply.media)
         ]
         return [replace(first, edits=reply.edits, optional=reply.optional), *others]
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """As fast as it goes."""
+        """Return no limit."""
         return RateLimit()
 
     async def show_typing(self, turn: Turn) -> float:
@@ -50,7 +50,7 @@ class FakeChannel:
         return ""
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send, or raise what was planned."""
+        """Send, or raise the planned error."""
         error = self.errors.pop(0) if self.errors else None
         if error:
             raise error
@@ -59,40 +59,40 @@ class FakeChannel:
 
     @property
     def texts(self) -> list[str]:
-        """The words that arrived."""
+        """Return the texts that arrived."""
         return [delivery.reply.text for delivery in self.sent]
 
     @property
     def new_texts(self) -> list[str]:
-        """The words of the messages that came anew, not in place of others."""
+        """Return the texts of new messages, without edits."""
         return [delivery.reply.text for delivery in self.sent if not delivery.reply.edits]
 
 
 class FakeAgent:
-    """Answers with a function of the turn's words; what that raises is its crash."""
+    """Answers with a function of the turn's text; an exception of the function is the agent's crash."""
 
     def __init__(self, answer: Callable[[str], str] = str.upper) -> None:
         self._answer = answer
 
     async def answer(self, queued, lease, hear=None) -> TurnChange:
-        """One reply."""
+        """Answer with one reply."""
         return TurnChange(replies=((Reply(self._answer(queued.turn.text)), ""),))
 
     async def give_up(self, queued, lease, words) -> TurnChange:
-        """The words it is given."""
+        """Answer with the given text."""
         return TurnChange(replies=((Reply(words), ""),))
 
     def is_answer(self, text: str) -> bool:
-        """Nothing waits for one."""
+        """Return False: no action waits."""
         return False
 
     def may_settle(self, queued) -> bool:
-        """Nothing was asked."""
+        """Return False: no question was asked."""
         return False
 
 
 class Dying:
-    """Records of a worker that is killed right after it has made one of its steps so often."""
+    """The action store of a worker that is killed right after it made a step this many times."""
 
     def __init__(self, records, step: str, times: int = 1) -> None:
         self._records, self._step, self._left = records, step, times
@@ -113,7 +113,7 @@ class Dying:
 
 
 class Overtaken:
-    """Records to which something happens right before the first of these steps."""
+    """An action store that calls `happens` right before the first of these steps."""
 
     def __init__(self, records, step: str, happens: Callable[[], None]) -> None:
         self._records, self._step, self._happens = records, step, happens
@@ -129,7 +129,7 @@ class Bot:
     """A whole bot that can delete things, on a scripted model."""
 
     def __init__(self, rig: Rig, *names: str, lines=(), **options) -> None:
-        """`names` are the things to delete, one a turn; "A B" are two calls in one answer."""
+        """Prepare a bot that deletes `names`, one per turn; "A B" stands for two calls in one answer."""
         self.rig, self.channel, self.deleted, self.keys = rig, FakeChannel(), [], []
         self.broken: set[str] = set()
 
@@ -159,17 +159,17 @@ class Bot:
         self.rig.accept(turn(text, **fields))
 
     def work(self) -> str:
-        """Drain the room; the last words that arrived."""
+        """Process the conversation; return the last text that arrived."""
         asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1] if self.channel.texts else ""
 
     def say(self, text: str = "", **fields) -> str:
-        """A turn and its answer."""
+        """Accept and process a turn; return the last text."""
         self.hear(text, **fields)
         return self.work()
 
     def die_after(self, step: str, times: int = 1) -> None:
-        """Work until this step of a pending action was done so often, be killed there, and let the lease end."""
+        """Work until this step of a pending action was done this many times, die there, and let the lease end."""
         settlement = self.rig.store.settlement
         settlement._repository = Dying(self.rig.store.repository, step, times)
         try:
@@ -182,27 +182,27 @@ class Bot:
         self.rig.end_lease()
 
     def before(self, step: str, happens: Callable[[], None]) -> None:
-        """From now on, right before the next such step of a pending action, this happens."""
+        """Call `happens` right before the next such step of a pending action."""
         self.rig.store.settlement._repository = Overtaken(self.rig.store.repository, step, happens)
 
     @property
     def buttons(self) -> tuple[Button, ...]:
-        """The buttons last shown: confirm and cancel."""
+        """Return the buttons last shown: confirm and cancel."""
         return next(delivery.reply.buttons for delivery in reversed(self.channel.sent) if delivery.reply.buttons)
 
     @property
     def scope(self) -> str:
-        """Ana's name in this room."""
+        """Return ana's scope in this conversation."""
         return self.turn().scope.id
 
     def turn(self) -> Turn:
-        """Any turn of Ana's."""
+        """Return any turn of ana's."""
         return turn()
 
     def code_in(self, question: str) -> str:
-        """The code that this question asks for."""
+        """Return the code that this question asks for."""
         return re.search(r"\b[0-9]{4}\b", question)[0]
 
     def factory(self, kind: str):
-        """What rebuilds the executor of a kind here."""
+        """Return the factory that rebuilds the executor of a kind."""
         return self.rig.store.executors._tool_factories[kind]

@@ -1,4 +1,4 @@
-"""A Redis client whose process is killed, or something else happens, before a chosen command."""
+"""A Redis client whose process is killed, or hit by another event, before a chosen command."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from redis import Redis
 
 
 class Killed(BaseException):
-    """What ends a process: nothing of it runs any more."""
+    """Ends a process: none of its code runs afterwards."""
 
 
 class Fate:
-    """Something that happens right before a process's nth command; `Killed` ends all that would follow."""
+    """Calls `happens` right before a process's nth command; `Killed` ends all later ones."""
 
     def __init__(self, nth: int, happens: Callable[[], None]) -> None:
         self._left, self._happens, self._killed = nth, happens, False
         self.came = False
 
     def step(self) -> None:
-        """One more command is about to be sent."""
+        """Count one more command that is about to be sent."""
         if self._killed:
             raise Killed
         self._left -= 1
@@ -39,16 +39,16 @@ def killed() -> None:
 
 
 class FatedRedis(Redis):
-    """A client that asks its process's fate before each round trip."""
+    """A client that counts a step before each round trip."""
 
     fate: Fate
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Ask, and send."""
+        """Count the step and send."""
         self.fate.step()
         return super().execute_command(*args, **options)
 
     def pipeline(self, *args: Any, **options: Any) -> Any:
-        """Ask, and send."""
+        """Count the step and send."""
         self.fate.step()
         return super().pipeline(*args, **options)

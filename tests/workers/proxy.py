@@ -1,26 +1,26 @@
-"""Proxy: stands between a wire and Redis on a TCP port, and does to what passes what networks do."""
+"""A TCP proxy between a client and Redis that behaves like a bad network."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-#: What becomes of bytes that pass: themselves, others, or None: the connection is cut.
+#: Maps bytes that pass to themselves or to others; None cuts the connection.
 Fate = Callable[[bytes], bytes | None]
 
 
 def as_it_is(data: bytes) -> bytes:
-    """Let it pass."""
+    """Return the bytes unchanged."""
     return data
 
 
 def socket_of(redis_url: str) -> str:
-    """The Unix socket of the session's Redis."""
+    """Return the Unix socket of the session's Redis."""
     return redis_url.partition("unix://")[2].partition("?")[0]
 
 
 class Proxy:
-    """Lives inside of one event loop. `questions` and `answers` decide what passes; `opened` counts connections."""
+    """Lives in one event loop. `questions` and `answers` decide what passes; `opened` counts connections."""
 
     def __init__(self, redis_url: str) -> None:
         self.questions: Fate = as_it_is
@@ -31,7 +31,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where the wire shall connect."""
+        """Return the URL to connect to."""
         return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def __aenter__(self) -> Proxy:

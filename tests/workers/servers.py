@@ -1,4 +1,4 @@
-"""Servers: a Redis that comes back as it was before, as after a restart on an old file."""
+"""A Redis that comes back with older data, as after a restart with an old file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from redis import Redis
 
 
 def saved(client: Redis) -> dict[str, bytes]:
-    """All that a server holds."""
+    """Return all keys of a server."""
     return {key: _in_bytes(client).dump(key) for key in client.scan_iter()}
 
 
 def put_back(client: Redis, keys: dict[str, bytes]) -> None:
-    """The server holds what was saved, and nothing else."""
+    """Replace the server's keys by the saved ones."""
     client.flushall()
     for key, dump in keys.items():
         _in_bytes(client).restore(key, 0, dump)

@@ -25,12 +25,12 @@ from tests.workers.fakes import FakeChannel
 
 
 class Killed(BaseException):
-    """`kill -9`: no code of ours may catch it."""
+    """`kill -9`: no code of Sayso may catch it."""
 
 
 @dataclass(slots=True)
 class Life:
-    """The steps of all workers, numbered; at some of them the worker dies."""
+    """Numbers the steps of all workers; at some of them the worker dies."""
 
     deaths: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Life:
     dead: bool = False
 
     def at(self, name: str) -> None:
-        """A step, if it is not the last one: the dead take none, whatever else they were at."""
+        """Note a step, or die at it. A dead worker makes no further step."""
         if not self.dead:
             self.steps.append(name)
             self.dead = len(self.steps) in self.deaths or name in self.names
@@ -68,14 +68,14 @@ class Mortal:
 
 
 class Script:
-    """A model that goes by what it has been shown: the line after the answers it has already given in this turn."""
+    """A model that answers with the line after the answers it has already given in this turn."""
 
     def __init__(self, lines: list[Any], life: Life) -> None:
         self.lines, self.asked, self.seen, self.users = lines, Counter(), [], []
         self._life = life
 
     async def acomplete(self, **request: Any) -> tuple[Message, UsageStats]:
-        """The next line; it counts how often each was asked for."""
+        """Return the next line; count how often each one was requested."""
         messages = request["messages"]
         said = max(at for at, message in enumerate(messages) if message.role is Role.USER)
         at = sum(message.role is Role.ASSISTANT for message in messages[said:])
@@ -91,18 +91,18 @@ class Script:
 
 @dataclass(slots=True)
 class Shelf:
-    """A media store that lasts."""
+    """A media store that outlives the workers."""
 
     files: dict[str, bytes] = field(default_factory=dict)
 
     def put(self, data: bytes, *, mime_type: str, filename: str, owner: str = "") -> Media:
-        """Keep it."""
+        """Store the file."""
         self.files[f"f{len(self.files)}"] = data
         return Media(f"f{len(self.files) - 1}", mime_type, filename, len(data), stored=True)
 
 
 def call(name: str, **parameters: Any) -> ToolCall:
-    """A call with an id of its own."""
+    """Return a call with an id of its own."""
     return ToolCall(name, parameters, f"{name}-{'-'.join(map(str, parameters.values()))}")
 
 
@@ -156,19 +156,19 @@ LINES = [
 
 
 class Story:
-    """Workers come and go; the shelf, the lanes and the tools' own ledgers stay."""
+    """Workers come and go; media, conversations and the tools' own ledgers stay."""
 
     def __init__(self, rig: Rig, lines: list[Any] | None = None, **config: Any) -> None:
         self.rig, self.life, self.shelf, self.channel = rig, Life(), Shelf(), FakeChannel()
         self.begun, self.ended, self.keys = Counter(), Counter(), {}
         self.model = Script(LINES if lines is None else lines, self.life)
         self.tools = [look, post, charge, draw, delete, show]
-        #: Where long texts are kept; nowhere.
+        #: Long texts are not stored.
         self.texts: TextStore | None = None
         self._config = AgentConfig(max_retries=0, **config)
 
     async def act(self, name: str, what: str) -> str:
-        """A tool's effect, with its key, in three steps."""
+        """Run a tool's effect, with its key, in three steps."""
         self.life.at(f"before {name} {what}")
         self.begun[what] += 1
         self.keys.setdefault(what, []).append(idempotency_key())
@@ -178,11 +178,11 @@ class Story:
         return f"{name} {what} ok"
 
     def hear(self, text: str = "go on with the list", **fields: Any) -> None:
-        """Somebody writes."""
+        """Accept a turn of the person."""
         self.rig.accept(turn(text, **fields))
 
     def worker(self) -> ConversationProcessor:
-        """A new process."""
+        """Return the processor of a new process."""
         journals = Mortal(self.rig.journals, self.life)
         agent = ChannelAgent(
             Agent(self.tools, self.model, self._config),
@@ -198,7 +198,7 @@ class Story:
         )
 
     def work(self) -> bool:
-        """A worker does what there is to do. False when it was killed at it; its lease has ended then."""
+        """Let a worker process all turns. Return False if it was killed; its lease has expired then."""
         self.life.dead = False
         playing.set(self)
         try:
@@ -209,14 +209,14 @@ class Story:
         return True
 
     def work_on(self) -> str:
-        """Workers come until one of them lives. The last words that arrived."""
+        """Start workers until one of them survives; return the last text that arrived."""
         for _ in range(10):
             if self.work():
                 return self.channel.texts[-1]
         raise AssertionError("no worker lived")
 
     def killed_at(self, *names: str) -> str:
-        """Words are said and the worker killed at each of these steps. The last words that arrived."""
+        """Accept a turn and kill the worker at each of these steps; return the last text that arrived."""
         self.hear()
         for name in names:
             self.life.names = {name}
@@ -224,5 +224,5 @@ class Story:
         return self.work_on()
 
     def journal(self) -> list[dict]:
-        """What is kept of the turn by now."""
+        """Return the stored journal of the turn."""
         return [json.loads(entry) for entry in self.rig.journal()]

@@ -1,4 +1,4 @@
-"""Relay: a conversation with two names is one: what comes in under the second is worked on under the first, once."""
+"""Aliases: a conversation with two ids is one. Turns under the second id run under the first, once."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ SECOND = Conversation("chat", "U0ADA")
 
 
 class Names:
-    """A channel on which the room has a second name; one that is not known cannot be told."""
+    """A channel on which the conversation has a second id; an unknown id raises an error."""
 
     async def place(self, conversation: Conversation) -> Conversation:
-        """The first name."""
+        """Return the first id."""
         if conversation.chat == "U0GONE":
             raise Refused("nobody")
         return CHAT if conversation == SECOND else conversation
 
 
 def relaying(bot: Bot) -> Bot:
-    """The bot with its agent behind a relay."""
+    """Return the bot with its agent behind the alias forwarder."""
     bot.processor.agents["chat"] = AliasForwarder(bot.agent, Names(), bot.rig.mailbox)
     return bot
 
 
 def work(bot: Bot, *conversations: Conversation) -> list[tuple[str, str]]:
-    """Drain them in turn: where something arrived, and what."""
+    """Process these in order; return where texts arrived, and the texts."""
     for conversation in conversations:
         asyncio.run(bot.processor.run(conversation.id))
     return [(delivery.conversation.chat, delivery.reply.text) for delivery in bot.channel.sent]
 
 
-def test_yes_under_one_name_confirms_what_was_asked_under_the_other(make_bot):
-    """The question comes to where its person writes, so that a typed yes is in its scope."""
+def test_yes_under_one_id_confirms_the_question_under_the_other(make_bot):
+    """The question goes to the conversation in which its person writes, so that a typed yes is in scope."""
     bot = relaying(make_bot("A"))
     bot.rig.accept(replace(turn("/clean"), conversation=SECOND))
     sent = work(bot, SECOND, CHAT)
@@ -57,21 +57,21 @@ def test_yes_under_one_name_confirms_what_was_asked_under_the_other(make_bot):
 
 
 def test_tap_is_answered_where_it_was_asked():
-    """A question that was asked under the second name waits there."""
+    """A question that was asked under the second id waits there."""
     bot = relaying(Bot(MemoryRig()))
     bot.rig.accept(replace(turn(tap="x:1:yes"), conversation=SECOND, tap=Tap("x:1:yes")))
     assert [chat for chat, _ in work(bot, SECOND, CHAT)] == ["U0ADA"]
 
 
-def test_turn_whose_place_nobody_knows_is_answered_under_the_name_it_has(make_bot):
-    """Nobody is left without an answer for want of the other name."""
+def test_turn_with_an_unknown_alias_is_answered_under_its_own_id(make_bot):
+    """The person gets an answer even if the other id cannot be found."""
     bot, gone = relaying(make_bot(lines=["hello"])), Conversation("chat", "U0GONE")
     bot.rig.accept(replace(turn("hi"), conversation=gone))
     assert work(bot, gone, CHAT) == [("U0GONE", "hello")]
 
 
-def test_worker_that_dies_after_handing_on_hands_on_nothing_twice(make_bot):
-    """What is stored there already is a duplicate."""
+def test_worker_that_dies_after_forwarding_forwards_once(make_bot):
+    """The repeated turn is a duplicate there."""
     bot = relaying(make_bot(lines=["hello", "twice"]))
     given = replace(turn("hi"), conversation=SECOND)
     bot.rig.accept(given)
@@ -80,8 +80,8 @@ def test_worker_that_dies_after_handing_on_hands_on_nothing_twice(make_bot):
     assert bot.rig.mailbox.lease(SECOND.id, "next")[1] is None
 
 
-def test_burst_that_was_handed_on_is_not_handed_on_again_in_pieces():
-    """Its worker died right after: the next one works on each by itself, and finds each there already."""
+def test_forwarded_burst_is_not_forwarded_again_in_pieces():
+    """Its worker died right after it. The next one forwards each turn by itself and finds each there already."""
     bot = relaying(Bot(MemoryRig(), lines=["hello"]))
     processor = replace(bot.processor, joins=True)
     for text in ("one", "two"):
@@ -94,8 +94,8 @@ def test_burst_that_was_handed_on_is_not_handed_on_again_in_pieces():
     assert [message.content for message in bot.provider.requests[-1].messages] == ["one\ntwo"]
 
 
-def test_who_is_refused_there_hears_it_there():
-    """A full mailbox is full for whoever comes by the other door."""
+def test_refusal_under_the_first_id_is_told_there():
+    """A full mailbox is full for turns under both ids."""
     bot = relaying(Bot(MemoryRig(limits=InboxLimits(waiting=1)), lines=["one", "two"]))
     bot.rig.accept(turn("first"))
     bot.rig.accept(replace(turn("second"), conversation=SECOND))
@@ -105,9 +105,7 @@ def test_who_is_refused_there_hears_it_there():
 
 @pytest.mark.parametrize("kind", ["shortcut", "view_submission"])
 def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
-    """platforms.md 3.1: a global shortcut has no channel, a form may have none, and typed words come from D…: they are
-    one conversation.
-    """
+    """platforms.md 3.1: a global shortcut and a form have no channel, and typed texts come from D…: one place."""
     view = {"id": "V1", "title": {"text": "Clean"}}
     began = {"callback_id": "clean", "action_ts": "1.2"} if kind == "shortcut" else {"view": view}
     with FakePlatforms() as platforms:
@@ -130,7 +128,7 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
 
 
 def test_relay_is_its_agent_in_all_else():
-    """What a turn is given up with, and what counts as an answer, the agent says."""
+    """The agent decides what a given up turn says and what counts as an answer."""
     agent = FakeAgent()
     relay = AliasForwarder(agent, Names(), MemoryRig().mailbox)
     assert not relay.is_answer("yes")

@@ -1,4 +1,4 @@
-"""Erasure in a conversation of several people: one person's words go, those of the others stay."""
+"""Erasure in a conversation of several people: one person's data goes, that of the others stays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "sayso:era:"
 
 @pytest.fixture
 def rig(redis_client) -> RedisRig:
-    """A conversation in which two people have talked; Ana and Bob each wait with a turn and a timer."""
+    """Return a conversation of two people; ana and bob each have a waiting turn and a timer."""
     rig = RedisRig(redis_client, prefix=PREFIX)
     for name in ("ana", "bob"):
         rig.accept(replace(turn(f"{name} talked"), user_id=name))
@@ -30,7 +30,7 @@ def rig(redis_client) -> RedisRig:
 
 
 def kept(redis_client) -> str:
-    """All that Redis holds, as text, in the order of its keys."""
+    """Return all that Redis holds, as text, in the order of its keys."""
     read = {
         "string": redis_client.get,
         "list": lambda key: redis_client.lrange(key, 0, -1),
@@ -41,12 +41,12 @@ def kept(redis_client) -> str:
 
 
 def erasure(redis_client, **options) -> Erasure:
-    """An erasure that does not wait."""
+    """Return an erasure that does not wait."""
     return Erasure(redis_client, PREFIX, sleep=lambda _: None, **options)
 
 
-def test_in_a_group_only_the_words_of_the_person_go(rig: RedisRig, redis_client):
-    """Their turn that waits, their history and their timer; not those of the others."""
+def test_in_a_group_only_the_data_of_the_person_goes(rig: RedisRig, redis_client):
+    """Their waiting turn, history and timer go; those of the others stay."""
     assert "ana waits" in kept(redis_client)
     assert erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA}))) > 0
     left = kept(redis_client)
@@ -56,14 +56,14 @@ def test_in_a_group_only_the_words_of_the_person_go(rig: RedisRig, redis_client)
 
 
 def test_another_channel_is_not_touched(rig: RedisRig, redis_client):
-    """The same id elsewhere may be somebody else."""
+    """The same id on another channel may be another person."""
     before = kept(redis_client)
     assert erasure(redis_client).erase(ErasedPerson("other", frozenset({ANA, BOB}))) == 0
     assert kept(redis_client) == before
 
 
 class Overtaken:
-    """A client before whose first deletion of a history a worker takes up a turn, which it commits after it."""
+    """A client: right before the first deletion of a history a worker starts a turn, and commits it afterwards."""
 
     def __init__(self, client, rig: RedisRig) -> None:
         self._client, self._rig, self._is_late = client, rig, False
@@ -72,7 +72,7 @@ class Overtaken:
         return getattr(self._client, name)
 
     def delete(self, *keys: str) -> int:
-        """Delete, with what happens around it."""
+        """Delete, between the worker's two steps."""
         if self._is_late or not any(":history:" in key for key in keys):
             return self._client.delete(*keys)
         self._is_late = True
@@ -83,8 +83,8 @@ class Overtaken:
         return count
 
 
-def test_a_turn_that_comes_meanwhile_does_not_bring_the_history_back(redis_client):
-    """Its worker read the history before it was erased, and wrote it after."""
+def test_turn_during_the_erasure_does_not_restore_the_history(redis_client):
+    """Its worker read the history before the erasure and wrote it afterwards."""
     rig = RedisRig(redis_client, prefix=PREFIX)
     rig.accept(replace(turn("ana talked"), user_id="ana"))
     lease, work = rig.mailbox.lease(CHAT.id, "w")
@@ -93,8 +93,8 @@ def test_a_turn_that_comes_meanwhile_does_not_bring_the_history_back(redis_clien
     assert "ana history" not in kept(redis_client)
 
 
-def test_a_turn_that_is_worked_on_is_not_torn_out_of_its_worker(rig: RedisRig, redis_client):
-    """It would be written again by its commit: the operator is told to try again, and nothing is erased."""
+def test_running_turn_refuses_the_erasure(rig: RedisRig, redis_client):
+    """Its commit would write it again. The operator is told to try again, and nothing is erased."""
     rig.mailbox.lease(CHAT.id, "w")
     times = iter(range(10_000))
     with pytest.raises(ErasureBusy, match="try again"):

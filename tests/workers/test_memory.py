@@ -21,26 +21,26 @@ from tests.workers.fakes import FakeChannel
 
 
 def elsewhere(number: int) -> Turn:
-    """A turn in a room of its own."""
+    """Return a turn in a conversation of its own."""
     return Turn(f"e{number}", Conversation("chat", f"room-{number}"), "ana", "hi")
 
 
 def finish(lanes: MemoryConversations, conversation: str) -> None:
-    """Work a room off."""
+    """Process all turns of a conversation."""
     lease, work = lanes.lease(conversation, "w")
     lanes.commit(lease, work, TurnChange())
     lanes.release(lease)
 
 
-def test_newcomer_is_refused_when_every_lane_is_busy():
-    """Nothing that was accepted is forgotten to make room."""
+def test_new_conversation_is_refused_when_all_are_busy():
+    """No accepted turn is dropped to make room."""
     lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository(), max_conversations=2))
     assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == ["new", "new", "full"]
     assert lanes.lease(elsewhere(0).conversation.id, "w")[1].turn == elsewhere(0)
 
 
-def test_idle_lane_makes_room():
-    """The least recently used of them is forgotten."""
+def test_idle_conversation_makes_room():
+    """The least recently used one is dropped."""
     lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository(), max_conversations=2))
     for number in range(2):
         lanes.accept(elsewhere(number))
@@ -50,7 +50,7 @@ def test_idle_lane_makes_room():
 
 
 def test_event_ids_and_histories_are_bounded(monkeypatch):
-    """A room of thousands costs no more than the caps."""
+    """A conversation with thousands of users stays within the limits."""
     monkeypatch.setattr(memory, "MAX_EVENTS", 3)
     monkeypatch.setattr(memory, "MAX_HISTORIES", 3)
     lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository()))
@@ -63,20 +63,20 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
     assert (len(lane.seen), len(lane.histories)) == (3, 3)
 
 
-def test_ids_of_events_need_not_rise():
-    """platforms.md 2.1: Telegram picks update_id anew after a quiet week: an id is seen or not, never too low."""
+def test_event_ids_need_not_rise():
+    """platforms.md 2.1: Telegram picks update_id anew after a quiet week, so a low id is not a duplicate."""
     lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository()))
     outcomes = [lanes.accept(turn(event=event)).outcome for event in ("900000001", "5", "900000001", "6")]
     assert outcomes == ["new", "new", "duplicate", "new"]
 
 
-def test_event_is_remembered_for_longer_than_any_platform_repeats_it():
-    """platforms.md 2.1, 3.1: Telegram repeats for 24 hours, Slack with delayed events as well."""
+def test_event_is_remembered_longer_than_platforms_repeat_it():
+    """platforms.md 2.1, 3.1: Telegram repeats for 24 hours, and so does Slack with delayed events."""
     assert SEEN_MS > 24 * 3600 * 1000
 
 
 def test_event_may_come_again_after_days():
-    """An id is remembered for as long as platforms repeat."""
+    """An id expires after the time in which platforms repeat."""
     rig = MemoryRig()
     outcomes = []
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_event_may_come_again_after_days():
 
 
 def test_whole_conversation_runs_without_redis():
-    """What a user's own test looks like: accept, processor, look at what was said."""
+    """A user's own test looks like this: accept a turn, run the processor, look at the replies."""
 
     @tool(requires_approval=True, preview="Delete {name}")
     def delete(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Drain: in order, one at a time, and nothing that breaks holds a conversation up."""
+"""Processor: turns run in order, one at a time, and no failure stops a conversation."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Room:
         return self.channel.texts
 
 
-def test_lane_lost_in_the_middle_commits_nothing():
-    """A worker whose lane was taken says nothing and leaves the turn to the other."""
+def test_lease_lost_in_the_middle_commits_nothing():
+    """A worker whose lease was taken sends nothing and leaves the turn to the other worker."""
     room = Room()
 
     def steal(text):
@@ -58,7 +58,7 @@ def test_lane_lost_in_the_middle_commits_nothing():
 
 
 def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
-    """Its lane may be somebody else's by now, who says it too: sending is not fenced."""
+    """Sending is not fenced, and another worker may hold the lease and send the reply by now."""
     now = [0.0]
     room = Room(clock=lambda: now[0])
 
@@ -74,7 +74,7 @@ def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
 
 
 def test_typing_that_hangs_is_given_up_before_the_answer(monkeypatch):
-    """It holds nobody up, and does not come after the answer, where it would stay."""
+    """It does not delay the answer, and does not come after it, where it would stay visible."""
     room, seen = Room(), []
 
     async def hang(turn) -> None:
@@ -89,7 +89,7 @@ def test_typing_that_hangs_is_given_up_before_the_answer(monkeypatch):
 
 
 class Slow(FakeAgent):
-    """An agent that begins, does something to its room, and never ends."""
+    """An agent that starts, changes its conversation, and never ends."""
 
     def __init__(self, then) -> None:
         self.then, self.cancelled = then, []
@@ -103,8 +103,8 @@ class Slow(FakeAgent):
             self.cancelled.append(True)
 
 
-def test_lane_that_cannot_be_renewed_stops_the_work(monkeypatch):
-    """The turn is cancelled as soon as the lane is known to be lost."""
+def test_lease_that_cannot_be_renewed_stops_the_turn(monkeypatch):
+    """The turn is cancelled as soon as the lease is known to be lost."""
     monkeypatch.setattr(processor, "LEASE_MS", 30)
 
     def steal() -> None:
@@ -116,8 +116,8 @@ def test_lane_that_cannot_be_renewed_stops_the_work(monkeypatch):
     assert (room.work("a"), agent.cancelled) == ([], [True])
 
 
-def test_lane_that_may_be_lost_stops_the_work(monkeypatch):
-    """Redis is away for longer than the lease lasts: somebody else may be at it."""
+def test_lease_that_may_be_lost_stops_the_turn(monkeypatch):
+    """Redis is away for longer than the lease lasts, so another worker may hold it."""
     monkeypatch.setattr(processor, "LEASE_MS", 30)
 
     def fail(_lease):
@@ -129,7 +129,7 @@ def test_lane_that_may_be_lost_stops_the_work(monkeypatch):
 
 
 def counted(room: Room, third: asyncio.Event | None = None) -> list[int]:
-    """How often the room's lane is renewed, from now on. `third` is set at the third time."""
+    """Count how often the lease is renewed from now on. The third time sets `third`."""
     renewed, renew = [], room.rig.mailbox.renew
 
     def noted(lease):
@@ -142,15 +142,15 @@ def counted(room: Room, third: asyncio.Event | None = None) -> list[int]:
     return renewed
 
 
-def test_lane_is_not_renewed_before_it_is_due():
-    """Most turns are over by then, and ask nothing for it."""
+def test_lease_is_not_renewed_before_it_is_due():
+    """Most turns are over by then and cost no call for it."""
     room = Room()
     renewed = counted(room)
     assert (room.work("a"), renewed) == (["A"], [])
 
 
-def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
-    """Renewed again and again."""
+def test_lease_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
+    """It is renewed again and again."""
     monkeypatch.setattr(processor, "LEASE_MS", 300)
 
     third = asyncio.Event()
@@ -166,7 +166,7 @@ def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
 
 
 def test_second_worker_leaves_at_once():
-    """Where another worker is at it, nothing is sent twice."""
+    """Another worker holds the lease, so nothing is sent twice."""
     room = Room()
     room.hear("a")
     room.rig.mailbox.lease(CHAT.id, "other")
@@ -174,7 +174,7 @@ def test_second_worker_leaves_at_once():
 
 
 def test_redis_error_of_an_agent_is_not_swallowed():
-    """Nothing may be said of a turn whose state is unknown: it stays for the next holder."""
+    """The state of the turn is unknown, so it gets no reply and stays for the next holder."""
 
     def fail(_text):
         raise RedisConnectionError("away")
@@ -191,12 +191,12 @@ class SendsAFile(FakeAgent):
     """Answers with a file and words after it."""
 
     async def answer(self, queued, lease, hear=None):
-        """Two replies."""
+        """Answer with two replies."""
         return TurnChange(replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), "")))
 
 
 def test_file_whose_answer_was_lost_is_not_sent_twice():
-    """The person is told that it may be missing; the words after it still go out."""
+    """The person is told that it may be missing; the text after it still goes out."""
     room = Room(agent=SendsAFile())
     room.channel.errors = [DeliveryUncertain("lost")]
     assert room.work("a") == []
@@ -205,8 +205,8 @@ def test_file_whose_answer_was_lost_is_not_sent_twice():
     assert [delivery.reply.media for delivery in room.channel.sent] == [None, None]
 
 
-def test_words_whose_answer_was_lost_are_said_again_marked():
-    """At least once, and honest about the double."""
+def test_text_whose_answer_was_lost_is_sent_again_marked():
+    """The text is sent at least once, and the repetition is marked."""
     room = Room()
     room.channel.errors = [DeliveryUncertain("lost")]
     assert room.work("a") == []
@@ -215,7 +215,7 @@ def test_words_whose_answer_was_lost_are_said_again_marked():
     assert room.channel.sent[0].attempt == 2
 
 
-def test_words_that_fill_a_message_are_said_again_as_they_were():
+def test_text_that_fills_a_message_is_sent_again_unmarked():
     """The mark must not make a message too long for its platform."""
     room = Room(lambda text: "A|")
     room.channel.errors = [None, DeliveryUncertain("lost")]
@@ -226,7 +226,7 @@ def test_words_that_fill_a_message_are_said_again_as_they_were():
 
 
 def test_the_mark_stays_while_the_platform_is_away():
-    """Lost, then unreachable: what may have arrived is still marked when it goes out at last."""
+    """After a lost answer the platform is unreachable. The reply is still marked when it goes out at last."""
     room = Room()
     room.channel.errors = [DeliveryUncertain("lost"), Unreachable("down")]
     room.work("a")
@@ -237,7 +237,7 @@ def test_the_mark_stays_while_the_platform_is_away():
 
 
 def test_a_reply_whose_sender_was_killed_is_marked():
-    """The worker died between sending and saying so: the next one cannot know, and says that."""
+    """The worker died between the send and its receipt. The next one cannot know and marks the reply."""
     room = Room()
     room.channel.errors = [RedisConnectionError("killed")]
     with pytest.raises(RedisConnectionError):
@@ -247,7 +247,7 @@ def test_a_reply_whose_sender_was_killed_is_marked():
 
 
 def test_rate_limited_reply_is_parked_for_as_long_as_asked():
-    """Nothing else of the conversation overtakes it."""
+    """No other reply of the conversation overtakes it."""
     room = Room()
     room.channel.errors = [RateLimited(30)]
     assert room.work("a", "b") == []
@@ -257,8 +257,8 @@ def test_rate_limited_reply_is_parked_for_as_long_as_asked():
     assert (room.rig.overdue(), room.work()) == ([CHAT.id], ["A", "B"])
 
 
-def test_unreachable_platform_is_tried_again_with_growing_pauses():
-    """Two seconds, four, eight..."""
+def test_unreachable_platform_is_retried_with_backoff():
+    """The pauses are two seconds, four, eight and so on."""
     room = Room()
     room.channel.errors = [Unreachable("down")] * 3
     room.hear("a")
@@ -273,7 +273,7 @@ def test_unreachable_platform_is_tried_again_with_growing_pauses():
 
 @pytest.mark.parametrize("error", [Unreachable("down"), RateLimited(1)])
 def test_reply_that_never_arrives_is_given_up(error):
-    """After the last try it is buried and the conversation goes on."""
+    """After the last attempt it becomes a dead letter, and the conversation goes on."""
     room = Room()
     room.channel.errors = [error] * sender.MAX_ATTEMPTS
     room.hear("a", "b")
@@ -283,7 +283,7 @@ def test_reply_that_never_arrives_is_given_up(error):
     assert (room.work(), room.rig.dead()) == (["B"], 1)
 
 
-def test_refused_reply_is_buried_and_the_next_goes_out():
+def test_refused_reply_is_given_up_and_the_next_goes_out():
     """A blocked address costs one reply."""
     room = Room()
     room.channel.errors = [Refused("blocked")]
@@ -291,8 +291,8 @@ def test_refused_reply_is_buried_and_the_next_goes_out():
     assert "Refused" in room.rig.mailbox.undelivered("dead")[0].reason
 
 
-def test_adapter_that_crashes_is_a_try():
-    """A bug in an adapter does not hold the conversation up for ever."""
+def test_crash_of_an_adapter_counts_as_an_attempt():
+    """A bug in an adapter does not stop the conversation for ever."""
     room = Room()
     room.channel.errors = [KeyError("bug")]
     assert room.work("a") == []
@@ -301,14 +301,14 @@ def test_adapter_that_crashes_is_a_try():
 
 
 def test_adapter_that_cannot_split_sends_whole():
-    """Nor does a bug in its arithmetic."""
+    """A bug in the splitting does not lose the reply."""
     room = Room()
     room.channel.split = None
     assert room.work("a|b") == ["A|B"]
 
 
-def test_broken_agent_says_so_and_the_next_turn_goes_on():
-    """The person hears a word, never the error's text."""
+def test_crash_of_an_agent_is_told_and_the_next_turn_goes_on():
+    """The person gets a notice without the error's text."""
 
     def sometimes(text):
         if text == "a":
@@ -318,8 +318,8 @@ def test_broken_agent_says_so_and_the_next_turn_goes_on():
     assert Room(sometimes).work("a", "b") == [ENGLISH.broken(), "b"]
 
 
-def test_turn_that_takes_too_long_is_ended_with_a_word():
-    """And the next one is worked on."""
+def test_turn_that_takes_too_long_is_ended_with_a_notice():
+    """The next turn runs."""
 
     class Stuck(FakeAgent):
         async def answer(self, queued, lease, hear=None):
@@ -328,22 +328,22 @@ def test_turn_that_takes_too_long_is_ended_with_a_word():
     assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [ENGLISH.too_long(), ENGLISH.too_long()]
 
 
-def test_turn_of_a_channel_without_agent_hears_so():
-    """Nobody waits for an answer that cannot come."""
+def test_turn_of_a_channel_without_agent_gets_a_notice():
+    """The person does not wait for an answer that cannot come."""
     room = Room()
     room.processor.agents.clear()
     assert room.work("a") == [ENGLISH.channel_gone()]
 
 
-def test_reply_of_a_removed_channel_is_buried():
-    """What cannot be sent any more does not block."""
+def test_reply_of_a_removed_channel_is_given_up():
+    """It does not block the conversation."""
     room = Room()
     room.processor.channels.clear()
     assert (room.work("a"), room.rig.dead()) == ([], 1)
 
 
 def test_replies_go_out_before_the_next_turn():
-    """The second turn is read when the first one's answer has arrived."""
+    """The second turn starts when the first one's answer has arrived."""
     seen = []
     room = Room(lambda text: seen.append((text, list(room.channel.texts))) or text.upper())
     room.work("a", "b")
@@ -359,7 +359,7 @@ def test_reply_goes_out_in_pieces_in_order():
 
 @pytest.mark.parametrize(("size", "beside"), [(LONG_CHARS, False), (LONG_CHARS + 1, True)])
 def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
-    """While it takes its time, the worker's other conversations go on."""
+    """The worker's other conversations go on in the meantime."""
     room, threads = Room(lambda text: "X" * size), []
     cut = room.channel.split
     room.channel.split = lambda reply: threads.append(threading.current_thread()) or cut(reply)
@@ -368,7 +368,7 @@ def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
 
 
 def test_each_piece_of_a_question_belongs_to_it():
-    """The window opens with the last; if one before it never arrives, the question ends."""
+    """The window opens with the last piece. If an earlier one never arrives, the question ends."""
     change = TurnChange(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
     pieces = _split_now(change, FakeChannel()).replies
     assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
@@ -384,7 +384,7 @@ def test_edit_that_a_platform_cannot_show_is_left_out():
 
 
 def test_busy_conversation_is_handed_over():
-    """After MAX_TURNS others go first; the rest is due soon and not lost."""
+    """After MAX_TURNS other conversations go first; the remaining turns are due soon."""
     room = Room()
     texts = [str(number) for number in range(MAX_TURNS + 2)]
     assert room.work(*texts) == texts[:MAX_TURNS]
@@ -393,7 +393,7 @@ def test_busy_conversation_is_handed_over():
 
 
 def test_slow_conversation_is_handed_over():
-    """The same after MAX_SECONDS."""
+    """The same holds after MAX_SECONDS."""
     now = [0.0]
 
     def slow(text):
@@ -404,18 +404,18 @@ def test_slow_conversation_is_handed_over():
 
 
 def test_turn_that_came_in_meanwhile_is_answered_too():
-    """No wake-up is needed for it: the holder sees it before it lets go."""
+    """It needs no wake-up: the holder sees it before it releases the lease."""
     room = Room(lambda text: (room.hear("b") if text == "a" else None) or text)
     assert room.work("a") == ["a", "b"]
 
 
-def test_empty_conversation_is_no_work():
-    """A wake-up for nothing is harmless."""
+def test_wake_up_of_an_empty_conversation_is_harmless():
+    """The worker finds no turn and returns."""
     assert Room().work() == []
 
 
 def test_turn_of_a_channel_that_only_another_worker_knows_waits_for_it():
-    """During a rolling change: nothing is said, nothing is lost, and the worker that knows the channel answers."""
+    """During a rolling upgrade nothing is sent or lost, and the worker that knows the channel answers."""
     room = Room()
     channels, agents = dict(room.processor.channels), dict(room.processor.agents)
     room.processor.channels.clear()
@@ -427,7 +427,7 @@ def test_turn_of_a_channel_that_only_another_worker_knows_waits_for_it():
 
 
 def test_turn_of_a_channel_that_no_worker_knows_for_a_day_is_given_up():
-    """Its reply can go nowhere: an operator finds it among the dead."""
+    """Its reply has no channel; the operator finds it among the dead letters."""
     room = Room()
     room.processor.channels.clear()
     room.processor.agents.clear()

@@ -1,4 +1,4 @@
-"""Reaper: goes round for as long as its worker lives, whatever a round meets."""
+"""Reaper: runs round after round for as long as its worker lives, whatever fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.workers.recovery import Reaper, WorkerLock
 
 @pytest.mark.parametrize("error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")])
 def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch, caplog, tmp_path, error):
-    """A worker that stopped to reap, and to show signs of life, would be half dead and nobody would know."""
+    """Without its rounds and heartbeats a worker would be half dead, unnoticed."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
     reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), lambda _: (), WorkerLock(tmp_path))
     rounds = []
@@ -44,8 +44,8 @@ def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch
     assert len(said) >= 2
 
 
-def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, monkeypatch, tmp_path):
-    """A worker whose round takes seconds is not taken for gone, and the dead are not kept waiting."""
+def test_heartbeats_and_releases_do_not_wait_for_a_long_round(redis_client, monkeypatch, tmp_path):
+    """A worker with a long round does not count as dead, and dead workers' leases are released in time."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
     reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), lambda _: (), WorkerLock(tmp_path))
     begun, over = threading.Event(), threading.Event()
@@ -73,7 +73,7 @@ def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, mo
 
 
 class SlowScripts:
-    """Scripts that remember whose shard was looked at; each look takes so many seconds of `now`."""
+    """Scripts that note the shards asked for; each call takes this many seconds of `now`."""
 
     def __init__(self, seconds: float) -> None:
         self.now = 0.0
@@ -81,14 +81,14 @@ class SlowScripts:
         self._seconds = seconds
 
     def on_shard(self, name: str, shard: int, *_: object) -> list[str]:
-        """Nothing is overdue."""
+        """Return no overdue conversation."""
         self.now += self._seconds
         self.looked.append(shard)
         return []
 
 
-def test_round_that_takes_long_ends_and_the_next_goes_on_there(redis_client, tmp_path):
-    """However much is overdue, Redis has others to answer; and no shard is left out for it."""
+def test_long_round_ends_and_the_next_goes_on_from_there(redis_client, tmp_path):
+    """Redis has other clients to answer, and no shard is left out."""
     scripts = SlowScripts(seconds=0.2)
     reaper = Reaper(redis_client, scripts, lambda _: (), WorkerLock(tmp_path), clock=lambda: scripts.now)
     for _ in range(SHARDS):

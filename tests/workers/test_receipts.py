@@ -1,4 +1,4 @@
-"""Receipts: what one process noted every other one finds, and nothing that was not noted."""
+"""Receipts: every process finds the receipts that another one stored, and no others."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from sayso.workers.outbox import KEEP_SECONDS, ReceiptFiles
 
 
 def delivery(number: int, text: str = "hi") -> Delivery:
-    """The reply of this number."""
+    """Return the delivery with this number."""
     return Delivery(f"chat:{'0' * 20}#{number}", Conversation("chat", "room"), Reply(text))
 
 
 def noted(folder: Path, *numbers: int, name: str = "w1") -> ReceiptFiles:
-    """A process that noted these."""
+    """Return the receipts of a process that stored these."""
     book = ReceiptFiles(folder, name)
     for number in numbers:
         book.note(delivery(number), f"m{number}")
     return book
 
 
-def test_what_one_process_noted_others_find(tmp_path):
-    """Each by its whole id; a platform that gives no id is one that took it all the same."""
+def test_receipts_of_one_process_are_found_by_others(tmp_path):
+    """The whole id counts. A platform without ids has accepted the reply all the same."""
     noted(tmp_path, 1, 12).note(delivery(3), "")
     found = [ReceiptFiles(tmp_path, "w2").find(delivery(number)) for number in (1, 12, 3, 2)]
     assert found == ["m1", "m12", "", None]
 
 
-def test_other_words_under_the_same_id_are_another_reply(tmp_path):
-    """A Redis that was emptied gives out its ids once more, and what it says then must go out."""
+def test_other_text_under_the_same_id_is_another_reply(tmp_path):
+    """An emptied Redis gives out its ids again, and the new replies must go out."""
     noted(tmp_path, 1)
     assert ReceiptFiles(tmp_path, "w2").find(delivery(1, "something else")) is None
 
 
-def test_line_that_was_cut_short_says_nothing(tmp_path):
-    """Its process may have been killed while it wrote."""
+def test_truncated_line_is_ignored(tmp_path):
+    """The process may have been killed while it wrote."""
     noted(tmp_path, 1)
     path = tmp_path / "w1"
     path.write_bytes(path.read_bytes()[:-1])
@@ -48,15 +48,15 @@ def test_line_that_was_cut_short_says_nothing(tmp_path):
 
 
 def test_files_are_bounded_and_the_last_receipts_stay(tmp_path, monkeypatch):
-    """Two files of a process at most, whatever it sends."""
+    """A process has two files at most."""
     monkeypatch.setattr(receipts, "MAX_BYTES", 1000)
     book = noted(tmp_path, *range(200))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2500
     assert (book.find(delivery(199)), book.find(delivery(190)), book.find(delivery(0))) == ("m199", "m190", None)
 
 
-def test_old_files_are_neither_read_nor_kept(tmp_path):
-    """What an hour ago was in doubt has been settled since."""
+def test_old_files_are_neither_read_nor_stored(tmp_path):
+    """A reply that was doubtful an hour ago has been settled."""
     noted(tmp_path, 1)
     before = time.time() - KEEP_SECONDS - 60
     os.utime(tmp_path / "w1", (before, before))
@@ -66,8 +66,8 @@ def test_old_files_are_neither_read_nor_kept(tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["a file in its place", "nothing there"])
-def test_disk_that_cannot_be_used_stops_no_reply(tmp_path, broken, caplog):
-    """A receipt that is not noted costs a mark, no message."""
+def test_failing_disk_stops_no_reply(tmp_path, broken, caplog):
+    """A receipt that is not stored costs a mark, not a message."""
     folder = tmp_path / "receipts"
     if broken == "a file in its place":
         folder.touch()

@@ -1,4 +1,4 @@
-"""Round trips: how often a turn goes to Redis, counted at the server: a time would say something else each day."""
+"""Round trips: the number of calls of a turn to Redis, counted at the server, since a time would vary."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
 
 JOBS = 20
-#: What a client says when it opens a connection.
+#: Commands that a client sends when it opens a connection.
 GREETINGS = ("HELLO", "CLIENT")
 
 
 @pytest.fixture
 def asked(redis_url, redis_client):
-    """Does something, and tells what it asked the server: our scripts by name, other commands by their first word.
+    """Return a function that runs `act` and lists its calls: scripts by name, other commands by their first word.
 
-    What a script asks inside the server is no round trip.
+    Commands that a script runs inside the server are no round trips.
     """
     names = {script.sha: name for name, script in LuaScripts(redis_client, LUA)._scripts.items()}
 
@@ -49,7 +49,7 @@ def asked(redis_url, redis_client):
 
 @pytest.fixture
 def mailbox(redis_client):
-    """A mailbox that wakes workers; its connection is open and its scripts are known."""
+    """Return a mailbox that wakes workers; its connection is open and its scripts are loaded."""
     kept = RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client))
     kept.accept(turn())
     return kept
@@ -57,7 +57,7 @@ def mailbox(redis_client):
 
 @pytest.fixture
 def worker(redis_url):
-    """A worker that has not begun to work."""
+    """Return a worker that has not started."""
     processor = SimpleNamespace(run=None, hand_over=lambda: None)
     services = SimpleNamespace(redis_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
     loop = LoopThread()
@@ -66,14 +66,14 @@ def worker(redis_url):
 
 
 def test_webhook_is_one_round_trip(asked, mailbox):
-    """Store, de-duplication and wake-up are one script; a repetition is one, too."""
+    """One script stores, deduplicates and wakes; a repetition is one call too."""
     client = browser(FakeChannel(Received(turns=(turn(event="e1"),))), mailbox)
     assert asked(lambda: client.post("/hooks/shop")) == ["accept"]
     assert asked(lambda: client.post("/hooks/shop")) == ["accept"]
 
 
 def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):
-    """Take the lane, finish the turn, note that its reply was sent and let go; nothing else is asked on the way."""
+    """They are the lease, the commit, and the receipt that releases the lease."""
     bot = Bot(RedisRig(redis_client), lines=("hello", "hello again"))
     bot.say("hi")
     bot.hear("hi again")
@@ -81,8 +81,8 @@ def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):
     assert bot.channel.texts == ["hello", "hello again"]
 
 
-def test_a_further_turn_is_two_more(asked, redis_client):
-    """What came in meanwhile is answered under the same lease."""
+def test_further_turn_is_two_round_trips_more(asked, redis_client):
+    """A turn that came in meanwhile runs under the same lease."""
     bot = Bot(RedisRig(redis_client), lines=("one", "two", "three"))
     bot.say("first")
     for text in ("second", "third"):
@@ -90,8 +90,8 @@ def test_a_further_turn_is_two_more(asked, redis_client):
     assert asked(bot.work) == ["lease", "commit", "delivered", "commit", "delivered"]
 
 
-def test_many_jobs_are_taken_in_one_round_trip(asked, mailbox, worker):
-    """RQ's own workers ask some twenty times for each."""
+def test_many_jobs_are_fetched_in_one_round_trip(asked, mailbox, worker):
+    """RQ's own workers make about twenty calls for each job."""
     for number in range(JOBS):
         mailbox.accept(Turn(f"e{number}", Conversation("chat", f"room {number}"), "ana", "hello"))
     worker._take((JOBS + 1, JOBS + 1))
@@ -102,8 +102,8 @@ def test_many_jobs_are_taken_in_one_round_trip(asked, mailbox, worker):
     assert len(taken) == JOBS
 
 
-def test_books_of_many_jobs_are_one_round_trip(asked, mailbox, worker):
-    """A script for those that began, one for those that are over, their count and the worker's state."""
+def test_bookkeeping_of_many_jobs_is_one_round_trip(asked, mailbox, worker):
+    """One packet has a script for started jobs, one for ended jobs, their count and the worker's state."""
     for number in range(JOBS):
         mailbox.accept(Turn(f"e{number}", Conversation("chat", f"room {number}"), "ana", "hello"))
     books = JobRegistry(worker)

@@ -1,4 +1,4 @@
-"""Postman: whatever a platform does, replies arrive in order, at its pace, and none is lost in silence."""
+"""Sender: whatever a platform does, replies arrive in order, within its rate limit, and none is lost in silence."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from sayso.workers.outbox import ReceiptFiles
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import MemoryRig, turn
 
-#: What a reply is marked with that may have arrived before.
+#: The mark of a reply that may have arrived before.
 MARK = texts_for("").repeated("x")[:-1]
-#: What a try comes to: its error, and whether the message arrived all the same.
+#: Outcomes of an attempt: its error, and whether the message arrived all the same.
 FAULTS = {
     "fine": (None, True),
     "timeout": (DeliveryUncertain("no answer"), False),
@@ -46,7 +46,7 @@ FAULTS = {
 
 
 class Platform:
-    """A platform with faults, which knows when it was tried and when it had asked for silence."""
+    """A platform with faults that notes each attempt and each pause that it asked for."""
 
     name = "chat"
 
@@ -58,7 +58,7 @@ class Platform:
         self.silent_until, self.broken_silences = 0.0, 0
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Take a message, or not."""
+        """Accept or refuse a message."""
         self.tries.append(self.rig.now)
         self.replies.append(delivery.reply)
         self.broken_silences += self.rig.now < self.silent_until
@@ -72,16 +72,16 @@ class Platform:
         return Receipt("m")
 
     def split(self, reply: Reply) -> list[Reply]:
-        """Everything fits."""
+        """Return the reply whole."""
         return [reply]
 
     def firsts(self, chat: str) -> list[str]:
-        """What arrived in a chat, doubles left out."""
+        """Return what arrived in a chat, without repetitions."""
         return list(dict.fromkeys(text for where, text in self.arrived if where == chat))
 
 
 class Post:
-    """Conversations with so many replies each, and workers that carry them."""
+    """Conversations with a number of replies each, and workers that send them."""
 
     def __init__(
         self, faults, *, chats: int = 1, replies: int = 1, pace: RateLimit | None = None, receipts=None, said=None
@@ -99,7 +99,7 @@ class Post:
             self._say(room, [said] if said else [Reply(f"{room.chat} {number}") for number in range(replies)])
 
     def run(self, rounds: int = 5000) -> None:
-        """Workers come when something is due, until nothing is."""
+        """Start workers whenever a conversation is due, until none is."""
         for _ in range(rounds):
             self.rig.now += 1
             for room in self.rig.overdue():
@@ -109,7 +109,7 @@ class Post:
         raise AssertionError("something was never sent nor given up")
 
     def run_for(self, seconds: float) -> None:
-        """So much time passes, and workers come when something is due."""
+        """Let time pass, and start workers whenever a conversation is due."""
         until = self.rig.now + seconds
         while self.rig.now < until:
             self.rig.now += 1 if seconds < 7200 else 600
@@ -117,11 +117,11 @@ class Post:
                 self.work(room)
 
     def say(self, reply: Reply) -> None:
-        """Somebody writes, and is answered."""
+        """Accept a turn and commit its answer."""
         self._say(next(iter(self.rooms.values())), [reply])
 
     def work(self, room: str) -> None:
-        """One worker's pass through a conversation."""
+        """Let one worker process a conversation."""
         taken = self.rig.mailbox.lease(room, f"w{self.rig.now}")
         if taken is None:
             return
@@ -145,7 +145,7 @@ class Post:
 
 
 def check(post: Post, replies: int) -> None:
-    """Order of first arrivals, nothing lost that is not on the operator's list, silence kept when asked for."""
+    """Check the order of first arrivals, that lost replies are on the operator's list, and that pauses were kept."""
     dead = {fate.text: fate for fate in post.rig.deliveries.undelivered("dead")}
     for room in post.rooms.values():
         said, came = [f"{room.chat} {number}" for number in range(replies)], post.platform.firsts(room.chat)
@@ -162,14 +162,14 @@ def check(post: Post, replies: int) -> None:
     chats=st.integers(1, 3),
 )
 def test_no_faults_change_the_order_or_lose_a_reply(faults, chats):
-    """Whatever the platform does with each try, in up to three conversations at once."""
+    """The platform does anything at each attempt, in up to three conversations at once."""
     post = Post(faults, chats=chats, replies=4)
     post.run()
     check(post, 4)
 
 
-def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_holds_nobody_up_for_ever():
-    """Its tries are counted like any others; then the reply is the operator's."""
+def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_stops_no_conversation():
+    """Its attempts count like any others; then the reply is a dead letter."""
     post = Post(["timeout"])
 
     def broken(reply: Reply) -> list[Reply]:
@@ -183,7 +183,7 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_holds_nobody_up_for
 
 @pytest.mark.parametrize("asked", [math.inf, math.nan, -5.0, 1e30])
 def test_platform_that_asks_for_an_absurd_wait_is_tried_again_after_a_day(monkeypatch, asked):
-    """A header of many digits, or one of a broken proxy: no reply waits for ever, and no lane breaks at the sum."""
+    """A header of many digits, or of a broken proxy: no reply waits for ever, and no conversation breaks."""
     monkeypatch.setitem(FAULTS, "absurd", (RateLimited(asked), False))
     post = Post(["absurd"])
     post.run_for(2 * 86400)
@@ -191,7 +191,7 @@ def test_platform_that_asks_for_an_absurd_wait_is_tried_again_after_a_day(monkey
 
 
 def test_bad_day_of_a_provider(caplog):
-    """30 % timeouts, 10 % 429 and 5 % 5xx over 2,000 replies: order kept, and each that is given up is told."""
+    """30 % timeouts, 10 % 429 and 5 % 5xx over 2,000 replies: the order holds, and each given up reply is reported."""
     day = random.Random(4)
     weights = {"timeout": 20, "late": 10, "429": 10, "503": 5, "fine": 55}
     faults = day.choices(list(weights), list(weights.values()), k=20_000)
@@ -203,8 +203,8 @@ def test_bad_day_of_a_provider(caplog):
     assert len(post.platform.tries) > 2000
 
 
-def test_reply_is_dead_after_ten_tries_and_the_next_goes_on(caplog):
-    """Its operator finds it in the log and on the list, with what is needed for another try."""
+def test_reply_is_dead_after_ten_attempts_and_the_next_goes_on(caplog):
+    """The operator finds it in the log and on the list, with what is needed to send it again."""
     post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
@@ -213,8 +213,8 @@ def test_reply_is_dead_after_ten_tries_and_the_next_goes_on(caplog):
     assert "reply.dead" in caplog.messages
 
 
-def test_reply_that_is_put_back_arrives_marked():
-    """What was given up in doubt may be there already: its second life says so, after the newer replies."""
+def test_resent_reply_arrives_marked():
+    """A doubtful reply may have arrived already, so it is marked and comes after the newer replies."""
     post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
@@ -230,7 +230,7 @@ async def _take(sent: list[str], delivery: Delivery) -> Receipt:
 
 
 def test_reply_the_platform_reported_is_not_sent_again():
-    """Its answer was lost, its status came in: no double."""
+    """The answer was lost but the report came, so it is not repeated."""
     post = Post(["late"])
     (room,) = post.rooms
     post.rig.now += 6
@@ -241,8 +241,8 @@ def test_reply_the_platform_reported_is_not_sent_again():
     assert post.rig.deliveries.statuses(room)[0][0].receipt == "m7"
 
 
-def test_one_wait_holds_for_all_conversations():
-    """platforms.md 2.4: a platform that asks one of ten for silence is tried by none of them until it is over."""
+def test_pause_holds_for_all_conversations_of_the_channel():
+    """platforms.md 2.4: a platform that asks one of ten conversations to wait gets no attempt of any until then."""
     post = Post(["429"], chats=10)
     post.run()
     first, *others = post.platform.tries
@@ -250,16 +250,16 @@ def test_one_wait_holds_for_all_conversations():
     assert min(others) >= first + 7
 
 
-def test_last_try_of_a_dead_reply_may_silence_the_channel_too():
-    """The reply is given up, the platform's wish is not."""
+def test_last_attempt_of_a_dead_reply_may_pause_the_channel_too():
+    """The reply is given up, and the platform's pause is kept."""
     post = Post(["timeout"] * (sender.MAX_ATTEMPTS - 1) + ["429"], replies=2)
     post.run()
     check(post, 2)
     assert post.platform.tries[-1] >= post.platform.tries[-2] + 7
 
 
-def test_channel_is_not_sent_to_faster_than_it_takes():
-    """Two a second: thirty replies of thirty conversations take a quarter of a minute."""
+def test_channel_keeps_its_rate_limit():
+    """At two a second, thirty replies of thirty conversations take a quarter of a minute."""
     post = Post([], chats=30, pace=RateLimit(per_second=2))
     post.run()
     spent = [late - early for early, late in zip(post.platform.tries, post.platform.tries[3:], strict=False)]
@@ -267,8 +267,8 @@ def test_channel_is_not_sent_to_faster_than_it_takes():
     assert min(spent) >= 0.5  # a round of the reaper may wake two whose slots are behind
 
 
-def test_chat_is_not_sent_to_faster_than_it_takes_after_a_burst():
-    """Three at once, then one each 4 s: short waits are slept, long ones let the lane go."""
+def test_chat_keeps_its_rate_limit_after_a_burst():
+    """Three at once, then one each 4 s: a worker sleeps short waits and releases the lease for long ones."""
     post = Post([], replies=6, pace=RateLimit(chat_gap=4, burst=3))
     post.run()
     begin = post.platform.tries[0]
@@ -276,16 +276,16 @@ def test_chat_is_not_sent_to_faster_than_it_takes_after_a_burst():
     assert [round(at - begin) for at in post.platform.tries[3:]] == [4, 8, 12]
 
 
-def test_short_wait_is_slept_and_counts_as_no_try():
-    """Ten a second: the second reply waits a tenth of one, in its worker's hands."""
+def test_short_wait_is_slept_and_is_no_attempt():
+    """At ten a second, the worker holds the second reply for a tenth of a second."""
     post = Post([], replies=2, pace=RateLimit(per_second=10))
     post.run()
     assert post.slept == [pytest.approx(0.1, abs=0.01)]
     assert [fate.tries for fate in post.rig.deliveries.statuses(next(iter(post.rooms)))[0]] == [1, 1]
 
 
-def test_pace_is_said_once_by_a_process():
-    """After that it comes with the reply, without a further call."""
+def test_process_asks_for_the_rate_limit_once():
+    """Afterwards the limit comes with the reply, without a further call."""
     post, said = Post([], replies=5, pace=RateLimit(per_second=100)), []
     pace = post.rig.outbox.book_slot
     post.rig.outbox.book_slot = lambda *given: said.append(given) or pace(*given)
@@ -296,8 +296,8 @@ def test_pace_is_said_once_by_a_process():
 @pytest.mark.parametrize(
     ("error", "closed"), [(AddressClosed("blocked"), "AddressClosed: blocked"), (Refused("x"), "")]
 )
-def test_only_a_closed_address_is_marked(error, closed):
-    """Words that are refused say nothing of the next ones."""
+def test_refused_text_does_not_close_the_address(error, closed):
+    """A refused text tells nothing about the next one."""
     post = Post([])
     (room,) = post.rooms
 
@@ -309,8 +309,8 @@ def test_only_a_closed_address_is_marked(error, closed):
     assert post.rig.deliveries.statuses(room)[1] == closed
 
 
-def test_platform_without_a_number_is_tried_less_and_less_often():
-    """platforms.md 1.4: 429 without `Retry-After` counts as one second; the pauses grow as if it were away."""
+def test_rate_limit_without_a_time_is_retried_with_backoff():
+    """platforms.md 1.4: 429 without `Retry-After` counts as one second; the pauses grow as in an outage."""
     post = Post([])
 
     async def busy(delivery: Delivery) -> Receipt:
@@ -323,8 +323,8 @@ def test_platform_without_a_number_is_tried_less_and_less_often():
     assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)
 
 
-def test_edit_that_may_have_arrived_is_sent_again_as_it_was():
-    """It changes a message that is there already: twice is as good as once, and nothing of it is marked."""
+def test_edit_that_may_have_arrived_is_sent_again_unmarked():
+    """It changes an existing message, so a repetition does no harm."""
     post = Post(["late"], said=Reply("done", edits="m7"))
     post.run()
     assert post.platform.arrived == [("c0", "done")] * 2
@@ -332,7 +332,7 @@ def test_edit_that_may_have_arrived_is_sent_again_as_it_was():
 
 
 def test_reply_waits_for_its_person_to_write_and_goes_out_first():
-    """platforms.md 1.4: the platform is not asked again before; then it takes what was held, as it is."""
+    """platforms.md 1.4: there is no attempt before; then the platform takes the held reply unchanged."""
     post = Post(["window"], replies=2)
     (room,) = post.rooms.values()
     for _ in range(3):
@@ -344,7 +344,7 @@ def test_reply_waits_for_its_person_to_write_and_goes_out_first():
 
 
 def test_reply_whose_person_never_writes_is_given_up_after_a_week():
-    """Each one behind it waits for itself."""
+    """Each reply behind it has a week of its own."""
     post = Post(["window"])
     post.run_for(8 * 24 * 3600)
     (fate,) = post.rig.deliveries.undelivered("dead")
@@ -352,8 +352,8 @@ def test_reply_whose_person_never_writes_is_given_up_after_a_week():
     assert (len(post.platform.tries), post.rig.deliveries.undelivered("held")) == (1, [])
 
 
-def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
-    """A platform that contradicts itself: ten tries, and the turn is worked on."""
+def test_window_that_stays_closed_although_the_person_writes_stops_nothing():
+    """The platform contradicts itself: after ten attempts the turn is processed."""
     post = Post(["window"] * 10)
     (room,) = post.rooms.values()
     post.rig.mailbox.accept(replace(turn(), conversation=room))
@@ -363,9 +363,7 @@ def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
 
 
 def test_channel_whose_token_is_dead_loses_nothing(caplog):
-    """platforms.md 3.4: for hours: it is tried once a minute, the operator hears why, and with a new token all goes out
-    in order.
-    """
+    """platforms.md 3.4: one attempt a minute, the reason in the alert; a new token sends all in order."""
     post = Post(["down"] * 150, chats=3, replies=2)
     post.run_for(3600)
     assert len(post.platform.tries) == pytest.approx(60, abs=3)
@@ -379,9 +377,7 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
 
 
 def test_nothing_is_sent_to_an_address_that_is_closed():
-    """platforms.md 1.4: what follows the reply that met it is given up for the same reason; once somebody writes, it is
-    sent again.
-    """
+    """platforms.md 1.4: later replies are given up for the same reason until the person writes again."""
     post = Post(["blocked"], replies=3)
     post.run()
     assert len(post.platform.tries) == 1
@@ -396,8 +392,8 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize(("noted", "arrived"), [(True, 1), (False, 2)])
-def test_reply_of_which_a_dead_worker_kept_the_receipt_is_not_sent_again(tmp_path, noted, arrived):
-    """Killed between the platform's answer and Redis's note of it; without a receipt it may have arrived or not."""
+def test_reply_with_the_receipt_of_a_dead_worker_is_not_sent_again(tmp_path, noted, arrived):
+    """The worker died between the platform's answer and the call to Redis. Without a receipt the reply is doubtful."""
     post = Post([], receipts=ReceiptFiles(tmp_path, "w1") if noted else None)
 
     def die(*_, **__) -> None:

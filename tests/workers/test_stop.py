@@ -1,4 +1,4 @@
-"""Stop and bursts: what a worker does when somebody stops it, or writes several messages in a row."""
+"""Stop and bursts: what a worker does when a person sends a stop, or several messages in a row."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from tests.workers.test_processor import Room
 
 
 class Slow:
-    """An agent that begins and never ends; what it is told to give up is said as it is."""
+    """An agent that starts and never ends; `give_up` sends the given text."""
 
     def __init__(self, begun: asyncio.Event) -> None:
         self.begun = begun
         self.answered = []
 
     async def answer(self, queued, lease, hear=None) -> TurnChange:
-        """Begin, and wait for ever."""
+        """Start, and wait for ever."""
         self.answered.append(queued.turn.text)
         self.begun.set()
         await asyncio.Event().wait()
 
     async def give_up(self, queued, lease, words) -> TurnChange:
-        """Say the words."""
+        """Answer with the given text."""
         return TurnChange(replies=((Reply(words), ""),))
 
     def is_answer(self, text: str) -> bool:
-        """Nothing is."""
+        """Return False."""
         return False
 
     def may_settle(self, queued) -> bool:
-        """Nothing was asked."""
+        """Return False: no question was asked."""
         return False
 
 
 async def stopped(room: Room, agent: Slow, *later: str) -> None:
-    """A turn is under way; others come in, then a stop, which is heard at once."""
+    """Start a turn, accept others and then a stop, which the worker gets at once."""
     working = asyncio.create_task(room.processor.run(CHAT.id))
     await agent.begun.wait()
     room.hear(*later, "/stop")
@@ -52,46 +52,46 @@ async def stopped(room: Room, agent: Slow, *later: str) -> None:
 
 
 def slow_room() -> tuple[Room, Slow]:
-    """A room whose agent never ends."""
+    """Return a conversation whose agent never ends."""
     agent = Slow(asyncio.Event())
     return Room(agent=agent), agent
 
 
 def test_stop_ends_the_running_turn_and_is_told_once():
-    """The turn says nothing any more; the stop does."""
+    """The stopped turn sends no reply; the stop gets one."""
     room, agent = slow_room()
     room.hear("work")
     asyncio.run(stopped(room, agent))
     assert (agent.answered, room.channel.texts) == (["work"], [ENGLISH.stopped()])
 
 
-def test_turns_that_waited_before_a_stop_are_let_go():
-    """They are not begun."""
+def test_turns_that_waited_before_a_stop_are_dropped():
+    """They do not start."""
     room, agent = slow_room()
     room.hear("work")
     asyncio.run(stopped(room, agent, "more", "and more"))
     assert (agent.answered, room.channel.texts) == (["work"], [ENGLISH.stopped()])
 
 
-def test_stop_with_nothing_to_stop_says_so():
-    """Nobody is left without a word."""
+def test_stop_with_nothing_to_stop_gets_a_notice():
+    """The person gets an answer."""
     room = Room()
     assert room.work("/stop") == [ENGLISH.nothing_to_stop()]
 
 
 def test_turn_after_a_stop_is_answered():
-    """A stop reaches back, not forward."""
+    """A stop ends earlier turns, not later ones."""
     room = Room()
     assert room.work("a", "/stop", "b") == [ENGLISH.stopped(), "B"]
 
 
 def in_group(text: str, user: str = "ana") -> Turn:
-    """A message that others read."""
+    """Return a message in a group."""
     return replace(turn(text, user=user), in_group=True)
 
 
-def test_stop_of_somebody_else_stops_nothing():
-    """In a group: they hear that, and whose turn it is can stop it."""
+def test_stop_of_another_person_stops_nothing():
+    """In a group that person is told so, and the person of the running turn can stop it."""
     room, agent = slow_room()
     for given in (in_group("work"), in_group("more", "bob")):
         room.rig.accept(given)
@@ -109,8 +109,8 @@ def test_stop_of_somebody_else_stops_nothing():
     assert room.channel.texts == [ENGLISH.nothing_of_yours(), *[ENGLISH.stopped()] * 2]
 
 
-def test_turn_that_takes_too_long_after_a_stop_of_somebody_else_says_so():
-    """The stop was about another turn, though it was said later than this one."""
+def test_turn_that_takes_too_long_after_a_stop_of_another_person_gets_a_notice():
+    """The stop concerned another turn, although it came after this one."""
     room, agent = slow_room()
     for given in (in_group("work"), in_group("more", "bob")):
         room.rig.accept(given)
@@ -126,8 +126,8 @@ def test_turn_that_takes_too_long_after_a_stop_of_somebody_else_says_so():
     assert room.channel.texts == [ENGLISH.too_long(), ENGLISH.stopped()]
 
 
-def test_stop_that_was_heard_before_the_work_began_ends_it():
-    """While the draft of a dead worker was looked up."""
+def test_stop_that_came_before_the_agent_started_ends_the_turn():
+    """It came while the worker looked for a dead worker's draft."""
     held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0)
     queued = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
 
@@ -141,8 +141,8 @@ def test_stop_that_was_heard_before_the_work_began_ends_it():
     asyncio.run(scene())
 
 
-def test_stop_lets_go_what_waits_for_a_yes(make_bot):
-    """Nothing destructive stays armed behind a stop."""
+def test_stop_drops_an_open_question(make_bot):
+    """No destructive action stays open behind a stop."""
     bot = make_bot("A")
     bot.say("delete A")
     told = bot.say("/stop")
@@ -152,7 +152,7 @@ def test_stop_lets_go_what_waits_for_a_yes(make_bot):
 
 
 def test_a_confirmed_action_is_not_stopped(make_bot):
-    """Who said yes hears how it ended; the stop came too late for it."""
+    """The stop came too late, and the person gets the outcome."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("yes")
@@ -162,8 +162,8 @@ def test_a_confirmed_action_is_not_stopped(make_bot):
 
 
 @pytest.mark.parametrize(("step", "times"), [("claim", 1), ("finish", 1), ("finish", 2)])
-def test_a_confirmed_plan_goes_on_though_its_worker_died_before_the_stop(make_bot, step, times):
-    """Half of it would be done, and nobody could say which half."""
+def test_a_confirmed_plan_goes_on_although_its_worker_died_before_the_stop(make_bot, step, times):
+    """Otherwise an unknown half of it would be done."""
     bot = make_bot("A B")
     bot.say("delete A and B")
     bot.hear("yes")
@@ -175,8 +175,8 @@ def test_a_confirmed_plan_goes_on_though_its_worker_died_before_the_stop(make_bo
     assert "cannot tell" not in bot.channel.texts[-2]
 
 
-def test_yes_that_nobody_began_is_stopped(make_bot):
-    """Who takes it back in time is heard."""
+def test_yes_that_no_worker_started_is_stopped(make_bot):
+    """The person took it back in time."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("yes")
@@ -185,7 +185,7 @@ def test_yes_that_nobody_began_is_stopped(make_bot):
 
 
 def test_stop_ends_an_unrelated_turn_while_a_question_waits(make_bot):
-    """It was no answer: it is dropped as by any other message, and the stop decides nothing more."""
+    """The turn was no answer. It ends the question like any other message, and the stop changes nothing more."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("what is the weather?")
@@ -196,8 +196,8 @@ def test_stop_ends_an_unrelated_turn_while_a_question_waits(make_bot):
     assert bot.deleted == []
 
 
-def test_stop_ends_a_turn_after_a_question_that_ran_out(make_bot):
-    """What is over decides nothing."""
+def test_stop_ends_a_turn_after_an_expired_question(make_bot):
+    """An expired question decides nothing."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.rig.pass_time(61)
@@ -208,7 +208,7 @@ def test_stop_ends_a_turn_after_a_question_that_ran_out(make_bot):
 
 
 async def hung_and_stopped(bot: Bot) -> None:
-    """The model never answers; somebody says stop."""
+    """Let the model hang, and send a stop."""
     begun = asyncio.Event()
 
     async def hang(*_, **__):
@@ -226,7 +226,7 @@ async def hung_and_stopped(bot: Bot) -> None:
 
 
 class Stopping:
-    """Records during whose claim somebody says stop."""
+    """An action store that sends a stop during a claim."""
 
     def __init__(self, bot: Bot) -> None:
         self._bot, self._records = bot, bot.rig.store.repository
@@ -239,13 +239,13 @@ class Stopping:
 
 
 def test_a_burst_is_answered_once():
-    """Three messages, nothing but words: one answer."""
+    """Three plain texts get one answer."""
     room = Room(joins=True)
     assert room.work("one", "two", "/help", "three", "four") == ["ONE\nTWO", "/HELP", "THREE\nFOUR"]
 
 
-def test_a_yes_in_a_burst_stays_by_itself(make_bot):
-    """It answers what was asked before it, and here nothing was."""
+def test_a_yes_in_a_burst_is_not_joined(make_bot):
+    """A yes answers an earlier question, and here there was none."""
     bot = make_bot("A", lines=["fine"])
     object.__setattr__(bot.processor, "joins", True)
     bot.hear("delete A")
@@ -253,8 +253,8 @@ def test_a_yes_in_a_burst_stays_by_itself(make_bot):
     assert "I had not asked yet" in bot.work()
 
 
-def test_a_whisper_reaches_other_processes(redis_client, redis_url):
-    """Who holds the conversation hears of a stop that another process accepted."""
+def test_stop_signal_reaches_other_processes(redis_client, redis_url):
+    """The lease holder gets a stop that another process accepted."""
     rig = RedisRig(redis_client)
     rig.accept(turn("work"))
 

@@ -1,4 +1,4 @@
-"""Whisper: whatever anybody publishes, the next stop is heard."""
+"""Stop signals: after any published message the next stop is received."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sayso.workers.lease import listen_for_stops
 from tests.flows.system import until
 
 
-def test_word_that_is_no_text_deafens_nobody(redis_url, redis_client, monkeypatch):
-    """Reported, and listened again."""
+def test_published_message_that_is_no_text_does_not_end_listening(redis_url, redis_client, monkeypatch):
+    """It is logged, and the worker listens again."""
     monkeypatch.setattr(whisper, "PAUSE_SECONDS", 0)
 
     def say(words: bytes | str) -> None:

@@ -1,4 +1,4 @@
-"""Lifeline: who died on this machine is known at once, who lives is never taken for dead."""
+"""Worker lock: a dead worker of this machine is known at once, a living one is never taken for dead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.workers.mailbox import new_token
 from sayso.workers.recovery import KEEP_SECONDS, WorkerLock
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
-#: Holds its line and says so, then waits.
+#: Takes its lock, prints that, and waits.
 WORKER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
@@ -30,7 +30,7 @@ WORKER = textwrap.dedent("""
 
 @pytest.fixture
 def worker(tmp_path):
-    """Another process that holds its line; ends by kill -9."""
+    """Start another process that holds its lock; end it by kill -9."""
     process = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     process.name = process.stdout.readline().strip()
     yield process
@@ -39,26 +39,26 @@ def worker(tmp_path):
 
 
 def buried(line: WorkerLock) -> list[str]:
-    """Whom this one buries."""
+    """Return the workers that this one finds dead."""
     return line.release_dead(lambda name: None)
 
 
-def test_killed_worker_is_buried_once(worker, tmp_path):
-    """Also by one that began after its death; and then it is forgotten."""
+def test_killed_worker_is_released_once(worker, tmp_path):
+    """A worker that started after the death may do it; then the lock is gone."""
     worker.kill()
     worker.wait()
     assert [buried(WorkerLock(tmp_path)) for _ in range(2)] == [[worker.name], []]
 
 
 @pytest.mark.parametrize("state", ["runs", "is stopped"])
-def test_worker_that_lives_is_not_buried(worker, tmp_path, state):
-    """A process that the machine does not let run is not dead: it may go on in the middle of something."""
+def test_living_worker_is_not_released(worker, tmp_path, state):
+    """A stopped process is not dead: it may go on in the middle of a turn."""
     if state == "is stopped":
         os.kill(worker.pid, signal.SIGSTOP)
     assert buried(WorkerLock(tmp_path)) == []
 
 
-def test_worker_does_not_bury_itself_nor_those_of_its_process(tmp_path):
+def test_worker_does_not_release_workers_of_its_own_process(tmp_path):
     """Locks of one process exclude each other too."""
     ours, other = WorkerLock(tmp_path), WorkerLock(tmp_path)
     for line in (ours, other):
@@ -66,7 +66,7 @@ def test_worker_does_not_bury_itself_nor_those_of_its_process(tmp_path):
     assert (buried(ours), buried(other)) == ([], [])
 
 
-def test_another_machines_locks_say_nothing_here(worker, tmp_path, monkeypatch):
+def test_locks_of_another_machine_are_ignored(worker, tmp_path, monkeypatch):
     """The folder may be shared by machines whose locks do not reach each other."""
     worker.kill()
     worker.wait()
@@ -74,8 +74,8 @@ def test_another_machines_locks_say_nothing_here(worker, tmp_path, monkeypatch):
     assert buried(WorkerLock(tmp_path)) == []
 
 
-def test_what_cannot_be_settled_now_is_settled_later(worker, tmp_path):
-    """Redis may be away just when somebody died."""
+def test_release_that_fails_is_repeated_later(worker, tmp_path):
+    """Redis may be unreachable at that moment."""
     worker.kill()
     worker.wait()
     line = WorkerLock(tmp_path)
@@ -84,16 +84,16 @@ def test_what_cannot_be_settled_now_is_settled_later(worker, tmp_path):
     assert buried(line) == [worker.name]
 
 
-def test_who_leaves_in_peace_is_not_buried(tmp_path):
-    """Nothing was held any more."""
+def test_worker_that_exits_cleanly_needs_no_release(tmp_path):
+    """It holds no lease any more."""
     line = WorkerLock(tmp_path)
     line.hold()
     line.leave()
     assert buried(WorkerLock(tmp_path)) == []
 
 
-def test_files_of_machines_long_gone_are_swept(tmp_path):
-    """A week is longer than any of them needs; what is younger may be somebody's."""
+def test_files_of_gone_machines_are_removed(tmp_path):
+    """A file goes after a week; a younger one may be in use."""
     for name, age in (("gone..w1", KEEP_SECONDS + 60), ("there..w2", 60)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (time.time() - age,) * 2)
@@ -102,15 +102,15 @@ def test_files_of_machines_long_gone_are_swept(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} & {"gone..w1", "there..w2"} == {"there..w2"}
 
 
-class TestBurial:
-    """What a dead worker held is free at once, and nothing else is."""
+class TestRelease:
+    """The leases of a dead worker are free at once, and no others."""
 
     @pytest.fixture
     def rig(self, redis_client):
         return RedisRig(redis_client)
 
-    def test_lane_of_the_dead_is_woken_without_its_lease(self, rig):
-        """The next holder gets the turn with a new epoch; what the dead one still sends is refused."""
+    def test_conversation_of_a_dead_worker_is_woken_without_its_lease(self, rig):
+        """The next holder gets the turn with a new epoch, and calls of the dead worker are refused."""
         rig.accept(turn())
         dead, _ = rig.mailbox.lease(CHAT.id, new_token("dead"))
         rig.reaper._release("dead")
@@ -118,16 +118,16 @@ class TestBurial:
         taken, work = rig.mailbox.lease(CHAT.id, new_token("next"))
         assert (taken.epoch, work.turn.text) == (dead.epoch + 1, "hello")
 
-    def test_lane_of_the_living_stays_theirs(self, rig):
-        """Also of one whose name begins alike."""
+    def test_lease_of_a_living_worker_stays(self, rig):
+        """This holds for a worker whose name starts with the dead one's name."""
         rig.accept(turn())
         rig.mailbox.lease(CHAT.id, new_token("dead-or-alive"))
         rig.reaper._release("dead")
         assert rig.woken == []
         assert rig.mailbox.lease(CHAT.id, new_token("next")) is None
 
-    def test_burial_that_was_not_finished_is_finished_by_the_next_round(self, rig):
-        """Whoever buried may die between freeing a lane and waking it."""
+    def test_unfinished_release_is_finished_by_the_next_round(self, rig):
+        """A worker may die between freeing a conversation and waking it."""
         rig.accept(turn())
         rig.mailbox.lease(CHAT.id, new_token("dead"))
         rig.reaper._scripts.on_every_shard("release_dead_worker", "dead.")

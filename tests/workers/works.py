@@ -1,4 +1,4 @@
-"""Works: a SaysoWorker at work in a test, jobs that last until they are told, and RQ's views of both."""
+"""A SaysoWorker that runs in a test, jobs that last until the test ends them, and RQ's view of both."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.flows.system import until
 
 
 def chat(number: int) -> str:
-    """A conversation's id."""
+    """Return the id of a conversation."""
     return f"chat:{number:020x}"
 
 
 class Turns:
-    """What a worker performs: each conversation lasts until its door is opened, or that of all."""
+    """The function that a worker runs: each conversation lasts until the test ends it."""
 
     def __init__(self, loop: LoopThread) -> None:
         self.begun: list[str] = []
@@ -38,7 +38,7 @@ class Turns:
         self._loop = loop
 
     async def __call__(self, conversation: str) -> None:
-        """Wait for the door; remember how it ended."""
+        """Wait for the end; note how the job ended."""
         door = self._doors[conversation] = asyncio.Event()
         self.begun.append(conversation)
         self.most = max(self.most, len(self.begun) - len(self.ended) - len(self.cut))
@@ -51,20 +51,20 @@ class Turns:
         self.ended.append(conversation)
 
     def open(self, *conversations: str) -> None:
-        """Let these end; without any, all there are and will be."""
+        """End these conversations; without arguments, all present and later ones."""
         if not conversations:
             self._all_open.set()
         for conversation in conversations or list(self._doors):
             self._loop._loop.call_soon_threadsafe(self._doors[conversation].set)
 
     def until_begun(self, *conversations: str) -> None:
-        """Wait for these, and for no others."""
+        """Wait until exactly these have started."""
         until(lambda: len(self.begun) >= len(conversations))
         assert sorted(self.begun) == sorted(conversations), self.begun
 
 
 def make_worker(redis_url: str, loop: LoopThread, perform, **options) -> SaysoWorker:
-    """A worker as `run_worker` makes it; `concurrency`, `reserve` and `grace_seconds` are its capacity."""
+    """Return a worker as `run_worker` makes it; `concurrency`, `reserve` and `grace_seconds` set its capacity."""
     capacity = {"concurrency": 10, "reserve": 0, "grace_seconds": 20.0}
     capacity |= {name: options.pop(name) for name in list(options) if name in capacity}
     return SaysoWorker(
@@ -107,6 +107,6 @@ def work_while(worker: SaysoWorker, story: Callable[[], None]) -> None:
 
 
 def left_behind(client: Redis) -> set[str]:
-    """RQ's keys that should not outlive the jobs."""
+    """Return RQ's keys that should not outlive the jobs."""
     kept = ("rq:worker", "rq:queues", "rq:clean_registries", "rq:clean_groups")
     return {key.decode() for key in client.scan_iter("rq:*") if not key.decode().startswith(kept)}
