@@ -89,7 +89,7 @@ e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook 
 kills: .venv/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
 
-failures: .venv/ready-dev  ## the matrix of docs/explanation/failures.md: every fault by itself, then all at once; hours on two cores
+failures: .venv/ready-dev  ## the matrix of docs/how-to/test-a-bot.md: every fault by itself, then all at once; hours on two cores
 	$(BIN)/sayso simulate matrix --full-size --markdown
 
 mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about an hour on two cores

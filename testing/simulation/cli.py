@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # commands load only what they need
 @click.argument("profile")
 @click.option("--seconds", type=click.FloatRange(min=1), help="Begin nothing new after so long.  [default: all turns]")
 @click.option("--seed", type=int, help="Repeat the choices of a run, though not its timing.  [default: a new one]")
-@click.option("--full-size", is_flag=True, help="As large as docs/explanation/failures.md promises: up to an hour.")
-@click.option("--markdown", is_flag=True, help="Print the table as docs/explanation/failures.md has it.")
+@click.option("--full-size", is_flag=True, help="As large as docs/explanation/reliability.md promises: up to an hour.")
+@click.option("--markdown", is_flag=True, help="Print the table in Markdown.")
 @pass_options
 def simulate(
     options: Options, profile: str, seconds: float | None, seed: int | None, *, full_size: bool, markdown: bool
@@ -38,7 +38,7 @@ def simulate(
     """Break a real Sayso on purpose: users on fake platforms, judged by what they did and heard, and what took effect.
 
     PROFILE says how many users there are and what breaks. It is a YAML file, `matrix` for all rows of
-    docs/explanation/failures.md, or one of: quick, nothing, load, idle, workers, redis, storage, apart, machines, web,
+    docs/how-to/test-a-bot.md, or one of: quick, nothing, load, idle, workers, redis, storage, apart, machines, web,
     outage, spool, memory, disk, ahead, behind, pauses, replies, restarts, platforms, repeats, deliveries, yes,
     strangers, everything.
 

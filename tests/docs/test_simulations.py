@@ -1,4 +1,4 @@
-"""docs/explanation/failures.md: what it shows is run, and what there is has a line."""
+"""docs/how-to/test-a-bot.md, simulations: what it shows is run, and what there is has a line."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 from sayso.agent import Tool
 from sayso.testing.simulation.profile import Profile, load_profiles, load_stories, ready_names
 from sayso.testing.simulation.report import COLUMNS
+from tests.docs.pages import part
 
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "failures.md").read_text()
+PAGE = part("test-a-bot.md", begin="Break it on purpose")
 
 
 def test_the_stories_of_the_page_can_be_played(tmp_path: Path) -> None:
     """The YAML, as shown."""
     file = tmp_path / "stories.yaml"
-    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
+    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
     told = load_stories(file)
     assert [story.name for story in told.stories] == ["looks something up", "discards"]
     assert told.done == "^Discarded {bill}"
@@ -32,7 +33,7 @@ def test_the_tool_of_the_page_is_one() -> None:
 def test_the_profile_of_the_page_is_one(tmp_path: Path) -> None:
     """The YAML, as shown."""
     file = tmp_path / "profile.yaml"
-    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
+    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
     (profile,) = load_profiles(str(file))
     assert (profile.outage_seconds, profile.stories) == (30.0, tmp_path / "stories.yaml")
 
