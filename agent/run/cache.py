@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sayso.agent.config import Cache, CacheEntry, CacheStats
 from sayso.agent.messages import Message, Role, UsageStats, countable, has_valid_types
@@ -163,6 +163,63 @@ def _warn(error: Exception) -> None:
     log.warning("cache.failed", extra={"reason": type(error).__name__})
 
 
+class ExpiringLru(Generic[T]):
+    """Values by key, each for some seconds. Evicts the least recently used beyond its limits. Thread-safe.
+
+    `clock` returns monotonic seconds.
+    """
+
+    def __init__(self, max_entries: int, max_chars: int, clock: Callable[[], float]) -> None:
+        self._max_entries, self._max_chars = max_entries, max_chars
+        self._clock = clock
+        #: For each key the value, its number of characters, and when it expires.
+        self._entries: OrderedDict[str, tuple[T, int, float]] = OrderedDict()
+        self._chars = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> T | None:
+        """Return a value, or None if there is none or it has expired."""
+        with self._lock:
+            value, _, expires_at = self._entries.get(key, (None, 0, 0.0))
+            if value is None or expires_at <= self._clock():
+                self._remove(key)
+                return None
+            self._entries.move_to_end(key)
+            return value
+
+    def put(self, key: str, value: T, chars: int, seconds: float) -> int:
+        """Store a value, unless it is larger than the cache. Return how many others were evicted."""
+        with self._lock:
+            self._remove(key)
+            if seconds <= 0 or chars > self._max_chars:
+                return 0
+            self._entries[key] = (value, chars, self._clock() + seconds)
+            self._chars += chars
+            before = len(self._entries)
+            while len(self._entries) > self._max_entries or self._chars > self._max_chars:
+                self._remove(next(iter(self._entries)))
+            return before - len(self._entries)
+
+    def remove(self, key: str) -> bool:
+        """Remove a value. Return whether there was one that had not expired."""
+        with self._lock:
+            return self._remove(key)
+
+    def clear(self) -> None:
+        """Remove all values."""
+        with self._lock:
+            self._entries.clear()
+            self._chars = 0
+
+    def _remove(self, key: str) -> bool:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return False
+        _, chars, expires_at = entry
+        self._chars -= chars
+        return expires_at > self._clock()
+
+
 class InMemoryCache:
     """Cache in the memory of one process. Evicts the least recently used answers.
 
@@ -182,13 +239,9 @@ class InMemoryCache:
         for name, limit in (("max_size", max_size), ("default_ttl", default_ttl), ("max_chars", max_chars)):
             if limit <= 0:
                 raise ValueError(f"{name} is {limit!r}: give a number above 0, or no cache at all")
-        self._max_size, self._max_chars = max_size, max_chars
         self._default_ttl = default_ttl
-        self._clock = clock
-        self._entries: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._chars = 0
+        self._texts = ExpiringLru[str](max_size, max_chars, clock)
         self._counter = _CacheCounter()
-        self._lock = threading.Lock()
 
     @property
     def stats(self) -> CacheStats:
@@ -197,49 +250,24 @@ class InMemoryCache:
 
     def get(self, key: str) -> CacheEntry | None:
         """Return the entry of a key, or None if there is none or it has expired."""
-        text = self._live_text(key)
-        self._counter.count_request(hit=text is not None)
+        text = self._texts.get(key)
+        self._counter.count(hits=int(text is not None), misses=int(text is None))
         return None if text is None else from_json(text)
 
     def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
         """Store an entry, unless it is larger than the cache. Raises TypeError or ValueError if it is no JSON."""
-        seconds, text = self._default_ttl if ttl is None else ttl, to_json(value)
-        with self._lock:
-            self._remove(key)
-            if seconds <= 0 or len(text) > self._max_chars:
-                return
-            self._entries[key] = (text, self._clock() + seconds)
-            self._chars += len(text)
-            while len(self._entries) > self._max_size or self._chars > self._max_chars:
-                self._remove(next(iter(self._entries)))
-                self._counter.count_eviction()
+        text = to_json(value)
+        seconds = self._default_ttl if ttl is None else ttl
+        self._counter.count(evictions=self._texts.put(key, text, len(text), seconds))
 
     def delete(self, key: str) -> bool:
         """Delete an entry. Return whether it existed."""
-        with self._lock:
-            return self._remove(key)
+        return self._texts.remove(key)
 
     def clear(self) -> None:
         """Delete all entries, and reset the counts."""
-        with self._lock:
-            self._entries.clear()
-            self._chars = 0
+        self._texts.clear()
         self._counter.reset()
-
-    def _live_text(self, key: str) -> str | None:
-        with self._lock:
-            text, expires_at = self._entries.get(key, (None, 0.0))
-            if text is None or expires_at <= self._clock():
-                self._remove(key)
-                return None
-            self._entries.move_to_end(key)
-            return text
-
-    def _remove(self, key: str) -> bool:
-        """Remove an entry. Return whether there was one that had not expired."""
-        text, expires_at = self._entries.pop(key, ("", 0.0))
-        self._chars -= len(text)
-        return bool(text) and expires_at > self._clock()
 
 
 class RedisCache:
@@ -279,7 +307,7 @@ class RedisCache:
         """Return the entry of a key, or None if there is none or it cannot be read."""
         text = self._guarded(lambda: self._connections.ask("GET", self._prefix + key), None)
         entry = None if text is None else from_json(text)
-        self._counter.count_request(hit=entry is not None)
+        self._counter.count(hits=int(entry is not None), misses=int(entry is None))
         return entry
 
     def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
@@ -344,14 +372,10 @@ class _CacheCounter:
         self.stats = CacheStats()
         self._lock = threading.Lock()
 
-    def count_request(self, *, hit: bool) -> None:
+    def count(self, *, hits: int = 0, misses: int = 0, evictions: int = 0) -> None:
         with self._lock:
-            hits, misses = self.stats.hits + hit, self.stats.misses + (not hit)
-            self.stats = replace(self.stats, hits=hits, misses=misses)
-
-    def count_eviction(self) -> None:
-        with self._lock:
-            self.stats = replace(self.stats, evictions=self.stats.evictions + 1)
+            stats = self.stats
+            self.stats = CacheStats(stats.hits + hits, stats.misses + misses, stats.evictions + evictions)
 
     def reset(self) -> None:
         with self._lock:

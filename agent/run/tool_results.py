@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from sayso.agent.config import AgentConfig, CachedResult, ResultCache, model_for
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.run.cache import ExpiringLru
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import call_in_thread
@@ -133,40 +132,15 @@ class MemoryResultCache:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._entries: OrderedDict[str, tuple[CachedResult, float]] = OrderedDict()
-        self._max_entries = max_entries
-        self._max_chars = max_chars
-        self._chars = 0
-        self._clock = clock
-        self._lock = threading.Lock()
+        self._results = ExpiringLru[CachedResult](max_entries, max_chars, clock)
 
     def get(self, key: str) -> CachedResult | None:
         """Return the result of a key, or None if there is none or it has expired."""
-        with self._lock:
-            result, until = self._entries.get(key, (None, 0.0))
-            if result is None:
-                return None
-            if until <= self._clock():
-                self._drop(key)
-                return None
-            self._entries.move_to_end(key)
-            return result
+        return self._results.get(key)
 
     def put(self, key: str, result: CachedResult, ttl_seconds: float) -> None:
         """Store a result for some seconds. A result that is larger than the cache is not stored."""
-        with self._lock:
-            if key in self._entries:
-                self._drop(key)
-            if _chars(result) > self._max_chars:
-                return
-            self._entries[key] = (result, self._clock() + ttl_seconds)
-            self._chars += _chars(result)
-            while len(self._entries) > self._max_entries or self._chars > self._max_chars:
-                self._drop(next(iter(self._entries)))
-
-    def _drop(self, key: str) -> None:
-        result, _ = self._entries.pop(key)
-        self._chars -= _chars(result)
+        self._results.put(key, result, len(result.raw) + len(result.compressed), ttl_seconds)
 
 
 def cache_key(tool: Tool, args: Mapping[str, Any]) -> str:
@@ -196,7 +170,3 @@ async def store_result(cache: ResultCache, key: str, result: CachedResult, ttl_s
         await call_in_thread(cache.put, key, result, ttl_seconds)
     except Exception as exc:  # a failing cache must never prevent an answer
         log.warning("results.cache_failed", extra={"reason": type(exc).__name__})
-
-
-def _chars(result: CachedResult) -> int:
-    return len(result.raw) + len(result.compressed)

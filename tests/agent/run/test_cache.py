@@ -177,7 +177,7 @@ def test_long_answers_make_room_too():
     cache.set("d", (Message(Role.ASSISTANT, "x" * 3000), UsageStats()))
     kept = [each for each in "abcd" if cache.get(each)]
     assert kept in (["c"], ["b", "c"])
-    assert cache._chars == sum(len(text) for text, _ in cache._entries.values())
+    assert cache._texts._chars == sum(chars for _, chars, _ in cache._texts._entries.values())
 
 
 @pytest.mark.parametrize("limit", ["max_size", "default_ttl", "max_chars"])

@@ -357,7 +357,7 @@ def test_memory_forgets_when_the_time_is_up():
     assert cache.get("a") == CachedResult("x")
     now[0] = 110.0
     assert cache.get("a") is None
-    assert cache._chars == 0
+    assert cache._results._chars == 0
 
 
 def test_memory_drops_what_was_not_asked_for_longest():
@@ -377,4 +377,4 @@ def test_memory_is_bounded_in_characters():
     cache.put("b", CachedResult("x" * 4), 10)
     assert (cache.get("a"), cache.get("b")) == (None, CachedResult("xxxx"))
     cache.put("b", CachedResult("x" * 11), 10)
-    assert (cache.get("b"), cache._chars) == (None, 0)
+    assert (cache.get("b"), cache._results._chars) == (None, 0)
