@@ -41,11 +41,6 @@ def transcript_tokens(messages: Sequence[Message]) -> int:
     return sum(map(message_tokens, messages))
 
 
-def is_small(messages: Sequence[Message]) -> bool:
-    """Return whether a transcript fits every model and need not be measured."""
-    return sum(len(message.content) for message in messages) < SMALL_CHARS
-
-
 def fit_transcript(
     history: Sequence[Message], current: Sequence[Message], *, max_tokens: int, result_tokens: int | None = None
 ) -> list[Message]:

@@ -34,8 +34,8 @@ from sayso.agent.run.cache import CacheKeyBuilder, cached_answer, delete_answer,
 from sayso.agent.run.context_window import (
     DEFAULT_CONTEXT_TOKENS,
     MIN_TRANSCRIPT_SHARE,
+    SMALL_CHARS,
     fit_transcript,
-    is_small,
     text_tokens,
     transcript_tokens,
 )
@@ -115,9 +115,10 @@ class ModelCaller:
 
     def _add_usage(self, usage: UsageStats) -> None:
         """Add usage to the agent's, and log a warning when its cost passes `cost_warning_threshold`."""
-        threshold, before = self._config.cost_warning_threshold, self._usage.total_cost_usd
+        threshold = self._config.cost_warning_threshold
+        before = None if threshold is None else self._usage.total_cost_usd
         self._usage.add_usage(usage)
-        if threshold is not None and before <= threshold < self._usage.total_cost_usd:
+        if threshold is not None and before is not None and before <= threshold < self._usage.total_cost_usd:
             total = round(self._usage.total_cost_usd, 4)
             log.warning("agent.cost_warning", extra={"agent": self._config.name, "usd": total, "threshold": threshold})
 
@@ -166,30 +167,38 @@ class ModelCaller:
         self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]
     ) -> Sequence[Message]:
         """Return the part of the transcript that the model is sent."""
-        messages = self._fit_messages(run, model, prompt, schemas)
+        messages: Sequence[Message] = run.transcript
+        is_small = sum(len(message.content) for message in messages) < SMALL_CHARS  # fits every model
+        if run.max_transcript_tokens is not None or self._config.context_tokens is not None or not is_small:
+            messages = self._fit_messages(run, model, prompt, schemas)
         return without_files(messages) if run.names_files_only else messages
 
     def _fit_messages(
         self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]
     ) -> Sequence[Message]:
-        messages, config, current = run.transcript, self._config, [*run.messages, *run.rejected]
-        if run.max_transcript_tokens is not None:
-            limit, result_tokens = run.max_transcript_tokens, config.result_tokens
-            return fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
-        if config.context_tokens is None and is_small(messages):
-            return messages
-        known_window = getattr(self._provider, "context_tokens", None)
-        known = known_window(model) if callable(known_window) else None
-        window = config.context_tokens or known or DEFAULT_CONTEXT_TOKENS
-        others = config.max_tokens + text_tokens(prompt) + text_tokens(json.dumps(list(schemas), default=str))
-        limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
-        result_tokens = config.result_tokens or window // 4
-        fitted = fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
-        return messages if fitted == messages else fitted
+        config, current = self._config, [*run.messages, *run.rejected]
+        limit, result_tokens = run.max_transcript_tokens, config.result_tokens
+        if limit is None:
+            known_window = getattr(self._provider, "context_tokens", None)
+            known = known_window(model) if callable(known_window) else None
+            window = config.context_tokens or known or DEFAULT_CONTEXT_TOKENS
+            others = config.max_tokens + text_tokens(prompt) + text_tokens(json.dumps(list(schemas), default=str))
+            limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
+            result_tokens = result_tokens or window // 4
+        return fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
 
     async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
         try:
-            key = run.cache_key = self._cache_key(request, run.model)
+            key = run.cache_key = CacheKeyBuilder.build(
+                model=run.model,  # the actual model, which is "" in the request for the provider's default
+                system_prompt=request.system_prompt,
+                messages=request.messages,
+                tools=request.tools,
+                temperature=request.temperature,
+                max_tokens=request.max_tokens,
+                response_format=None if request.response_format is None else dict(request.response_format),
+                provider=self._cache_name,
+            )
         except (TypeError, ValueError, RecursionError):  # the request cannot be written as JSON
             return await self._call(run, request, None)
         cached = await cached_answer(cache, key, transcript=request.messages)
@@ -198,19 +207,6 @@ class ModelCaller:
         answer = await self._call(run, request, None)
         await store_answer(cache, key, answer, max_tokens=request.max_tokens)
         return answer
-
-    def _cache_key(self, request: ProviderRequest, model: str) -> str:
-        """Return the cache key. `model` is the actual model, which is "" in the request for the provider's default."""
-        return CacheKeyBuilder.build(
-            model=model,
-            system_prompt=request.system_prompt,
-            messages=request.messages,
-            tools=request.tools,
-            temperature=request.temperature,
-            max_tokens=request.max_tokens,
-            response_format=None if request.response_format is None else dict(request.response_format),
-            provider=self._cache_name,
-        )
 
     async def _replay(self, run: RunState, cached: Completion) -> Completion:
         """Return a cached answer. Its usage is counted again (seed: Integration with Usage Tracking)."""
