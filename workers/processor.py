@@ -7,8 +7,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import BinaryIO, Protocol
@@ -36,7 +36,7 @@ from sayso.pending.turns import (
 )
 from sayso.workers.alerts import MemorySharedCache
 from sayso.workers.lease import HeldLease
-from sayso.workers.mailbox import LEASE_MS, Mailbox, new_token
+from sayso.workers.mailbox import Mailbox, new_token
 from sayso.workers.progress import DraftMessage, DraftNotes, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
 
@@ -129,8 +129,8 @@ class ConversationProcessor:
 
     def renew_now(self, conversation: str) -> None:
         """Renew the lease of a conversation at once, to learn that its user said stop."""
-        if conversation in self._held_leases:
-            self._renew_now(self._held_leases[conversation])
+        if held := self._held_leases.get(conversation):
+            held.renew_now()
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker holds its lease."""
@@ -145,9 +145,9 @@ class ConversationProcessor:
             return
         if taken is None:
             return
-        held = self._held_leases[conversation] = HeldLease(taken[0], asked_at)
+        held = self._held_leases[conversation] = HeldLease(taken[0], asked_at, self.mailbox, self.clock)
         try:
-            async with self._keeping(held):
+            async with held.kept():
                 await self._work(held, taken[1])
         except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
             # Its conversation is worked on again when the lease ends.
@@ -171,58 +171,6 @@ class ConversationProcessor:
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})
         return waited < UNKNOWN_CHANNEL_SECONDS
 
-    @asynccontextmanager
-    async def _keeping(self, held: HeldLease) -> AsyncIterator[None]:
-        """Keep the lease inside the block. Most leases are released before a renewal is due. Raises LeaseLost."""
-        due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self._renew_now, held)
-        try:
-            async with held.limit:
-                yield
-        except TimeoutError:
-            if held.limit.expired():
-                raise LeaseLost(held.lease.conversation) from None
-            raise
-        finally:
-            due.cancel()
-            if held.renewal_task:
-                held.renewal_task.cancel()
-                await asyncio.gather(held.renewal_task, return_exceptions=True)
-
-    def _renew_now(self, held: HeldLease) -> None:
-        """Renew the lease now, and then whenever it is due."""
-        held.nudge.set()
-        if held.renewal_task is None:
-            held.renewal_task = asyncio.create_task(self._keep(held))
-
-    async def _keep(self, held: HeldLease) -> None:
-        """Renew the lease at each nudge and when it is due; end the work when the lease may be lost."""
-        try:
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LEASE_MS / 3000):
-                        await held.nudge.wait()
-                held.nudge.clear()
-                await self._renew(held)
-                if not held.is_fresh(self.clock()):
-                    return
-        except (LeaseLost, Halted):
-            return
-        finally:
-            held.lose()
-
-    async def _renew(self, held: HeldLease) -> None:
-        asked_at, turn_seq = self.clock(), held.turn_seq
-        try:
-            stop = await self.mailbox.renew(held.lease)
-        except Halted:
-            raise
-        except RedisError as exc:
-            log.warning("lease.not_renewed", extra={"reason": type(exc).__name__})
-            return
-        held.renewed_at = asked_at
-        if turn_seq == held.turn_seq:  # otherwise the answer may be about the turn before
-            held.stop(stop)
-
     async def _release_midway(self, lease: Lease, abandoned: AbandonedCalls) -> None:
         """Release a lease in the middle of its work: the next worker continues where the journal ends.
 
@@ -245,7 +193,7 @@ class ConversationProcessor:
         while work is not None:
             match work:
                 case QueuedReply():
-                    work = await self.sender.send(held.lease, work, lambda: held.is_fresh(self.clock()))
+                    work = await self.sender.send(held.lease, work, held.is_fresh)
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
                     await self.mailbox.release(held.lease, hand_over=True)
                     return
@@ -269,19 +217,22 @@ class ConversationProcessor:
         return queued.merge_texts(agent.is_answer) if self.joins and queued.following and is_first_attempt else queued
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
-        lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
+        """Answer a turn and commit what it changes. Return what is next."""
+        channel = self.channels.get(queued.turn.conversation.channel)
         draft = self._draft(queued, channel)
+
+        async def commit(change: TurnChange) -> NextItem:
+            shown = draft.shown if draft else ""
+            pieces = await _split(_replace_draft(shown, _shown_to(queued, change)), channel)
+            return await self.mailbox.commit(held.lease, queued, pieces, let_go=True)
+
         held.begin(queued)
-        change = _shown_to(queued, await self._with_progress(held, queued, channel, draft))
-        shown = draft.shown if draft else ""
+        change = await self._with_progress(held, queued, channel, draft)
         try:
-            pieces = await _split(_replace_draft(shown, change), channel)
-            return await self.mailbox.commit(lease, queued, pieces, let_go=True)
+            return await commit(change)
         except StaleTurn as exc:
             log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
-            broken = _shown_to(queued, await self._give_up(lease, queued, self.texts_for(queued.turn).broken()))
-            pieces = await _split(_replace_draft(shown, broken), channel)
-            return await self.mailbox.commit(lease, queued, pieces, let_go=True)
+            return await commit(await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken()))
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
         """Return the draft message of a turn, if the channel can show drafts: of the answer, or only of the "still

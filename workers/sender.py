@@ -74,9 +74,6 @@ class ReplySender:
         self._sleep = sleep
         #: Channels whose rate this process has stored: a rate that changed since the last start becomes known.
         self._paced: set[str] = set()
-        #: One reply starts per round of the event loop, in order: the answer to the first send is handled before the
-        #: last send has begun, so fewer deliveries are uncertain when this process is killed.
-        self._start_in_turn = asyncio.Lock()
 
     async def send(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
         """Send the reply and return what the conversation holds next; None when nothing is left and its lease is
@@ -102,8 +99,6 @@ class ReplySender:
         pace_of = self._paces.get(delivery.conversation.channel)
         pace = pace_of(delivery.conversation) if pace_of else RateLimit()
         await self._wait_for_slot(lease, reply, delivery.conversation.channel, pace)
-        async with self._start_in_turn:
-            await asyncio.sleep(0)
         if not is_held():
             raise LeaseLost(lease.conversation)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import re
@@ -145,7 +144,6 @@ class Bot:
         self.judge = Judge(self.world, self.peek)
         self.agent = ChannelAgent(Proposer(), self.store)
         postman = ReplySender(Stepped(self.outbox), {"chat": Messenger(self)}, texts_for, chance=lambda: 0.5)
-        postman._start_in_turn = contextlib.nullcontext()  # here is no loop on which sends could start together
         self.processor = ModelProcessor(
             Stepped(self.mailbox), postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
         )
@@ -218,7 +216,7 @@ class ModelProcessor(ConversationProcessor):
         taken = await self.mailbox.lease(worker.conversation, f"{token_prefix(worker.name)}pass")
         if taken is None:
             return
-        worker.held = HeldLease(taken[0], asked)
+        worker.held = HeldLease(taken[0], asked, self.mailbox, self.clock)
         try:
             await self._work(worker.held, taken[1])
         except ConversationError:
