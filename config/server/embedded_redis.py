@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import os
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +18,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.storage.files import make_private, make_tree_private
+from sayso.config.server.processes import Child, die_with_parent
 from sayso.config.settings.loader import ConfigError
 
 #: How long to wait for the server to answer, and for it to stop, in seconds.
@@ -30,9 +27,6 @@ STOP_SECONDS = 10.0
 
 #: The most bytes of a Unix socket's path, a little below the limit of the systems we run on.
 MAX_SOCKET_PATH = 100
-_PR_SET_PDEATHSIG = 1
-#: Loaded on import, because a child should do as little as possible between fork and exec.
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class EmbeddedRedisError(Exception):
@@ -44,7 +38,7 @@ class EmbeddedRedis:
     """A server that runs from `start` to `stop`, and dies with its parent. A lock allows one per data folder."""
 
     data: Path
-    _process: subprocess.Popen[bytes] | None = None
+    _server: Child | None = field(default=None, repr=False)
     _lock: IO[str] | None = field(default=None, repr=False)
 
     @property
@@ -60,7 +54,7 @@ class EmbeddedRedis:
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
-        return self._process.pid if self._process else None
+        return self._server.process.pid if self._server and self._server.process else None
 
     def start(self) -> None:
         """Lock the folder and start the server. Raises EmbeddedRedisError, and ConfigError like `url`."""
@@ -83,14 +77,12 @@ class EmbeddedRedis:
         """Start the server on the locked folder. Call it in the main thread: the server dies with its thread."""
         command = [server_binary(), *_settings(self.folder, socket_path(self.data))]
         with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  # our own command line
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=self.prepare,  # noqa: PLW1509  # it only makes one system call
-            )  # fmt: skip
+            self._server = Child("redis", command, os.environ, log=log, prepare=self.prepare)
+            self._server.start()
         try:
             self._await_answer()
         except EmbeddedRedisError:
-            self._stop_server()
+            self._server.stop(seconds=STOP_SECONDS)
             raise
 
     def prepare(self) -> None:
@@ -100,23 +92,15 @@ class EmbeddedRedis:
 
     def is_alive(self) -> bool:
         """Return whether the server's process runs."""
-        return self._process is not None and self._process.poll() is None
+        return self._server is not None and self._server.is_alive()
 
     def stop(self) -> None:
         """Stop the server and unlock the folder."""
-        self._stop_server()
+        if self._server is not None:  # one whose folder vanished refuses SIGTERM, as it cannot save, and is killed
+            self._server.stop(seconds=STOP_SECONDS)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _stop_server(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()  # a server whose folder vanished refuses SIGTERM: it cannot save
-                self._process.wait()
 
     def _take_lock(self) -> None:
         self._lock = (self.folder / "lock").open("a")
@@ -187,12 +171,6 @@ def server_binary() -> str:
         raise EmbeddedRedisError(
             f"no Redis on this machine and none bundled for it ({exc}): install redis-server, or set REDIS_URL"
         ) from exc
-
-
-def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Make Linux signal this process when its parent dies, even after kill -9. Call it in a child, before exec."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 #: The append-only file is rewritten whenever it has doubled, from this size on. Reading Redis's default of 64 MB takes

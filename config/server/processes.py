@@ -1,24 +1,33 @@
-"""Processes on this machine: listen on an address, fork processes and replace dead ones, note which bots run."""
+"""Processes on this machine: start children, listen on an address, fork and replace workers, note which bots run."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO
 
 from sayso.channels.http import backoff_seconds
 from sayso.channels.storage.files import write_atomically
-from sayso.config.server.embedded_redis import die_with_parent
 from sayso.config.settings.loader import ConfigError, default_config, given_config
 
 log = logging.getLogger(__name__)
 
+#: How long a child may finish what it is doing before it is killed, in seconds.
+GRACE_SECONDS = 25.0
+_PR_SET_PDEATHSIG = 1
+#: Loaded on import, because a child should do as little as possible between fork and exec.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 #: Addresses that mean all interfaces, and the address at which this machine reaches them.
 _ALL_INTERFACES = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}  # noqa: S104  # a key
 #: The most connections that wait to be accepted.
@@ -35,6 +44,48 @@ FILE, SCHEMA = "running.json", 1
 
 class AddressUnusable(Exception):
     """Raised when no server can listen on an address. The message names the cure."""
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Make Linux signal this process when its parent dies, even after kill -9. Call it in a child, before exec."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
+@dataclass(slots=True)
+class Child:
+    """One child process: its name, its command, and the process while it runs. It prints to our stderr, or to `log`."""
+
+    name: str
+    command: list[str]
+    environ: Mapping[str, str] = field(repr=False)  # it holds secrets
+    process: subprocess.Popen[bytes] | None = None
+    log: IO[bytes] | None = None
+    #: Runs in the new process before its command. It should make system calls only.
+    prepare: Callable[[], None] = die_with_parent
+
+    def start(self) -> None:
+        """Start the process. It dies with us, even after kill -9, and Ctrl-C reaches it only through us."""
+        self.process = subprocess.Popen(  # noqa: S603  # our own command line
+            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            start_new_session=True,
+            preexec_fn=self.prepare,  # noqa: PLW1509  # see `prepare`
+        )  # fmt: skip
+
+    def is_alive(self) -> bool:
+        """Return whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, *, seconds: float = GRACE_SECONDS) -> None:
+        """Send SIGTERM, and kill the process where it does not end in time."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 def local_url(host: str, port: int) -> str:

@@ -6,21 +6,20 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import sysconfig
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import IO
+from typing import Any
+from urllib.parse import urlsplit
 
 from sayso.channels.http import backoff_seconds
-from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
-from sayso.config.server.processes import Running, check_free, leave_note, local_url, take_note_back
+from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from sayso.config.server.processes import Child, Running, check_free, leave_note, local_url, take_note_back
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
 
@@ -28,8 +27,6 @@ log = logging.getLogger(__name__)
 
 #: How long the web may take to answer, and the workers to register, in seconds.
 READY_SECONDS = 60.0
-#: How long a child may finish what it is doing before it is killed, in seconds.
-GRACE_SECONDS = 25.0
 #: A part that dies within this time of its start failed quickly. The pause before its next start doubles with each
 #: quick failure, up to `MAX_PAUSE_SECONDS`. There is no last try: a full disk may be emptied tomorrow.
 QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 8.0
@@ -39,40 +36,6 @@ WATCH_SECONDS = 0.5
 
 class UpError(Exception):
     """Raised when the parts do not come up. The message names the cure."""
-
-
-@dataclass(slots=True)
-class Child:
-    """One child process: its name, its command, and the process while it runs. It prints to our stderr, or to `log`."""
-
-    name: str
-    command: list[str]
-    environ: Mapping[str, str]
-    process: subprocess.Popen[bytes] | None = None
-    log: IO[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the process. It dies with us, even after kill -9, and Ctrl-C reaches it only through us."""
-        self.process = subprocess.Popen(  # noqa: S603  # our own command line
-            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  # it only makes one system call
-        )  # fmt: skip
-
-    def is_alive(self) -> bool:
-        """Return whether the process runs."""
-        return self.process is not None and self.process.poll() is None
-
-    def stop(self, *, seconds: float = GRACE_SECONDS) -> None:
-        """Send SIGTERM, and kill the process where it does not end in time."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 @dataclass(slots=True)
@@ -191,8 +154,9 @@ class Up:
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while not self._stopping.is_set():
-            if _is_ready(self.local_url):
-                return
+            health = full_health(urlsplit(self.local_url).netloc, 2.0)
+            if health.get("redis") == "ok" and health.get("workers"):
+                return  # other troubles do not hold up a start
             dead = [child.name for child in self._children if not child.is_alive()]
             if dead:
                 raise UpError(f"{dead[0]} stopped while starting: what it printed above says why")
@@ -231,24 +195,14 @@ def python_path(given: str) -> str:
     return given if is_installed else os.pathsep.join(filter(None, [root, given]))
 
 
-#: Opens URLs of this machine without the proxy that the environment may name.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def _is_ready(url: str) -> bool:
-    """Return whether the web there takes webhooks and a worker is alive. Other troubles do not hold up a start."""
+def full_health(address: str, seconds: float = 5.0) -> dict[str, Any]:
+    """Return the health of the web at this host:port, {} when it does not answer in time."""
+    connection = HTTPConnection(address, timeout=seconds)  # it goes through no proxy that the environment may name
     try:
-        health = json.loads(_read(f"{url}/healthz?full"))
-    except (OSError, ValueError):
-        return False
-    return bool(health.get("redis") == "ok" and health.get("workers"))
-
-
-def _read(url: str) -> bytes:
-    """Return the body of a response with any status. Raises OSError."""
-    try:
-        with _DIRECT.open(url, timeout=2) as answer:
-            return bytes(answer.read())
-    except urllib.error.HTTPError as exc:
-        with exc:
-            return exc.read()
+        connection.request("GET", "/healthz?full")
+        health = json.loads(connection.getresponse().read())
+    except (OSError, ValueError, HTTPException):
+        return {}
+    finally:
+        connection.close()
+    return health if isinstance(health, dict) else {}

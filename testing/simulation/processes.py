@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import os
@@ -23,7 +22,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
-from sayso.config.server.up import Child, python_path
+from sayso.config.server.processes import Child
+from sayso.config.server.up import full_health, python_path
 from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -146,27 +146,10 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def workers_known(address: str) -> int:
-    """Return how many workers the web at this host:port knows; 0 while it does not answer."""
-    return int(_readiness(address).get("workers", 0))
-
-
 def spooled(address: str) -> int | None:
     """Return how many messages wait in the spool of this web; None if it does not say."""
-    count = _readiness(address).get("spooled")
+    count = full_health(address).get("spooled")
     return None if count is None else int(count)
-
-
-def _readiness(address: str) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(address, timeout=5)
-    try:
-        connection.request("GET", "/healthz?full")
-        health = json.loads(connection.getresponse().read())
-    except (OSError, ValueError, http.client.HTTPException):
-        return {}
-    finally:
-        connection.close()
-    return health if isinstance(health, dict) else {}
 
 
 class RedisServer(EmbeddedRedis):
@@ -363,7 +346,7 @@ class Machine:
             _wait_until(partial(self._is_ready, address), f"not ready: see {self._log_path}")
 
     def _is_ready(self, address: str) -> bool:
-        return workers_known(address) >= self._profile.workers
+        return int(full_health(address).get("workers", 0)) >= self._profile.workers
 
     def _parents(self) -> list[Child]:
         return [self._parent(at) for at in range(len(self._shares))]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sayso.config.server.up import Child
+from sayso.config.server.processes import Child
 from sayso.testing.simulation.processes import Machine, WorkerProcesses, _children
 from sayso.testing.simulation.profile import Profile
 
