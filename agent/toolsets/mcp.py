@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import base64
 import binascii
 import hashlib
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sayso.agent.tools.context import MAX_ARTIFACT_BYTES, emit_artifact
@@ -34,15 +40,18 @@ from sayso.agent.toolsets.base import (
     scrub,
     scrub_value,
 )
-from sayso.agent.toolsets.mcp_connection import McpServer, ReconnectingConnection
+from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
+from sayso.channels.http import backoff_seconds
 from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import extension_of
 from sayso.pending.concurrency import call_in_thread
+from sayso.pending.threads import LoopThread
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
     from mcp.types import Tool as Definition
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: Time limit to start a server and list its tools, in seconds. Some are downloaded at their first start.
 CONNECT_SECONDS = 20.0
@@ -81,15 +90,16 @@ class McpToolProvider:
         self.name = name or (Path(command).name if command else urlsplit(url).hostname or "server")
         command_line = (command, *args) if command else ()
         self._server = McpServer(self.name, command_line, env or {}, cwd, url, headers or {})
-        self._connection = ReconnectingConnection(
-            self._server, connect_seconds=connect_seconds, call_seconds=call_seconds
-        )
+        self._connect_seconds = connect_seconds
+        self._call_seconds = call_seconds
         self._filter = ToolFilter(include, exclude)
         self._own_names: dict[str, str] = {}
+        self._changed: Callable[[], None] = lambda: None
+        self._by_process: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
         """Return the server's tools under names that every vendor accepts. Raises SourceUnreachable."""
-        definitions = self._selected(await self._connection.definitions())
+        definitions = self._selected(await self._connection().definitions())
         names = legal_names(list(definitions))
         self._own_names = {name: own for own, name in names.items()}
         # In a thread: a server's schemas may take long to process.
@@ -101,7 +111,7 @@ class McpToolProvider:
         """Call a tool. Its files are sent to the user as artifacts; an error says whether the call took effect."""
         own = self.own_name(tool_name)
         try:
-            result = await self._connection.call(own, parameters)
+            result = await self._connection().call(own, parameters, self._call_seconds)
         except SourceUnreachable as exc:
             return _failed(f"{exc}; {own!r} was not called")
         except AnswerLost as exc:
@@ -119,11 +129,21 @@ class McpToolProvider:
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever the tools should be listed again, on the connection's thread."""
-        self._connection.changed = changed
+        self._changed = changed
 
     def close(self) -> None:
         """Close the connection; a program is ended. The next call connects again."""
-        self._connection.close()
+        connection = self._by_process.pop(os.getpid(), None)
+        if connection is not None:
+            connection.close()
+
+    def _connection(self) -> ReconnectingConnection:
+        """Return the connection of this process: a forked one has its own."""
+        new = ReconnectingConnection(self._server, self._connect_seconds, self._notify)
+        return self._by_process.setdefault(os.getpid(), new)
+
+    def _notify(self) -> None:
+        self._changed()  # looked up now: `watch` may be called later
 
     def _selected(self, definitions: list[Definition]) -> dict[str, Definition]:
         """Return the definitions by name: the first of each name, and at most MAX_TOOLS."""
@@ -170,6 +190,111 @@ def _is_read_only(definition: Definition) -> bool:
 
 def _failed(error: str) -> ToolOutcome:
     return ToolOutcome(success=False, error=error)
+
+
+#: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
+FIRST_PAUSE_SECONDS = 0.5
+#: Longest pause between two attempts, in seconds.
+LONGEST_PAUSE_SECONDS = 30.0
+#: Longest pause that a call waits for, in seconds. A longer one refuses the call at once.
+MAX_WAIT_SECONDS = 2.0
+#: Time limit of closing, in seconds: a server that ignores the end of its input is killed meanwhile.
+CLOSE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class ReconnectingConnection:
+    """The connection of one provider in one process, opened again when it broke.
+
+    Callers may be on any thread and any event loop: it runs on a loop of its own, in a daemon thread. `changed` is
+    called on that thread when the server announces other tools, and when the connection is lost.
+    """
+
+    server: McpServer
+    connect_seconds: float
+    changed: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
+    pid: int = field(default_factory=os.getpid)
+    connection: McpConnection | None = None
+    connections: list[McpConnection] = field(default_factory=list)
+    failures: int = 0
+    next_attempt_at: float = 0.0
+    _last_error: str = ""
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _thread: LoopThread | None = None
+    _thread_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    async def definitions(self) -> list[Definition]:
+        """Return the server's tools, as it last listed them. Raises SourceUnreachable."""
+        return (await self._on_loop(self._connected())).definitions
+
+    async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult:
+        """Call a tool by the server's own name for it. Raises SourceUnreachable, CallRefused and AnswerLost."""
+        return await self._on_loop(self._call(name, dict(arguments), seconds))
+
+    def close(self) -> None:
+        """Close all connections and the thread."""
+        if self.pid != os.getpid():  # the parent's, seen by a forked process at its exit
+            return
+        atexit.unregister(self.close)
+        with self._thread_lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            with suppress(TimeoutError):
+                thread.submit(self._close_all()).result(CLOSE_SECONDS)
+            thread.close()
+
+    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._thread_lock:
+            if self._thread is None:
+                self._thread = LoopThread(asyncio.new_event_loop(), f"sayso-mcp-{self.server.name}")
+                atexit.register(self.close)
+            thread = self._thread
+        return await asyncio.wrap_future(thread.submit(work))
+
+    async def _call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        connection = await self._connected()
+        try:
+            result = await connection.call(name, arguments, seconds)
+        except AnswerLost:
+            self._count_failure()
+            raise
+        self.failures = 0
+        return result
+
+    async def _connected(self) -> McpConnection:
+        async with self._opening:
+            if self.connection is None or not self.connection.is_open:
+                await self._pause()
+                self.connection = await self._opened()
+            return self.connection
+
+    async def _pause(self) -> None:
+        seconds = self.next_attempt_at - self.clock()
+        if seconds > MAX_WAIT_SECONDS:
+            error = self._last_error or f"{self.server} broke off"
+            raise SourceUnreachable(f"{error}; the next attempt is in {seconds:.0f} s")
+        await asyncio.sleep(max(seconds, 0))
+
+    async def _opened(self) -> McpConnection:
+        connection = McpConnection(self.server, self.changed)
+        self.connections = [*(each for each in self.connections if not each.is_closed), connection]
+        try:
+            await connection.open(self.connect_seconds)
+        except SourceUnreachable as exc:
+            self._last_error = str(exc)
+            self._count_failure()
+            raise
+        self.failures = 0
+        return connection
+
+    def _count_failure(self) -> None:
+        self.failures += 1
+        pause = backoff_seconds(self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+        self.next_attempt_at = self.clock() + pause
+
+    async def _close_all(self) -> None:
+        await asyncio.gather(*(connection.close() for connection in self.connections))
 
 
 #: Most files of one result that reach the user.

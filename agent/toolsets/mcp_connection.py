@@ -1,23 +1,20 @@
-"""The connection to one MCP server, on the official SDK: a program or a URL, opened again when it breaks."""
+"""McpConnection: one session with an MCP server, a program or a URL, on the official SDK."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import contextlib
 import logging
 import os
 import shutil
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sayso.agent.extras import install_command
 from sayso.agent.toolsets.base import (
@@ -29,9 +26,7 @@ from sayso.agent.toolsets.base import (
     SourceUnreachable,
     scrub,
 )
-from sayso.channels.http import backoff_seconds
 from sayso.channels.redaction import redact
-from sayso.pending.threads import LoopThread
 
 if TYPE_CHECKING:
     import httpx2
@@ -40,15 +35,6 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
     from mcp.types import Tool as Definition
 
-T = TypeVar("T")
-#: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
-FIRST_PAUSE_SECONDS = 0.5
-#: Longest pause between two attempts, in seconds.
-LONGEST_PAUSE_SECONDS = 30.0
-#: Longest pause that a call waits for, in seconds. A longer one refuses the call at once.
-MAX_WAIT_SECONDS = 2.0
-#: Time limit of closing, in seconds: a server that ignores the end of its input is killed meanwhile.
-CLOSE_SECONDS = 5.0
 #: How long a cancelled call may take to tell the server so, in seconds.
 CANCEL_SECONDS = 1.0
 #: Most pages that are read of a list of tools.
@@ -63,171 +49,45 @@ MAX_STDERR_CHARS = 65_536
 MAX_QUOTE_CHARS = 200
 
 
-class ReconnectingConnection:
-    """The connection of one provider. Callers may be on any thread and any event loop.
-
-    It runs on an event loop of its own, in a daemon thread of the process that calls first; a forked process makes its
-    own. `changed` is called on that thread when the server announces other tools, and when the connection is lost.
-    """
-
-    def __init__(self, server: McpServer, *, connect_seconds: float, call_seconds: float) -> None:
-        self._server = server
-        self._connect_seconds = connect_seconds
-        self._call_seconds = call_seconds
-        self._by_process: dict[int, _ProcessConnection] = {}
-        self.changed: Callable[[], None] = lambda: None
-
-    async def definitions(self) -> list[Definition]:
-        """Return the server's tools, as it last listed them. Raises SourceUnreachable."""
-        return await self._run(_ProcessConnection.definitions)
-
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool by the server's own name for it. Raises SourceUnreachable, CallRefused and AnswerLost."""
-        return await self._run(lambda connection: connection.call(name, dict(arguments), self._call_seconds))
-
-    def close(self) -> None:
-        """Close the connection and its thread; the next call makes new ones."""
-        connection = self._by_process.pop(os.getpid(), None)
-        if connection is not None:
-            connection.close()
-
-    async def _run(self, work: Callable[[_ProcessConnection], Coroutine[Any, Any, T]]) -> T:
-        new = _ProcessConnection(self._server, self._connect_seconds, self._notify)
-        connection = self._by_process.setdefault(os.getpid(), new)
-        return await asyncio.wrap_future(connection.loop.submit(work(connection)))
-
-    def _notify(self) -> None:
-        self.changed()  # looked up now: the provider sets it after construction
-
-
-@dataclass(slots=True)
-class _ProcessConnection:
-    """The part of a ReconnectingConnection in one process. All but `loop` and `close` is called on its loop."""
-
-    server: McpServer
-    connect_seconds: float
-    changed: Callable[[], None]
-    clock: Callable[[], float] = time.monotonic
-    pid: int = field(default_factory=os.getpid)
-    connection: McpConnection | None = None
-    connections: list[McpConnection] = field(default_factory=list)
-    failures: int = 0
-    next_attempt_at: float = 0.0
-    _last_error: str = ""
-    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _thread: LoopThread | None = None
-    _thread_lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def loop(self) -> LoopThread:
-        with self._thread_lock:
-            if self._thread is None:
-                self._thread = LoopThread(asyncio.new_event_loop(), f"sayso-mcp-{self.server.name}")
-                atexit.register(self.close)
-            return self._thread
-
-    def close(self) -> None:
-        if self.pid != os.getpid():  # the parent's, seen by a forked process at its exit
-            return
-        atexit.unregister(self.close)
-        with self._thread_lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            with contextlib.suppress(TimeoutError):
-                thread.submit(self._close_all()).result(CLOSE_SECONDS)
-            thread.close()
-
-    async def definitions(self) -> list[Definition]:
-        return (await self._connected()).definitions
-
-    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
-        connection = await self._connected()
-        try:
-            result = await connection.call(name, arguments, seconds)
-        except AnswerLost:
-            self._count_failure()
-            raise
-        self.failures = 0
-        return result
-
-    async def _connected(self) -> McpConnection:
-        async with self._opening:
-            if self.connection is None or not self.connection.is_open:
-                await self._pause()
-                self.connection = await self._opened()
-            return self.connection
-
-    async def _pause(self) -> None:
-        seconds = self.next_attempt_at - self.clock()
-        if seconds > MAX_WAIT_SECONDS:
-            error = self._last_error or f"{self.server} broke off"
-            raise SourceUnreachable(f"{error}; the next attempt is in {seconds:.0f} s")
-        await asyncio.sleep(max(seconds, 0))
-
-    async def _opened(self) -> McpConnection:
-        connection = McpConnection(self.server, self.changed)
-        self.connections = [*filter(lambda each: not each.is_closed, self.connections), connection]
-        try:
-            await connection.open(self.connect_seconds)
-        except SourceUnreachable as exc:
-            self._last_error = str(exc)
-            self._count_failure()
-            raise
-        self.failures = 0
-        return connection
-
-    def _count_failure(self) -> None:
-        self.failures += 1
-        pause = backoff_seconds(self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-        self.next_attempt_at = self.clock() + pause
-
-    async def _close_all(self) -> None:
-        await asyncio.gather(*(connection.close() for connection in self.connections))
-
-
 class McpConnection:
     """One session with a server. Entered and left by one task of its own, as the SDK's cancel scopes demand.
 
     Calls run in other tasks. A connection that broke, or on which a call was given up, takes no new calls, and closes
-    after the last one.
+    after the last one. `changed` is called when the tools have changed, and when the connection is lost.
     """
 
     def __init__(self, server: McpServer, changed: Callable[[], None]) -> None:
         self._server = server
         self._changed = changed
         self._monitor = TransportMonitor(self._retire)
-        self._ready = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._tools_changed = asyncio.Event()
+        self._session = asyncio.create_task(self._run())
+        self._listed = asyncio.get_running_loop().create_future()
+        self._wake = asyncio.Event()
         self._calls = 0
-        self._is_retired = False
+        self._is_retired = self._is_stopping = self._is_cancelled = False
         self._error = ""
         self._client: Client | None = None
-        self._session_task: asyncio.Task[None] | None = None
         self.definitions: list[Definition] = []
 
     @property
     def is_open(self) -> bool:
         """Whether it takes calls."""
-        return self._ready.is_set() and not (self._is_retired or self._ended.is_set())
+        return self._listed.done() and not self._is_retired
 
     @property
     def is_closed(self) -> bool:
-        """Whether its task has ended."""
-        return self._ended.is_set()
+        """Whether its session has ended."""
+        return self._session.done()
 
     async def open(self, seconds: float) -> None:
-        """Connect and list the tools, within this time. Raises SourceUnreachable."""
-        self._session_task = asyncio.create_task(self._run())
+        """Wait until the tools are listed, at most this long. Raises SourceUnreachable."""
         try:
-            await _wait_for_any(self._ready, self._ended, seconds=seconds)
-        except BaseException:
-            self._cancel_handshake()
-            raise
-        if not self._ready.is_set():
-            self._cancel_handshake()
-            error = self._error if self._ended.is_set() else f"it gave no answer within {seconds:g} s"
+            await asyncio.wait({self._listed, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not self._listed.done():
+                self._cancel_handshake()
+        if not self._listed.done():
+            error = self._error if self.is_closed else f"it gave no answer within {seconds:g} s"
             why = scrub(error, self._server.secrets)
             raise SourceUnreachable(f"{self._server} cannot be reached: {why}{self._monitor}; {self._server.cure}")
 
@@ -236,14 +96,13 @@ class McpConnection:
         if self._client is None:
             raise SourceUnreachable(f"{self._server} is not connected")
         self._calls += 1
-        answer = HttpAnswer()
-        call = asyncio.create_task(_with_http_answer(answer, self._client.call_tool(name, arguments)))
-        end = asyncio.create_task(self._ended.wait())
+        answer, context = HttpAnswer(), copy_context()
+        context.run(http_answer.set, answer)
+        call = asyncio.create_task(self._client.call_tool(name, arguments), context=context)
         try:
-            await asyncio.wait({call, end}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({call, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             return self._result(call, seconds, answer.status)
         finally:
-            end.cancel()
             if not call.done():
                 call.cancel()
                 await asyncio.wait({call}, timeout=CANCEL_SECONDS)
@@ -253,16 +112,15 @@ class McpConnection:
     async def close(self) -> None:
         """Close the session. A program that does not end by itself is killed."""
         self._is_retired = True
-        self._stop.set()
-        if not self._ready.is_set():
+        self._stop()
+        if not self._listed.done():
             self._cancel_handshake()
-        await self._ended.wait()
+        await asyncio.wait({self._session})
 
     def _cancel_handshake(self) -> None:
-        """Cancel the session's task, once: another cancellation would interrupt its cleanup."""
-        if self._session_task is not None:
-            self._session_task.cancel()
-            self._session_task = None
+        """Cancel the session, once: another cancellation would interrupt its cleanup."""
+        if not self._is_cancelled:
+            self._is_cancelled = self._session.cancel()
 
     def _result(self, call: asyncio.Task[CallToolResult], seconds: float, status: int) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
@@ -270,7 +128,7 @@ class McpConnection:
         if not call.done():
             self._retire()
             timeout = f"gave no answer within {seconds:g} s"
-            raise AnswerLost(f"{self._server} {'ended before it answered' if self._ended.is_set() else timeout}")
+            raise AnswerLost(f"{self._server} {'ended before it answered' if self.is_closed else timeout}")
         try:
             return call.result()
         except MCPError as exc:
@@ -294,14 +152,13 @@ class McpConnection:
         try:
             async with AsyncExitStack() as stack:
                 await self._enter(stack)
-                self._ready.set()
+                self._listed.set_result(None)
                 await self._keep_listed()
         except (Exception, asyncio.CancelledError) as exc:  # `open` reports it; may be a group of errors
             self._error = _reason(exc, self._server.secrets)
         finally:
-            was_ready, self._is_retired = self._ready.is_set() and not self._is_retired, True
-            self._ended.set()
-            if was_ready:
+            was_open, self._is_retired = self.is_open, True
+            if was_open:
                 self._changed()
 
     async def _enter(self, stack: AsyncExitStack) -> None:
@@ -320,12 +177,13 @@ class McpConnection:
 
     async def _keep_listed(self) -> None:
         """List the tools again whenever they change, until the connection is to end."""
-        while not self._stop.is_set():
-            await _wait_for_any(self._stop, self._tools_changed)
-            if self._tools_changed.is_set() and not self._stop.is_set():
-                self._tools_changed.clear()
-                self.definitions = await _list_tools(self._client)
-                self._changed()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._is_stopping:
+                return
+            self.definitions = await _list_tools(self._client)
+            self._changed()
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes of the tools where the protocol can; older servers send a notification instead."""
@@ -335,7 +193,7 @@ class McpConnection:
         try:
             async with client.listen(tools_list_changed=True) as subscription:
                 async for _ in subscription:
-                    self._tools_changed.set()
+                    self._wake.set()
         except SubscriptionLost:
             self._retire()
         except (ListenNotSupportedError, MCPError):
@@ -345,7 +203,7 @@ class McpConnection:
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
-            self._tools_changed.set()
+            self._wake.set()
 
     def _retire(self) -> None:
         """Take no further calls; those under way may still be answered."""
@@ -356,21 +214,15 @@ class McpConnection:
 
     def _stop_if_unused(self) -> None:
         if self._is_retired and not self._calls:
-            self._stop.set()
+            self._stop()
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        self._wake.set()
 
 
 async def _accept_result(_: str, __: CallToolResult) -> None:
     """Accept any result: the model reads it either way."""
-
-
-async def _wait_for_any(*events: asyncio.Event, seconds: float | None = None) -> None:
-    """Wait until one of the events is set, or the time is up."""
-    waits = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
 
 
 async def _list_tools(client: Any) -> list[Definition]:
@@ -460,12 +312,6 @@ class HttpAnswer:
 
 #: Where the HTTP status of the present task's requests is noted: other calls run on the same connection.
 http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
-
-
-async def _with_http_answer(answer: HttpAnswer, call: Coroutine[Any, Any, T]) -> T:
-    """Await a call while HTTP's status for it is noted in `answer`."""
-    http_answer.set(answer)
-    return await call
 
 
 @dataclass(slots=True)
