@@ -67,12 +67,10 @@ from sayso.agent.tools.parameter import ToolParameter
 from sayso.agent.tools.registry import ToolRegistry
 from sayso.agent.tools.results import ToolOutcome
 from sayso.agent.tools.tool import Tool, tool
-from sayso.agent.toolsets.base import ToolProviderProtocol, provided
+from sayso.agent.toolsets.base import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided
 from sayso.agent.toolsets.embedding import EmbeddingSelector
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
-from sayso.agent.toolsets.plugins import discover_selectors
-from sayso.agent.toolsets.python import MockToolProvider, PythonToolProvider
 from sayso.agent.toolsets.selectors import (
     AllOf,
     Always,
@@ -81,6 +79,7 @@ from sayso.agent.toolsets.selectors import (
     KeywordSelector,
     RoleBasedSelector,
     ToolSelector,
+    discover_selectors,
 )
 from sayso.pending.context import ToolContext
 from sayso.pending.executors import Ambiguous, NotFound, PendingConfirmation, ToolResult

@@ -27,7 +27,7 @@ from sayso.agent.memory.extraction import (
 )
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider
-from sayso.agent.toolsets.selectors import has_word, needs_no_space
+from sayso.agent.toolsets.embedding import has_word, needs_no_space
 from sayso.channels.storage.files import open_database, transaction
 from sayso.pending.concurrency import run_sync
 

@@ -1,4 +1,7 @@
-"""What all sources of tools share: ToolProviderProtocol, errors, legal names, confirmation and safe schemas."""
+"""ToolProviderProtocol, tools of this process behind it, and what all sources of tools share.
+
+They share errors, legal names, confirmation and safe schemas.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from sayso.agent.tools.definition import ToolTag
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
+from sayso.agent.tools.registry import ToolRegistry
 from sayso.agent.tools.results import ToolOutcome
 from sayso.agent.tools.schema_arguments import draft_of, linear_search
 from sayso.agent.tools.tool import Tool
@@ -73,6 +77,55 @@ class ToolProviderProtocol(Protocol):
         ...
 
 
+class PythonToolProvider:
+    """Lists and runs Tools, plain typed functions, or the present contents of a ToolRegistry."""
+
+    def __init__(self, tools: ToolRegistry | Iterable[Tool | Callable[..., Any]]) -> None:
+        if isinstance(tools, ToolRegistry):
+            self._registry = tools
+        else:
+            self._registry = ToolRegistry()
+            for each in tools:
+                self._registry.register(each)
+
+    async def list_tools(self) -> list[Tool]:
+        """Return every tool, in the order of registration."""
+        return self._registry.all()
+
+    async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
+        """Run a tool. Unknown names, wrong arguments and the tool's failures are outcomes with an error text (seed)."""
+        tools = {each.name: each for each in self._registry.all()}
+        if tool_name not in tools:
+            return ToolOutcome(success=False, error=f"Tool '{tool_name}' not found. Available tools: {list(tools)}")
+        try:
+            return ToolOutcome(success=True, result=await tools[tool_name].ainvoke(parameters))
+        except ToolError as exc:
+            return ToolOutcome(success=False, error=str(exc))
+
+
+class MockToolProvider:
+    """Answers each call with a prepared result, an exception as an error, and records the calls (seed)."""
+
+    def __init__(self, tools: Sequence[Tool], results: Mapping[str, Any]) -> None:
+        self.tools = list(tools)
+        self.results = results
+        self.call_history: list[tuple[str, dict[str, Any]]] = []
+
+    async def list_tools(self) -> list[Tool]:
+        """Return the tools it was given."""
+        return self.tools
+
+    async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
+        """Return the result prepared for this tool; an exception becomes the error text."""
+        self.call_history.append((tool_name, parameters))
+        if tool_name not in self.results:
+            return ToolOutcome(success=False, error=f"Tool {tool_name} not mocked")
+        result = self.results[tool_name]
+        if isinstance(result, Exception):
+            return ToolOutcome(success=False, error=str(result))
+        return ToolOutcome(success=True, result=result)
+
+
 #: Which tools of a source need a confirmation. `hints`: those that the source calls destructive, where no rule of a
 #: policy names them. `always`: all. `never`: none because of a hint. Patterns: those whose names match, besides hints.
 Confirm = Literal["hints", "always", "never"] | Sequence[str]
@@ -90,13 +143,17 @@ def provided(
     names = legal_names([tool.name for tool in listed], namespace)
     own_name: Callable[[str], str] = getattr(provider, "own_name", lambda name: name)
     own_names = {tool.name: own_name(tool.name) for tool in listed}
-    if unused := _unused_patterns(confirm, [*own_names.values(), *names.values()]):
+    patterns = () if isinstance(confirm, str) else confirm
+    if unused := [each for each in patterns if not _matches([each], *own_names.values(), *names.values())]:
         source = str(getattr(provider, "name", "")) or type(provider).__name__
         log.warning("source.confirm_matches_nothing", extra={"source": source, "patterns": unused})
-    runnable = (replace(tool, function=_caller(provider, tool)) for tool in listed)
     return [
-        requires_confirmation(renamed(tool, names[tool.name], namespace), own_names[tool.name], confirm)
-        for tool in runnable
+        requires_confirmation(
+            renamed(replace(tool, function=_caller(provider, tool)), names[tool.name], namespace),
+            own_names[tool.name],
+            confirm,
+        )
+        for tool in listed
     ]
 
 
@@ -135,12 +192,6 @@ def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
     return tool
 
 
-def _unused_patterns(confirm: Confirm, names: Collection[str]) -> list[str]:
-    """Return the patterns that match no name: the operator expects a confirmation that nobody is asked for."""
-    patterns = () if isinstance(confirm, str) else confirm
-    return [pattern for pattern in patterns if not any(_matches([pattern], name) for name in names)]
-
-
 @dataclass(frozen=True, slots=True)
 class ToolFilter:
     """Selects tools of a source by shell patterns over the source's own names; without `include`, all."""
@@ -166,13 +217,12 @@ def legal_names(names: Sequence[str], namespace: str = "") -> dict[str, str]:
     full = {name: f"{namespace}-{name}" if namespace else name for name in names}
     legal = {name: re.sub(r"[^A-Za-z0-9_-]", "_", text) or "_" for name, text in full.items()}
     counts = Counter(text[:MAX_NAME_CHARS] for text in legal.values())
-    return {name: _unique(text, full[name], counts[text[:MAX_NAME_CHARS]] > 1) for name, text in legal.items()}
-
-
-def _unique(legal: str, full: str, is_shared: bool) -> str:
-    if len(legal) <= MAX_NAME_CHARS and (legal == full or not is_shared):
-        return legal
-    return f"{legal[: MAX_NAME_CHARS - DIGEST_CHARS - 1]}-{digest(full)}"
+    return {
+        name: text
+        if len(text) <= MAX_NAME_CHARS and (text == full[name] or counts[text] == 1)
+        else f"{text[: MAX_NAME_CHARS - DIGEST_CHARS - 1]}-{digest(full[name])}"
+        for name, text in legal.items()
+    }
 
 
 def digest(value: Any) -> str:
@@ -223,16 +273,32 @@ _EARLIER_DRAFTS = tuple(
 
 
 def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments as an object schema without anything to fetch. Raises UnusableSchema."""
+    """Return the schema of a tool's arguments as an object schema without anything to fetch. Raises UnusableSchema.
+
+    The server checks the patterns that are left out.
+    """
+    import jsonschema
+
     cleaned = _cleaned(schema, 0, lambda _: True)
     if cleaned.get("type", "object") != "object":
         raise UnusableSchema(f"its arguments are of type {cleaned['type']!r}, not an object")
     if len(json.dumps(cleaned, default=str)) > MAX_SCHEMA_CHARS:
         raise UnusableSchema(f"its schema has more than {MAX_SCHEMA_CHARS} characters")
-    cleaned = _cleaned(cleaned, 0, _LinearPatterns())  # after the check of the size: patterns take long
+    patterns_left = iter(range(MAX_PATTERNS))
+
+    def is_linear(pattern: Any) -> bool:
+        """Return whether a pattern is one of the first ones and matches in linear time."""
+        is_first = next(patterns_left, None) is not None
+        return is_first and isinstance(pattern, str) and linear_search(pattern) is not None
+
+    cleaned = _cleaned(cleaned, 0, is_linear)  # after the check of the size: patterns take long
     if schema.get("$schema") in _EARLIER_DRAFTS:  # in which some keywords mean something else
         cleaned["$schema"] = schema["$schema"]
-    _check_form(cleaned)
+    try:
+        draft_of(cleaned).check_schema(cleaned)
+    except jsonschema.SchemaError as exc:
+        where = "/".join(map(str, exc.absolute_path)) or "its top"
+        raise UnusableSchema(f"its schema is none: at {where}, {exc.validator} is broken") from exc
     # `true` is a schema too: any value. Vendors' APIs expect an object.
     properties = {name: each if isinstance(each, dict) else {} for name, each in cleaned.get("properties", {}).items()}
     return {**cleaned, "type": "object", "properties": properties}
@@ -247,7 +313,10 @@ def _cleaned(value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, 
         return value
     if is_named:
         return {str(name): _cleaned(each, depth + 1, accepts_pattern) for name, each in value.items()}
-    _check_references(value)
+    for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+        target = value.get(key, "#")
+        if not (isinstance(target, str) and target.startswith("#")):
+            raise UnusableSchema(f"its schema refers to {target!r}, and nothing is fetched")
     dropped = _ADDRESS_KEYWORDS if "patternProperties" not in value else (*_ADDRESS_KEYWORDS, *_PATTERN_KEYWORDS)
     cleaned = {
         key: each
@@ -257,31 +326,3 @@ def _cleaned(value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, 
         if key not in dropped and not (key == "pattern" and not accepts_pattern(each))
     }
     return {**cleaned, "additionalProperties": True} if "patternProperties" in value else cleaned
-
-
-def _check_references(schema: Mapping[str, Any]) -> None:
-    for key in ("$ref", "$dynamicRef", "$recursiveRef"):
-        target = schema.get(key, "#")
-        if not (isinstance(target, str) and target.startswith("#")):
-            raise UnusableSchema(f"its schema refers to {target!r}, and nothing is fetched")
-
-
-class _LinearPatterns:
-    """Accepts the first MAX_PATTERNS patterns, if they match in linear time. The server checks the others."""
-
-    def __init__(self) -> None:
-        self._patterns_left = MAX_PATTERNS
-
-    def __call__(self, pattern: Any) -> bool:
-        self._patterns_left -= 1
-        return self._patterns_left >= 0 and isinstance(pattern, str) and linear_search(pattern) is not None
-
-
-def _check_form(schema: dict[str, Any]) -> None:
-    import jsonschema
-
-    try:
-        draft_of(schema).check_schema(schema)
-    except jsonschema.SchemaError as exc:
-        where = "/".join(map(str, exc.absolute_path)) or "its top"
-        raise UnusableSchema(f"its schema is none: at {where}, {exc.validator} is broken") from exc

@@ -1,4 +1,4 @@
-"""EmbeddingSelector: the tools nearest in meaning to the user's message, and the embedders it can use."""
+"""EmbeddingSelector: the tools nearest to the user's message, by BM25 over words and by the vectors of an embedder."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import asyncio
 import hashlib
 import logging
 import math
+import re
 import time
+import tomllib
+import unicodedata
 import zlib
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from sayso.agent.messages import Message, Role
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.selectors import Embedder, bm25_scores, needs_no_space, words_of
 from sayso.channels.http import tls
+from sayso.channels.i18n.language import recognize
 
 if TYPE_CHECKING:
     import httpx
-
 
 log = logging.getLogger(__name__)
 #: Most vectors that are cached: of tools, and of recent messages.
@@ -40,8 +44,17 @@ MAX_TEXT_CHARS = 8_000
 Vector: TypeAlias = "array[float]"
 
 
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into vectors that are near each other if the texts mean the same."""
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """Return one vector per text, in their order, all of one length. May raise anything."""
+        ...
+
+
 class EmbeddingError(Exception):
-    """Raised when an embedder's answer cannot be compared: too few vectors, of several lengths, or not of numbers."""
+    """Raised when a server gives no vectors, or an embedder's vectors cannot be compared. The message has no key."""
 
 
 class EmbeddingSelector:
@@ -122,29 +135,20 @@ class EmbeddingSelector:
                 vectors = await self.embedder.embed(missing)
             known |= dict(zip(missing, _normalized(vectors, len(missing)), strict=True))
         for text, key in keys.items():
-            self._cache(key, known[text])
+            self._vectors[key] = known[text]
+            self._vectors.move_to_end(key)
+        while len(self._vectors) > self._max_vectors:
+            self._vectors.popitem(last=False)
         return known
 
     def _key(self, text: str) -> str:
         return hashlib.sha256(f"{self.model}\0{text}".encode(errors="surrogatepass")).hexdigest()
-
-    def _cache(self, key: str, vector: Vector) -> None:
-        """Cache a vector as the newest, and drop the oldest ones above the limit."""
-        self._vectors.pop(key, None)
-        self._vectors[key] = vector
-        while len(self._vectors) > self._max_vectors:
-            self._vectors.popitem(last=False)
 
     def _on_failure(self, exc: Exception) -> None:
         if self._failed_at is None:
             advice = f"all tools are shown until it works: {type(exc).__name__}: {exc}"
             log.warning("selector.embedder_failed", extra={"model": self.model, "advice": advice})
         self._failed_at = self._clock()
-
-
-def cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the similarity of two vectors: 1 for the same direction, 0 for none, and where one is all zeros."""
-    return _dot_product(_unit(one), _unit(other))
 
 
 def _dot_product(one: Sequence[float], other: Sequence[float]) -> float:
@@ -181,10 +185,6 @@ def _normalized(vectors: Sequence[Sequence[float]], count: int) -> list[Vector]:
     return [_unit(vector) for vector in packed]
 
 
-class HttpEmbedderError(Exception):
-    """Raised when the server refuses, or its answer holds no vectors. The message never contains the key."""
-
-
 class HttpEmbedder:
     """An `Embedder` that calls `POST {base_url}/embeddings`: OpenAI, or a compatible server of your own.
 
@@ -209,7 +209,7 @@ class HttpEmbedder:
         return f"HttpEmbedder({self.model!r}, base_url={self.base_url!r})"
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """Return one vector per text. Raises HttpEmbedderError and httpx.HTTPError."""
+        """Return one vector per text. Raises EmbeddingError and httpx.HTTPError."""
         import httpx
 
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
@@ -220,7 +220,7 @@ class HttpEmbedder:
         ) as client:
             answer = await client.post(f"{self.base_url}/embeddings", json=body)
         if answer.status_code != 200:
-            raise HttpEmbedderError(f"{self.base_url} answered {answer.status_code}: check base_url, model and api_key")
+            raise EmbeddingError(f"{self.base_url} answered {answer.status_code}: check base_url, model and api_key")
         return _vectors(answer.json(), len(texts))
 
 
@@ -230,7 +230,7 @@ def _vectors(answer: Any, count: int) -> list[list[float]]:
         by_index = {entry["index"]: entry["embedding"] for entry in answer["data"]}
         return [by_index[index] for index in range(count)]
     except (TypeError, KeyError) as exc:
-        raise HttpEmbedderError("the answer has no vector for each text: is it an embeddings API?") from exc
+        raise EmbeddingError("the answer has no vector for each text: is it an embeddings API?") from exc
 
 
 #: Lengths of the n-grams, in characters.
@@ -252,23 +252,141 @@ class NgramEmbedder:
         return [self._vector(text) for text in texts]
 
     def _vector(self, text: str) -> list[float]:
+        words = [f" {word} " for word in words_of(text)]
+        grams = Counter(
+            word[start : start + size] for word in words for size in _SIZES for start in range(len(word) - size + 1)
+        )
         vector = [0.0] * self.dimensions
-        for gram, count in Counter(_grams(text)).items():
+        for gram, count in grams.items():
             code = zlib.crc32(gram.encode(errors="surrogatepass"))
+            # Longer n-grams mean more. In scripts without spaces, two letters are a word.
+            weight = (_SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1) * (1 + math.log(count))
             # One bit of the hash is the sign: chance collisions cancel out as often as they add up.
-            weight = _weight(gram) * (1 + math.log(count))
             vector[(code >> 1) % self.dimensions] += weight if code & 1 else -weight
-        length = math.hypot(*vector)
-        return [number / length for number in vector] if length else vector
+        return list(_unit(vector))
 
 
-def _weight(gram: str) -> int:
-    """Return the weight of an n-gram: longer ones mean more; in scripts without spaces, two letters are a word."""
-    return _SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1
+#: How Unicode's names of letters begin in scripts without spaces between words, where any character may end a word.
+_SCRIPTS_WITHOUT_SPACES = (
+    "CJK",
+    "HIRAGANA",
+    "KATAKANA",
+    "THAI",
+    "LAO",
+    "KHMER",
+    "MYANMAR",
+    "TIBETAN",
+    "HALFWIDTH KATAKANA",
+)
 
 
-def _grams(text: str) -> Iterator[str]:
-    for word in words_of(text):
-        padded = f" {word} "
-        for size in _SIZES:
-            yield from (padded[start : start + size] for start in range(len(padded) - size + 1))
+def has_word(text: str, word: str) -> bool:
+    """Return whether a text contains a word as a whole word, in any script."""
+    start = text.find(word)
+    while start >= 0:
+        end = start + len(word)
+        if not (_joins(text[start - 1 : start], word[0]) or _joins(word[-1], text[end : end + 1])):
+            return True
+        start = text.find(word, start + 1)
+    return False
+
+
+def needs_no_space(char: str) -> bool:
+    """Return whether this letter's script has no spaces between words."""
+    return not char.isascii() and unicodedata.name(char, "").startswith(_SCRIPTS_WITHOUT_SPACES)
+
+
+def _joins(left: str, right: str) -> bool:
+    """Return whether two adjacent characters belong to one word."""
+    return all(map(_is_word_character, (left, right))) and not any(map(needs_no_space, (left, right)))
+
+
+def _is_word_character(char: str) -> bool:
+    """Return whether it is a letter, a digit or a sign that combines with them, such as vowels in Devanagari."""
+    return bool(char) and (unicodedata.category(char)[0] in "LNM" or char == "_")
+
+
+_NOT_WORDS = re.compile(r"[\W_]+")
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case; snake_case and camelCase are several words."""
+    return _NOT_WORDS.sub(" ", _CAMEL_CASE.sub(" ", unicodedata.normalize("NFKC", text))).casefold().split()
+
+
+#: The usual constants of BM25 (k1, b): how soon repeated words stop to count, and how much long texts lose.
+_SATURATION, _LENGTH_PENALTY = 1.2, 0.75
+#: The weight of a synonym; the word itself has 1.
+_SYNONYM_WEIGHT = 0.5
+#: Most texts whose stems are cached.
+_MAX_CACHED_TEXTS = 4096
+#: Snowball's names of the languages it has a stemmer for.
+_STEMMERS = {
+    "ar": "arabic", "de": "german", "en": "english", "es": "spanish", "fr": "french", "hi": "hindi", "id": "indonesian",
+    "it": "italian", "nl": "dutch", "pt": "portuguese", "ru": "russian", "tr": "turkish",
+}  # fmt: skip
+
+
+def bm25_scores(query: str, texts: Sequence[str]) -> list[float]:
+    """Return the BM25 score of each text for the query, 0 where they share no word.
+
+    Words are compared by their stems, in the language of most texts, English where none is recognized. English synonyms
+    match each other, too.
+    """
+    language = _language(tuple(texts))
+    documents = [Counter(_terms(text, language)) for text in texts]
+    lengths = [document.total() for document in documents]
+    mean = sum(lengths) / max(len(lengths), 1) or 1.0
+    frequency = Counter(term for document in documents for term in document)
+    query_weights = dict.fromkeys(_terms(query, language), 1.0)
+    if language == "en":
+        _, synonyms = _word_lists()
+        synonym_weights = {each: _SYNONYM_WEIGHT for term in query_weights for each in synonyms.get(term, ())}
+        query_weights = synonym_weights | query_weights
+    weights = {
+        term: weight * math.log(1 + (len(texts) - frequency[term] + 0.5) / (frequency[term] + 0.5))
+        for term, weight in query_weights.items()
+        if term in frequency
+    }
+    return [
+        sum(weight * _saturated(document[term], length / mean) for term, weight in weights.items() if term in document)
+        for document, length in zip(documents, lengths, strict=True)
+    ]
+
+
+def _saturated(count: int, relative_length: float) -> float:
+    penalty = _SATURATION * (1 - _LENGTH_PENALTY + _LENGTH_PENALTY * relative_length)
+    return count * (_SATURATION + 1) / (count + penalty)
+
+
+@lru_cache(maxsize=64)
+def _language(texts: tuple[str, ...]) -> str:
+    languages = Counter(filter(None, map(recognize, texts)))
+    return languages.most_common(1)[0][0] if languages else "en"
+
+
+@lru_cache(maxsize=_MAX_CACHED_TEXTS)
+def _terms(text: str, language: str) -> tuple[str, ...]:
+    """Return the stems of the words in a text, without stop words."""
+    return _stems([word for word in words_of(text) if language != "en" or word not in _word_lists()[0]], language)
+
+
+def _stems(words: Sequence[str], language: str) -> tuple[str, ...]:
+    if language not in _STEMMERS:
+        return tuple(words)
+    from snowballstemmer import stemmer  # imported late: two dozen modules, for this selector only
+
+    return tuple(stemmer(_STEMMERS[language]).stemWords(words))  # a new one, since a stemmer is not thread-safe
+
+
+@cache
+def _word_lists() -> tuple[frozenset[str], Mapping[str, frozenset[str]]]:
+    """Return the English stop words, and the stems of the synonyms of each stem."""
+    text = files("sayso.agent.toolsets").joinpath("stop_words_and_synonyms.toml").read_text(encoding="utf-8")
+    lists = tomllib.loads(text)
+    groups = [frozenset(_stems(line.split(), "en")) for line in lists["synonyms"].strip().splitlines()]
+    synonyms = {
+        stem: frozenset().union(*(each for each in groups if stem in each)) for stem in frozenset().union(*groups)
+    }
+    return frozenset(lists["stop_words"].split()), synonyms

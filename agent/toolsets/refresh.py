@@ -120,32 +120,23 @@ class _SourceWatcher:
             tools = await self.source.tools()
             self.on_tools(self.source.id, tools)
         except ToolError as exc:
-            self._report_failure(str(exc))
+            self._set_result(str(exc))
             return False
         except (Exception, asyncio.CancelledError) as exc:  # a source is third-party code: it must not stop the others
-            if _is_cancelled():
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # else the CancelledError comes from inside the source
                 raise
             log.exception("source.failed", extra={"source": self.source.name})
-            self._report_failure(type(exc).__name__)
+            self._set_result(type(exc).__name__)
             return False
         log.info("source.listed", extra={"source": self.source.name, "tools": len(tools)})
-        self.is_reachable = True
-        self._set_first_result("")
+        self._set_result("")
         return True
 
-    def _report_failure(self, why: str) -> None:
-        """Log one warning when the source is lost; a source that was never reached is reported by `first_result`."""
-        if self.is_reachable:
-            log.warning("source.unreachable", extra={"source": self.source.name, "why": why})
-        self.is_reachable = False
-        self._set_first_result(why)
-
-    def _set_first_result(self, error: str) -> None:
+    def _set_result(self, error: str) -> None:
+        """Note whether it was listed. One warning is logged when it is lost; `first_result` has the first error."""
+        if error and self.is_reachable:
+            log.warning("source.unreachable", extra={"source": self.source.name, "why": error})
+        self.is_reachable = not error
         if not self.first_result.done():
             self.first_result.set_result(error)
-
-
-def _is_cancelled() -> bool:
-    """Return whether the present task was cancelled; otherwise a CancelledError comes from inside the source."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -1,26 +1,24 @@
-"""Tool selectors: which tools a model sees in a step, by keywords, by roles, and combined."""
+"""Tool selectors: which tools a model sees in a step, by keywords, by roles, combined, and from other distributions."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-import math
-import re
-import tomllib
-import unicodedata
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
-from importlib.resources import files
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from sayso.agent.messages import Message, Role
+from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
-from sayso.channels.i18n.language import recognize
+from sayso.agent.toolsets.embedding import EmbeddingSelector, has_word
 from sayso.pending.proposals import current_user_ids
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 log = logging.getLogger(__name__)
 #: Time limit of a selector, in seconds. One that asks others has `select_seconds = None`: theirs count.
@@ -33,15 +31,6 @@ class ToolSelector(Protocol):
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the subset of `tools` for this step of the conversation; their order does not matter."""
-        ...
-
-
-@runtime_checkable
-class Embedder(Protocol):
-    """Turns texts into vectors that are near each other if the texts mean the same."""
-
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """Return one vector per text, in their order, all of one length. May raise anything."""
         ...
 
 
@@ -203,8 +192,7 @@ def role_of(selector: object) -> Callable[[], str]:
 def _role_selectors_in(selector: object) -> Iterator[RoleBasedSelector]:
     if isinstance(selector, RoleBasedSelector):
         yield selector
-    inside = [getattr(selector, "selector", None), *getattr(selector, "selectors", ())]
-    for each in inside:
+    for each in (getattr(selector, "selector", None), *getattr(selector, "selectors", ())):
         if each is not None:
             yield from _role_selectors_in(each)
 
@@ -246,90 +234,30 @@ async def would_show(selector: ToolSelector | None, tool: Tool) -> Visibility:
         case None:
             return "shown"
         case RoleBasedSelector():
-            return await _visibility_by_role(selector, tool)
+            try:
+                return "shown" if tool in list(await selector.select([], [tool])) else "hidden"
+            except Exception:  # as in a turn: nothing is shown
+                return "hidden"
         case Always():
             return "shown" if selector.always_shows(tool) else await would_show(selector.selector, tool)
         case FailOpen():
             return await would_show(selector.selector, tool)
-        case AllOf():
-            return _visibility_in_all({await would_show(each, tool) for each in selector.selectors})
-        case AnyOf():
-            return _visibility_in_any({await would_show(each, tool) for each in selector.selectors})
+        case AllOf() | AnyOf():  # the first of these that a part has, else the last
+            order: list[Visibility] = ["hidden", "depends", "shown"]
+            order = order if isinstance(selector, AllOf) else order[::-1]
+            return min(
+                [await would_show(each, tool) for each in selector.selectors], key=order.index, default=order[-1]
+            )
     return "depends"
 
 
 async def roles_in(selector: ToolSelector | None) -> list[str]:
     """Return the current user's role in each role selector inside this one, without those that cannot be determined."""
-    match selector:
-        case RoleBasedSelector():
-            try:
-                return [await selector.current_role()]
-            except Exception:  # a role function may raise anything
-                return []
-        case Always() | FailOpen():
-            return await roles_in(selector.selector)
-        case AllOf() | AnyOf():
-            return [role for each in selector.selectors for role in await roles_in(each)]
-    return []
-
-
-async def _visibility_by_role(selector: RoleBasedSelector, tool: Tool) -> Visibility:
-    try:
-        return "shown" if tool in list(await selector.select([], [tool])) else "hidden"
-    except Exception:  # as in a turn: nothing is shown
-        return "hidden"
-
-
-def _visibility_in_all(parts: set[Visibility]) -> Visibility:
-    if "hidden" in parts:
-        return "hidden"
-    return "depends" if "depends" in parts else "shown"
-
-
-def _visibility_in_any(parts: set[Visibility]) -> Visibility:
-    if "shown" in parts:
-        return "shown"
-    return "depends" if "depends" in parts else "hidden"
-
-
-#: How Unicode's names of letters begin in scripts without spaces between words, where any character may end a word.
-_SCRIPTS_WITHOUT_SPACES = (
-    "CJK",
-    "HIRAGANA",
-    "KATAKANA",
-    "THAI",
-    "LAO",
-    "KHMER",
-    "MYANMAR",
-    "TIBETAN",
-    "HALFWIDTH KATAKANA",
-)
-
-
-def has_word(text: str, word: str) -> bool:
-    """Return whether a text contains a word as a whole word, in any script."""
-    start = text.find(word)
-    while start >= 0:
-        end = start + len(word)
-        if not (_joins(text[start - 1 : start], word[0]) or _joins(word[-1], text[end : end + 1])):
-            return True
-        start = text.find(word, start + 1)
-    return False
-
-
-def needs_no_space(char: str) -> bool:
-    """Return whether this letter's script has no spaces between words."""
-    return not char.isascii() and unicodedata.name(char, "").startswith(_SCRIPTS_WITHOUT_SPACES)
-
-
-def _joins(left: str, right: str) -> bool:
-    """Return whether two adjacent characters belong to one word."""
-    return all(map(_is_word_character, (left, right))) and not any(map(needs_no_space, (left, right)))
-
-
-def _is_word_character(char: str) -> bool:
-    """Return whether it is a letter, a digit or a sign that combines with them, such as vowels in Devanagari."""
-    return bool(char) and (unicodedata.category(char)[0] in "LNM" or char == "_")
+    roles = []
+    for by_role in _role_selectors_in(selector):
+        with suppress(Exception):  # a role function may raise anything
+            roles.append(await by_role.current_role())
+    return roles
 
 
 class KeywordSelector:
@@ -362,98 +290,62 @@ class KeywordSelector:
         return any(has_word(text, word) if self.whole_words else word in text for word in keywords)
 
 
-_NOT_WORDS = re.compile(r"[\W_]+")
-_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+#: The group of entry points in which a distribution's pyproject.toml names its selectors.
+GROUP = "sayso.selector"
+#: Sayso's own selectors. No entry point can replace them, and they are found in a source tree that is not installed.
+_OWN: dict[str, type] = {"keyword": KeywordSelector, "role_based": RoleBasedSelector, "embedding": EmbeddingSelector}
 
 
-def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case; snake_case and camelCase are several words."""
-    return _NOT_WORDS.sub(" ", _CAMEL_CASE.sub(" ", unicodedata.normalize("NFKC", text))).casefold().split()
+class SelectorLoadError(ToolError):
+    """Raised when no selector can be loaded by a name; the message names the distribution and the cure."""
 
 
-#: The usual constants of BM25 (k1, b): how soon repeated words stop to count, and how much long texts lose.
-_SATURATION, _LENGTH_PENALTY = 1.2, 0.75
-#: The weight of a synonym; the word itself has 1.
-_SYNONYM_WEIGHT = 0.5
-#: Most texts whose stems are cached.
-_MAX_CACHED_TEXTS = 4096
-#: Snowball's names of the languages it has a stemmer for.
-_STEMMERS = {
-    "ar": "arabic", "de": "german", "en": "english", "es": "spanish", "fr": "french", "hi": "hindi", "id": "indonesian",
-    "it": "italian", "nl": "dutch", "pt": "portuguese", "ru": "russian", "tr": "turkish",
-}  # fmt: skip
+def discover_selectors() -> dict[str, type]:
+    """Return every installed selector by name. One that does not load is left out, with one warning."""
+    selectors = dict(_OWN)
+    for name, points in _entry_points().items():
+        try:
+            selectors[name] = _loaded(name, points)
+        except SelectorLoadError as exc:
+            log.warning("selector.broken", extra={"selector": name, "advice": str(exc)})
+    return selectors
 
 
-def bm25_scores(query: str, texts: Sequence[str]) -> list[float]:
-    """Return the BM25 score of each text for the query, 0 where they share no word.
-
-    Words are compared by their stems, in the language of most texts, English where none is recognized. English synonyms
-    match each other, too.
-    """
-    language = _language(tuple(texts))
-    documents = [Counter(_terms(text, language)) for text in texts]
-    lengths = [document.total() for document in documents]
-    mean = sum(lengths) / max(len(lengths), 1) or 1.0
-    frequency = Counter(term for document in documents for term in document)
-    weights = {
-        term: weight * math.log(1 + (len(texts) - frequency[term] + 0.5) / (frequency[term] + 0.5))
-        for term, weight in _query_terms(query, language).items()
-        if term in frequency
-    }
-    return [
-        sum(weight * _saturated(document[term], length / mean) for term, weight in weights.items() if term in document)
-        for document, length in zip(documents, lengths, strict=True)
-    ]
+def find_selector(name: str) -> type:
+    """Return the selector of that name without loading others. Raises SelectorLoadError."""
+    if name in _OWN:
+        return _OWN[name]
+    points = _entry_points()
+    if name not in points:
+        known = ", ".join(sorted({*_OWN, *points}))
+        raise SelectorLoadError(f"no selector {name!r} is installed; known: {known}")
+    return _loaded(name, points[name])
 
 
-def _saturated(count: int, relative_length: float) -> float:
-    penalty = _SATURATION * (1 - _LENGTH_PENALTY + _LENGTH_PENALTY * relative_length)
-    return count * (_SATURATION + 1) / (count + penalty)
+def _entry_points() -> dict[str, list[EntryPoint]]:
+    """Return the entry points of other distributions by name, each once."""
+    from importlib.metadata import entry_points
+
+    points: dict[str, list[EntryPoint]] = {}
+    for point in dict.fromkeys(entry_points(group=GROUP)):
+        if point.name not in _OWN:
+            points.setdefault(point.name, []).append(point)
+    return points
 
 
-def _query_terms(query: str, language: str) -> Mapping[str, float]:
-    """Return the weight of each stem to look for."""
-    weights = dict.fromkeys(_terms(query, language), 1.0)
-    if language != "en":
-        return weights
-    synonyms = {synonym: _SYNONYM_WEIGHT for term in weights for synonym in _synonyms().get(term, ())}
-    return synonyms | weights
-
-
-@lru_cache(maxsize=64)
-def _language(texts: tuple[str, ...]) -> str:
-    languages = Counter(filter(None, map(recognize, texts)))
-    return languages.most_common(1)[0][0] if languages else "en"
-
-
-@lru_cache(maxsize=_MAX_CACHED_TEXTS)
-def _terms(text: str, language: str) -> tuple[str, ...]:
-    """Return the stems of the words in a text, without stop words."""
-    return _stems([word for word in words_of(text) if language != "en" or word not in _stop_words()], language)
-
-
-def _stems(words: Sequence[str], language: str) -> tuple[str, ...]:
-    if language not in _STEMMERS:
-        return tuple(words)
-    from snowballstemmer import stemmer  # imported late: two dozen modules, for this selector only
-
-    return tuple(stemmer(_STEMMERS[language]).stemWords(words))  # a new one, since a stemmer is not thread-safe
-
-
-@cache
-def _word_lists() -> Mapping[str, str]:
-    text = files("sayso.agent.toolsets").joinpath("stop_words_and_synonyms.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-@cache
-def _stop_words() -> frozenset[str]:
-    return frozenset(_word_lists()["stop_words"].split())
-
-
-@cache
-def _synonyms() -> Mapping[str, frozenset[str]]:
-    """Return the stems of the synonyms, by stem."""
-    groups = [frozenset(_stems(line.split(), "en")) for line in _word_lists()["synonyms"].strip().splitlines()]
-    stems = frozenset().union(*groups)
-    return {stem: frozenset().union(*(group for group in groups if stem in group)) for stem in stems}
+def _loaded(name: str, points: Sequence[EntryPoint]) -> type:
+    owners = [f"{each.dist.name} {each.dist.version}" if each.dist else "an unknown distribution" for each in points]
+    if len(points) > 1:
+        raise SelectorLoadError(
+            f"selector {name!r} is claimed by {', '.join(sorted(set(owners)))}: uninstall all but one"
+        )
+    what = f"selector {name!r} of {owners[0]} ({points[0].value})"
+    try:
+        selector = points[0].load()
+    except (Exception, SystemExit) as exc:  # third-party code
+        cure = f"reinstall or remove {owners[0]}"
+        raise SelectorLoadError(f"{what} does not load: {type(exc).__name__}: {exc}: {cure}") from exc
+    if not isinstance(selector, type) or not callable(getattr(selector, "select", None)):
+        cure = f"ask for it where {owners[0]} comes from, or remove it"
+        raise SelectorLoadError(f"{what} is no class with a select method: {cure}")
+    return selector

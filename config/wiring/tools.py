@@ -17,13 +17,12 @@ from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
 from sayso.agent.tools.loading import WatchedSource, claim
 from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation
-from sayso.agent.toolsets.embedding import HttpEmbedder
+from sayso.agent.toolsets.embedding import Embedder, HttpEmbedder
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_request import Auth
-from sayso.agent.toolsets.plugins import SelectorLoadError, find_selector
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
-from sayso.agent.toolsets.selectors import Embedder, ToolSelector, UserRoles
+from sayso.agent.toolsets.selectors import SelectorLoadError, ToolSelector, UserRoles, find_selector
 from sayso.channels.base import Secret
 from sayso.config.settings.channels import DenyWhenSettings
 from sayso.config.settings.loader import ConfigError

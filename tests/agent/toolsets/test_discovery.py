@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import EmbeddingSelector, KeywordSelector, RoleBasedSelector, discover_selectors
-from sayso.agent.toolsets.plugins import SelectorLoadError, find_selector
+from sayso.agent.toolsets.selectors import SelectorLoadError, find_selector
 
 OURS = {"keyword": KeywordSelector, "role_based": RoleBasedSelector, "embedding": EmbeddingSelector}
 

@@ -15,8 +15,16 @@ from benchmarks.selection.__main__ import missed, read_requests, read_tools
 from sayso.agent import EmbeddingSelector, Message, Tool
 from sayso.agent.messages import Role
 from sayso.agent.tools.parameter import ToolParameter
-from sayso.agent.toolsets.embedding import RETRY_SECONDS, HttpEmbedder, NgramEmbedder, cosine
-from sayso.agent.toolsets.selectors import Embedder, bm25_scores, narrow
+from sayso.agent.toolsets.embedding import (
+    RETRY_SECONDS,
+    Embedder,
+    HttpEmbedder,
+    NgramEmbedder,
+    _dot_product,
+    _unit,
+    bm25_scores,
+)
+from sayso.agent.toolsets.selectors import narrow
 
 
 def make(name: str, description: str) -> Tool:
@@ -182,6 +190,11 @@ def test_top_k_below_one_is_refused():
     """It would show nothing, ever."""
     with pytest.raises(ValueError, match="top_k is 0"):
         EmbeddingSelector(top_k=0)
+
+
+def cosine(one: list[float], other: list[float]) -> float:
+    """Similarity, as the selector compares vectors."""
+    return _dot_product(_unit(one), _unit(other))
 
 
 def test_cosine_of_the_largest_numbers_is_no_overflow():

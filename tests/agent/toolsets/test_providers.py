@@ -29,6 +29,8 @@ from sayso.agent.tools import ToolOutcome
 from sayso.agent.toolsets import base as schemas
 from sayso.agent.toolsets.base import (
     MAX_PATTERNS,
+    MockToolProvider,
+    PythonToolProvider,
     SourceError,
     ToolProviderProtocol,
     UnclearOutcome,
@@ -37,7 +39,6 @@ from sayso.agent.toolsets.base import (
     provided,
     safe_schema,
 )
-from sayso.agent.toolsets.python import MockToolProvider, PythonToolProvider
 from tests.agent.toolsets import pets
 
 
