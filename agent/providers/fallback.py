@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, cast
+from typing import Any, Literal, TypeVar, cast
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import (
@@ -26,14 +28,15 @@ from sayso.agent.providers.base import (
     stream_items,
     without_secrets,
 )
-from sayso.agent.providers.testing import iterate_sync
 from sayso.pending.concurrency import run_sync
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 #: Called with the names of the failed and of the next provider, and the error.
 FallbackListener = Callable[[str, str, Exception], None]
 #: How many characters of each provider's error are kept in the error of all.
 SHORT_REASON_CHARS = 120
+_END = object()
 
 
 class FallbackProvider:
@@ -114,22 +117,23 @@ class FallbackProvider:
 
     async def acomplete(self, **kwargs: Any) -> Completion:
         """Return the first answer. Raise ProviderError with the reason of each provider if none answers."""
-        request, attempts = ProviderRequest(**kwargs), self._attempts()
+        request = ProviderRequest(**kwargs)
+        attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
         for attempt in attempts:
-            with attempt:
-                answer, usage = await acall(attempt.candidate.provider, attempt.candidate.request_for(request))
-                return answer, attempt.candidate.with_name(usage)
+            with attempt as candidate:
+                answer, usage = await acall(candidate.provider, candidate.request_for(request))
+                return answer, candidate.with_name(usage)
         raise attempts.error()
 
     async def astream(self, **kwargs: Any) -> AsyncGenerator[StreamItem, None]:
         """Yield the items of the first whole answer. A Restart follows the items of an answer that broke off."""
-        request, attempts, has_begun = ProviderRequest(**kwargs), self._attempts(), False
+        request, has_begun = ProviderRequest(**kwargs), False
+        attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
         for attempt in attempts:
             if has_begun:
                 yield Restart()
                 has_begun = False
-            candidate = attempt.candidate
-            with attempt:
+            with attempt as candidate:
                 async with aclosing(stream_items(candidate.provider, candidate.request_for(request))) as stream:
                     async for item in stream:
                         has_begun = True
@@ -144,9 +148,6 @@ class FallbackProvider:
     def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
         """Do the same as `astream`, for sync code."""
         return iterate_sync(self.astream(**kwargs))
-
-    def _attempts(self) -> _Attempts:
-        return _Attempts(self._candidates, self._report_fallback, self._clock)
 
     def _report_fallback(self, failed: str, following: str, error: Exception) -> None:
         _log.warning("provider.fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
@@ -206,7 +207,7 @@ class _Candidate:
 class _Attempts:
     """The attempts to get one request answered: iterate over them, and run each in a `with` block.
 
-    The iteration goes on only after a failed attempt, as a successful one returns to the caller.
+    The block suppresses a ProviderError. The iteration goes on only after one, as a success returns to the caller.
     """
 
     def __init__(
@@ -219,28 +220,33 @@ class _Attempts:
         self._failures: list[tuple[str, ProviderError]] = []
         self._skipped: list[str] = []
 
-    def __iter__(self) -> Iterator[_Attempt]:
+    def __iter__(self) -> Iterator[AbstractContextManager[_Candidate]]:
         for candidate in self._candidates:
-            permit = candidate.breaker.take()
-            if permit is None:
+            call = candidate.breaker.take()
+            if call is None:
                 seconds = max(0.0, candidate.breaker.open_until - self._clock())
                 self._skipped.append(f"{candidate.name}: skipped for {seconds:.0f} s")
-            else:
-                yield self._attempt(candidate, permit)
+                continue
+            if self._failures:
+                name, error = self._failures[-1]
+                self._report_fallback(name, candidate.name, error)
+            yield self._attempt(candidate, call)
         if not self._failures:  # all were skipped
-            candidate = min(self._candidates, key=lambda candidate: candidate.breaker.open_until)
             self._skipped = []
-            yield self._attempt(candidate, candidate.breaker.force())
+            yield self._attempt(min(self._candidates, key=lambda each: each.breaker.open_until), "usual")
 
-    def _attempt(self, candidate: _Candidate, permit: Permit) -> _Attempt:
-        if self._failures:
-            name, error = self._failures[-1]
-            self._report_fallback(name, candidate.name, error)
-        return _Attempt(self, candidate, permit)
-
-    def add_failure(self, candidate: _Candidate, error: ProviderError) -> None:
-        """Record that a provider did not answer."""
-        self._failures.append((candidate.name, error))
+    @contextmanager
+    def _attempt(self, candidate: _Candidate, call: Call) -> Iterator[_Candidate]:
+        """Yield a provider to call, and record the outcome. A refused request says nothing about the provider."""
+        succeeded: bool | None = None
+        try:
+            yield candidate
+            succeeded = True
+        except ProviderError as error:
+            succeeded = None if isinstance(error, RequestRefusedError) else False
+            self._failures.append((candidate.name, error))
+        finally:
+            candidate.breaker.record(call, succeeded=succeeded)
 
     def error(self) -> ProviderError:
         """Return the errors of all providers as one error."""
@@ -263,38 +269,8 @@ class _Attempts:
         return failure
 
 
-class _Attempt:
-    """One call of one provider, as a context manager: records the outcome, and suppresses a ProviderError."""
-
-    def __init__(self, attempts: _Attempts, candidate: _Candidate, permit: Permit) -> None:
-        self.candidate = candidate
-        self._attempts, self._permit = attempts, permit
-
-    def __enter__(self) -> None:
-        """Do nothing: the permit is taken already."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        breaker = self.candidate.breaker
-        if error is None:
-            breaker.record_success(self._permit)
-            return False
-        if not isinstance(error, ProviderError):  # the run was stopped, which says nothing about the provider
-            breaker.release(self._permit)
-            return False
-        if isinstance(error, RequestRefusedError):  # caused by one user's request, so others are not affected
-            breaker.release(self._permit)
-        else:
-            breaker.record_failure(self._permit)
-        self._attempts.add_failure(self.candidate, error)
-        return True
-
-
-class Permit:
-    """The right to make one call. It ends with `record_success`, `record_failure` or `release`."""
-
-    __slots__ = ()
+#: A call that a circuit breaker admitted: a usual one, or the trial of a provider after its cooldown.
+Call = Literal["usual", "trial"]
 
 
 class CircuitBreaker:
@@ -306,53 +282,48 @@ class CircuitBreaker:
         self._max_failures, self._cooldown, self._clock = max_failures, cooldown, clock
         self._lock = threading.Lock()
         self._failures = 0
-        self._open_until = 0.0
-        self._trial: Permit | None = None
+        self._has_trial = False
+        #: When the cooldown ends, by the clock.
+        self.open_until = 0.0
 
-    @property
-    def open_until(self) -> float:
-        """When the cooldown ends, by the clock."""
-        return self._open_until
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the last `max_failures` calls failed."""
-        return self._failures >= self._max_failures
-
-    def take(self) -> Permit | None:
-        """Return a permit, or None during the cooldown and while a trial call is running after it."""
+    def take(self) -> Call | None:
+        """Admit a call; None during the cooldown and while a trial is running after it."""
         with self._lock:
-            permit = Permit()
-            if not self.is_open:
-                return permit
-            if self._trial is not None or self._clock() < self._open_until:
+            if self._failures < self._max_failures:
+                return "usual"
+            if self._has_trial or self._clock() < self.open_until:
                 return None
-            self._trial = permit
-            return permit
+            self._has_trial = True
+            return "trial"
 
-    def force(self) -> Permit:
-        """Return a permit even if the circuit is open."""
-        return Permit()
-
-    def record_success(self, permit: Permit) -> None:
-        """End a call that succeeded, and close the circuit."""
+    def record(self, call: Call, *, succeeded: bool | None) -> None:
+        """End a call. `succeeded` is None where the outcome says nothing about the provider."""
         with self._lock:
-            self._end(permit)
-            self._failures = 0
+            if call == "trial":
+                self._has_trial = False
+            if succeeded:
+                self._failures = 0
+            elif succeeded is False:
+                self._failures += 1
+                if self._failures >= self._max_failures:
+                    self.open_until = self._clock() + self._cooldown
 
-    def record_failure(self, permit: Permit) -> None:
-        """End a call that failed, and open the circuit after too many failures."""
-        with self._lock:
-            self._end(permit)
-            self._failures += 1
-            if self.is_open:
-                self._open_until = self._clock() + self._cooldown
 
-    def release(self, permit: Permit) -> None:
-        """End a call whose outcome says nothing about the provider."""
-        with self._lock:
-            self._end(permit)
+def iterate_sync(stream: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield the items of an async stream to sync code, one at a time. Inside a running event loop, block that loop."""
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        runner = asyncio.Runner()
 
-    def _end(self, permit: Permit) -> None:
-        if self._trial is permit:
-            self._trial = None
+        def wait(step: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+            return pool.submit(lambda: runner.run(step(), context=context)).result()
+
+        async def next_item() -> Any:
+            return await anext(stream, _END)
+
+        try:
+            while (item := wait(next_item)) is not _END:
+                yield item
+        finally:
+            wait(stream.aclose)
+            pool.submit(runner.close).result()

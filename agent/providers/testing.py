@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats
 from sayso.agent.providers.base import Completion, ProviderError, ProviderRequest, StreamItem
 
-T = TypeVar("T")
 #: One answer: a message, its text, its tool calls, or an exception to raise.
 ScriptLine = Message | str | ToolCall | list[ToolCall] | Exception
-_END = object()
 
 
 class ScriptedProvider:
@@ -76,23 +71,3 @@ class LocalProvider:
         """Do the same as `stream`."""
         for item in self.stream(**kwargs):
             yield item
-
-
-def iterate_sync(stream: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield the items of an async stream to sync code, one at a time. Inside a running event loop, block that loop."""
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        runner = asyncio.Runner()
-
-        def wait(step: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-            return pool.submit(lambda: runner.run(step(), context=context)).result()
-
-        async def next_item() -> Any:
-            return await anext(stream, _END)
-
-        try:
-            while (item := wait(next_item)) is not _END:
-                yield item
-        finally:
-            wait(stream.aclose)
-            pool.submit(runner.close).result()
