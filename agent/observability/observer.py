@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from urllib.parse import urlsplit
 
 from sayso.agent.messages import Message, UsageStats
-from sayso.agent.providers.base import Provider, ProviderRequest, UnchosenTemperature
-from sayso.agent.providers.fallback import name_of
+from sayso.agent.providers.base import Provider, ProviderRequest, UnchosenTemperature, name_of
 
 if TYPE_CHECKING:
     from sayso.agent.result import AgentResult  # which imports this package

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -48,7 +48,7 @@ _SECRETS = re.compile(
 _JSON_SCALARS = frozenset((str, bool, type(None)))
 _MAX_PLAIN_INT = 2**63
 #: Marks the end of a stream. A faulty provider may yield anything else.
-_END = object()
+_END: Any = object()
 
 
 class ProviderError(Exception):
@@ -151,19 +151,9 @@ class ProviderRequest:
 
     def as_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments, without `tools` and `response_format` where they are None."""
-        kwargs: dict[str, Any] = {
-            "model": self.model,
-            "system_prompt": self.system_prompt,
-            "messages": self.messages,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "timeout": self.timeout,
-        }
-        if self.tools is not None:
-            kwargs["tools"] = self.tools
-        if self.response_format is not None:
-            kwargs["response_format"] = self.response_format
-        return kwargs
+        kwargs = {name: getattr(self, name) for name in self.__slots__}
+        optional = ("tools", "response_format")
+        return {name: value for name, value in kwargs.items() if value is not None or name not in optional}
 
 
 #: An answer and its usage.
@@ -217,6 +207,20 @@ class StreamsAsync(Protocol):
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 #: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any, is called when the text is void.
 OnText = Callable[[str], Awaitable[None]]
+#: Called with the names of the failed and of the next provider, and the error.
+FallbackListener = Callable[[str, str, Exception], None]
+
+
+def with_listener(provider: Provider, listener: FallbackListener) -> Provider:
+    """Return the provider with its fallbacks reported to the listener; unchanged if it has none."""
+    bind = getattr(provider, "with_listener", None)
+    return provider if bind is None else cast("Provider", bind(listener))
+
+
+def name_of(provider: object) -> str:
+    """Return the provider's `name`, or the name of its class if it has none."""
+    name = getattr(provider, "name", None)
+    return name if isinstance(name, str) and name else type(provider).__name__
 
 
 async def acall(provider: Provider, request: ProviderRequest) -> Completion:
@@ -329,29 +333,10 @@ async def _opened_stream(provider: Provider, kwargs: dict[str, Any]) -> AsyncIte
 
 async def _read_in_thread(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerator[StreamItem, None]:
     """Yield the items of a blocking stream. Once the consumer stops, at most one further item is read."""
-    loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
-    is_abandoned = threading.Event()
-
-    def read() -> None:
-        for item in stream():
-            if is_abandoned.is_set():
-                return
-            loop.call_soon_threadsafe(queue.put_nowait, item)
-
-    def on_done(work: asyncio.Future[None]) -> None:
-        if not work.cancelled():
-            work.exception()  # retrieved, so that asyncio logs no warning when the consumer has stopped
-        queue.put_nowait(_END)
-
-    work = asyncio.ensure_future(call_in_tool_thread(read))
-    work.add_done_callback(on_done)
-    try:
-        while (item := await queue.get()) is not _END:
-            yield item
-        await work
-    finally:
-        is_abandoned.set()
-        work.cancel()
+    context = copy_context()  # one for all items, so that what the stream sets in a variable stays set
+    items = await call_in_tool_thread(lambda: context.run(lambda: iter(stream())))
+    while (item := await call_in_tool_thread(lambda: context.run(next, items, _END))) is not _END:
+        yield item
 
 
 def _is_streamed(provider: Provider) -> bool:

@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import (
     Completion,
+    FallbackListener,
     Provider,
     ProviderError,
     ProviderRequest,
@@ -25,15 +26,15 @@ from sayso.agent.providers.base import (
     Restart,
     StreamItem,
     acall,
+    name_of,
     stream_items,
+    with_listener,
     without_secrets,
 )
 from sayso.pending.concurrency import run_sync
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-#: Called with the names of the failed and of the next provider, and the error.
-FallbackListener = Callable[[str, str, Exception], None]
 #: How many characters of each provider's error are kept in the error of all.
 SHORT_REASON_CHARS = 120
 _END = object()
@@ -158,18 +159,6 @@ class FallbackProvider:
                 self._listener(failed, following, error)
         except Exception as exc:  # a listener must never cost an answer
             _log.warning("provider.fallback_listener_failed reason=%s", type(exc).__name__)
-
-
-def with_listener(provider: Provider, listener: FallbackListener) -> Provider:
-    """Return the provider with its fallbacks reported to the listener; unchanged if it has none."""
-    bind = getattr(provider, "with_listener", None)
-    return provider if bind is None else cast("Provider", bind(listener))
-
-
-def name_of(provider: object) -> str:
-    """Return the provider's `name`, or the name of its class if it has none."""
-    name = getattr(provider, "name", None)
-    return name if isinstance(name, str) and name else type(provider).__name__
 
 
 def _default_model(provider: Provider) -> str | None:

@@ -101,14 +101,14 @@ class FileReading:
         results, room = list[MessageWithFiles](), self.max_request_bytes
         for message in reversed(messages):
             files = list[str | Binary]()
-            for media in message.media:
-                file = await self._file(message, media, room)
+            sources: tuple[Media | Picture, ...] = (*message.media, *message.pictures)
+            for each in sources:
+                if isinstance(each, Picture):
+                    file = await self._tool_image(each, room)
+                else:
+                    file = await self._file(message, each, room)
                 room -= len(file.data) if isinstance(file, Binary) else 0
                 files.append(file)
-            for picture in message.pictures:
-                image = await self._tool_image(picture, room)
-                room -= len(image.data) if isinstance(image, Binary) else 0
-                files.append(image)
             results.append(MessageWithFiles(message, tuple(files)))
         return results[::-1]
 
@@ -202,16 +202,16 @@ _memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = W
 
 def without_files(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with all but text files named in text, for a vendor that has refused one of them."""
-    return [_without_files(message) if message.media or message.pictures else message for message in messages]
-
-
-def _without_files(message: Message) -> Message:
-    removed = [media for media in message.media if message.role is Role.USER and not _is_text(_type(media))]
-    notes = [_not_shown(media, "it could not be shown to you") for media in removed]
-    if message.pictures:
-        notes.append(_UNSEEN)
-    media = tuple(each for each in message.media if each not in removed)
-    return replace(message, content="\n".join(filter(None, [message.content, *notes])), media=media, pictures=())
+    changed = []
+    for message in messages:
+        removed = [media for media in message.media if message.role is Role.USER and not _is_text(_type(media))]
+        notes = [_not_shown(media, "it could not be shown to you") for media in removed]
+        if message.pictures:
+            notes.append(_UNSEEN)
+        content = "\n".join(filter(None, [message.content, *notes]))
+        media = tuple(each for each in message.media if each not in removed)
+        changed.append(replace(message, content=content, media=media, pictures=()) if notes else message)
+    return changed
 
 
 def as_mp3(data: bytes) -> bytes | None:

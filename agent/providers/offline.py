@@ -253,12 +253,13 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     # What is quoted is data and says nothing about the tool.
     text_stems = stems(word for token in tokens(text) if not token.quoted for word in name_words(token.text))
     matches = [_match(text_stems, tool) for tool in tools]
-    candidates = [match for match in matches if match.name_hits and match.is_specific]
+    candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
     if not candidates:
         return []
     best_score = max(match.score for match in candidates)
     best = [match for match in candidates if match.score == best_score]
-    if len(best) == 1 and not _is_distinct(best[0], matches):
+    other_names = frozenset().union(*(match.name for match in matches if match is not best[0]))
+    if len(best) == 1 and not best[0].is_distinct(other_names):
         best = [match for match in candidates if len(match.name_hits) == len(best[0].name_hits)]
     return [match.tool for match in best]
 
@@ -272,15 +273,9 @@ class _Match:
     name_hits: frozenset[str]
     score: int
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the text contains the whole name of the tool."""
-        return self.name_hits == self.name
-
-    @property
-    def is_specific(self) -> bool:
-        """Whether more than a general verb matches."""
-        return self.is_complete or bool(self.name_hits - _WEAK_STEMS)
+    def is_distinct(self, other_names: frozenset[str]) -> bool:
+        """Return whether the text contains the tool's whole name, or a specific word of it that no other name has."""
+        return self.name_hits == self.name or bool(self.name_hits - other_names - _WEAK_STEMS)
 
 
 def _match(text_stems: frozenset[str], tool: ToolSchema) -> _Match:
@@ -293,31 +288,20 @@ def _match(text_stems: frozenset[str], tool: ToolSchema) -> _Match:
     return _Match(tool, name, name_hits, NAME_WEIGHT * len(name_hits) + len(context_hits))
 
 
-def _is_distinct(match: _Match, matches: Sequence[_Match]) -> bool:
-    """Return whether the text contains the tool's whole name, or a specific word of it that no other name has."""
-    other_names = frozenset().union(*(each.name for each in matches if each is not match))
-    return match.is_complete or bool(match.name_hits - other_names - _WEAK_STEMS)
-
-
 def call_arguments(text: str, tool: ToolSchema, today: date) -> list[dict[str, Any]]:
     """Return the arguments of each call that a text asks for, without those that it does not contain.
 
     A text with several identifiers ("delete INV-1 and INV-2") asks for one call each, if the tool requires only an
     identifier.
     """
-    text_tokens = tokens(text)
-    identifiers = [token for token in text_tokens if _identifier(token)] if _requires_one_identifier(tool) else []
+    text_tokens, identifiers, parameters = tokens(text), list[Token](), tool["parameters"]
+    match parameters.get("required", ()):
+        case [name] if _ID_PARAMETER.search(name) and parameters["properties"][name].get("type") == "string":
+            identifiers = [token for token in text_tokens if _identifier(token)]
     if len(identifiers) < 2:
         return [ArgumentExtractor(tool, text_tokens, today).extract()]
     others = [token for token in text_tokens if token not in identifiers]
     return [ArgumentExtractor(tool, [*others, each], today).extract() for each in dict.fromkeys(identifiers)]
-
-
-def _requires_one_identifier(tool: ToolSchema) -> bool:
-    required = tool["parameters"].get("required", ())
-    if len(required) != 1 or not _ID_PARAMETER.search(required[0]):
-        return False
-    return bool(tool["parameters"]["properties"][required[0]].get("type") == "string")
 
 
 @dataclass(slots=True)
@@ -343,21 +327,19 @@ class ArgumentExtractor:
         for name, parameter in self._open_parameters():
             if name in self.tool["parameters"].get("required", ()) and parameter.get("type") == "string":
                 self._take_string(name, parameter)
-        return {name: self.args[name] for name in self._parameters() if name in self.args}
-
-    def _parameters(self) -> Mapping[str, Any]:
-        parameters: Mapping[str, Any] = self.tool["parameters"]["properties"]
-        return parameters
+        return {name: self.args[name] for name in self.tool["parameters"]["properties"] if name in self.args}
 
     def _open_parameters(self) -> list[tuple[str, Mapping[str, Any]]]:
-        return [(name, parameter) for name, parameter in self._parameters().items() if name not in self.args]
+        parameters = self.tool["parameters"]["properties"].items()
+        return [(name, parameter) for name, parameter in parameters if name not in self.args]
 
     def _take_assignments(self) -> None:
         """Take values that name their parameter, such as `invoice_id=INV-42`."""
+        parameters = self.tool["parameters"]["properties"]
         for token in list(self.tokens):
-            name, equals, value = token.text.partition("=")
-            if equals and value and name in self._parameters() and not token.quoted:
-                self.args[name] = convert(value, self._parameters()[name])
+            name, _, value = token.text.partition("=")
+            if value and name in parameters and not token.quoted:
+                self.args[name] = convert(value, parameters[name])
                 self.tokens.remove(token)
 
     def _take_first(self, name: str, read: Callable[[Token], Any]) -> None:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from sayso.agent.extras import install_command, is_installed
 from sayso.agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
-from sayso.agent.providers.clients import Clients, http_client
 from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
-from sayso.agent.providers.model_settings import checked_settings, library_settings
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.pending.concurrency import call_in_thread
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai.models import Model
 
-    from sayso.agent.providers.pydantic_ai.request import ModelRequest
+    from sayso.agent.providers.model_request import ModelRequest
 
 #: The vendors' own addresses. Always given: the libraries would take ANTHROPIC_BASE_URL or OPENAI_BASE_URL instead,
 #: and send the key there.
@@ -44,6 +45,24 @@ _SEND_FINISH_REASON = frozenset({"openai", "ollama"})
 _REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": True}
 #: Image types that the models of every vendor read.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+#: Request fields that cannot be set in model_settings -> what to do instead.
+RESERVED: Mapping[str, str] = {
+    "model": "use model",
+    "max_tokens": "use max_tokens",
+    "max_completion_tokens": "use max_tokens",
+    "max_output_tokens": "use max_tokens",
+    "maxOutputTokens": "use max_tokens",
+    "system": "use system_prompt",
+    "messages": "the conversation is sent there",
+    "contents": "the conversation is sent there",
+    "input": "the conversation is sent there",
+    "tools": "the tools are sent there",
+    "stream": "it is chosen by itself",
+}
+#: Names and values that HTTP headers may have.
+_HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\x20-\x7e]*")
+#: Settings that are not sent as fields of the request under their own name.
+_NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
 
 class VendorOptions(TypedDict, total=False):
@@ -77,7 +96,7 @@ class VendorProvider(ABC):
     api_format: ApiFormat
     sdk: str
     extra: str
-    #: The modules that `preload` imports.
+    #: The modules that `preload` imports besides ModelRequest's.
     modules: tuple[str, ...]
     #: The most bytes of one file, and of all files of one request. Vendors take a little more.
     max_file_bytes = max_request_bytes = MAX_BYTES_AT_ONCE
@@ -94,7 +113,8 @@ class VendorProvider(ABC):
         self.base_url = base_url
         self._accepts = options.get("accepts")
         self._load_media = options.get("load_media")
-        self._clients: Clients[Any] = Clients(self._connect, self._disconnect)
+        #: HTTP clients and the vendor's, by process and event loop: connections work only where they were opened.
+        self._clients: dict[tuple[int, asyncio.AbstractEventLoop], tuple[httpx2.AsyncClient, Any]] = {}
         self._omitted_tools: set[str] = set()
         self._preloaded = False
 
@@ -105,23 +125,26 @@ class VendorProvider(ABC):
 
     async def astream(self, **request: Any) -> AsyncIterator[StreamItem]:
         """Yield the model's answer: text, then whole tool calls, then the usage. Raise ProviderError."""
-        async with self._model_request(request) as model_request:
-            items = model_request.stream()
-            try:
-                async for item in items:
-                    yield item
-            finally:  # also when the caller stops reading
-                await items.aclose()
+        async with self._model_request(request) as model_request, aclosing(model_request.stream()) as items:
+            async for item in items:
+                yield item
 
     def preload(self) -> None:
         """Import the vendor's library, which takes a second or two. Call it before a process forks its workers."""
-        if not self._preloaded:
-            self._import()
-            self._preloaded = True
+        if self._preloaded:
+            return
+        try:
+            for name in ("sayso.agent.providers.model_request", *self.modules):
+                import_module(name)
+        except ImportError as exc:
+            raise self._missing(self.sdk) from exc
+        self._preloaded = True
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        await self._clients.aclose()
+        http, _ = self._clients.pop((os.getpid(), asyncio.get_running_loop()), (None, None))
+        if http is not None:
+            await http.aclose()
 
     def accepted(self, model: str) -> Collection[str]:
         """Return the MIME types that are sent to this model as files."""
@@ -136,12 +159,20 @@ class VendorProvider(ABC):
         """Return the MIME types that the vendor is known to accept."""
 
     @abstractmethod
-    def _connect(self) -> Any:
-        """Return a new client for the running loop."""
+    def _connect(self, http: httpx2.AsyncClient) -> Any:
+        """Return a new client of the vendor's library, which sends its requests through `http`."""
 
-    async def _disconnect(self, client: Any) -> None:
-        """Close a client."""
-        await client.close()
+    def _client(self) -> tuple[httpx2.AsyncClient, Any]:
+        """Return the clients of the running loop in this process; make them if there are none yet."""
+        key = os.getpid(), asyncio.get_running_loop()
+        if key not in self._clients:
+            from sayso.agent.providers.model_request import http_client
+
+            for each in [each for each in list(self._clients) if each[1].is_closed()]:
+                self._clients.pop(each, None)
+            http = http_client()
+            self._clients[key] = http, self._connect(http)
+        return self._clients[key]
 
     @abstractmethod
     def _model(self, client: Any, name: str) -> Model[Any]:
@@ -151,13 +182,6 @@ class VendorProvider(ABC):
         """Return the pydantic-ai settings that this vendor's requests need."""
         return {}
 
-    def _import(self) -> None:
-        try:
-            for name in ("sayso.agent.providers.pydantic_ai.request", *self.modules):
-                import_module(name)
-        except ImportError as exc:
-            raise self._missing(self.sdk) from exc
-
     def _missing(self, library: str) -> ProviderConfigurationError:
         return ProviderConfigurationError(f"the library {library!r} is missing: {install_command(self.extra)}")
 
@@ -166,7 +190,7 @@ class VendorProvider(ABC):
         """Yield one request, with the bytes of its files held in memory meanwhile."""
         if not self._preloaded:
             await call_in_thread(self.preload)
-        from sayso.agent.providers.pydantic_ai.request import ModelRequest
+        from sayso.agent.providers.model_request import ModelRequest
 
         request = ProviderRequest(**kwargs)
         name = request.model or self.default_model
@@ -176,7 +200,7 @@ class VendorProvider(ABC):
         async with files.holding(request.messages) as messages:
             yield ModelRequest(
                 provider=self.name,
-                model=self._model(self._clients.get(), name),
+                model=self._model(self._client()[1], name),
                 request=request,
                 messages=messages,
                 api_format=self.api_format,
@@ -195,6 +219,72 @@ def key_of(api_key: str | None, variable: str, provider: str) -> str:
     if not key:
         raise ProviderConfigurationError(f"{provider} needs a key: set {variable}, or pass api_key=...")
     return key
+
+
+def checked_settings(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a copy of the settings. Raise ValueError for a reserved field or a value that cannot be sent."""
+    settings = dict(settings or {})
+    for name, cure in RESERVED.items():
+        if name in settings:
+            raise ValueError(f"model_settings has {name!r}, which cannot be set there: {cure}")
+    for name in ("extra_headers", "extra_body"):
+        if not isinstance(settings.get(name) or {}, Mapping):
+            raise ValueError(f"model_settings.{name}={settings[name]!r} is no mapping: write {name}: {{name: value}}")
+    for name, value in (settings.get("extra_headers") or {}).items():
+        if value is not None and not (_HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))):
+            raise ValueError(
+                f"model_settings.extra_headers has {name!r}, which cannot be sent: its name has letters, digits and -, "
+                "its value is one line of ASCII"
+            )
+    budget = settings.get("thinking_budget")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
+        raise ValueError(f"model_settings.thinking_budget={budget!r} is no number of tokens: use 2000, or 0 for none")
+    temperature = settings.get("temperature")
+    if temperature is not None and (isinstance(temperature, bool) or not isinstance(temperature, int | float)):
+        raise ValueError(
+            f"model_settings.temperature={temperature!r} is no number: use 0 to 2, or null to leave it out"
+        )
+    return settings
+
+
+def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict[str, Any]:
+    """Return all settings but the temperature in the form that pydantic-ai takes. Raise ValueError.
+
+    Each setting is a field of the vendor's request (for Gemini, of its `generationConfig`). A null value is not sent.
+    """
+    fields = {name: value for name, value in settings.items() if name not in _NOT_FIELDS and value is not None}
+    for_library: dict[str, Any] = {}
+    if headers := settings.get("extra_headers"):
+        for_library["extra_headers"] = {str(name): str(value) for name, value in headers.items() if value is not None}
+    if (budget := settings.get("thinking_budget")) is not None:
+        fields.update(_thinking_fields(budget, api_format))
+    if api_format == "anthropic" and "thinking" in fields:  # not in the body: thinking changes what the library sends
+        for_library["anthropic_thinking"] = fields.pop("thinking")
+    if api_format == "gemini" and fields:
+        fields = {"generationConfig": _camel_case(fields)}
+    if body := {**fields, **(settings.get("extra_body") or {})}:
+        for_library["extra_body"] = body
+    return for_library
+
+
+def _thinking_fields(budget: Any, api_format: ApiFormat) -> dict[str, Any]:
+    if api_format == "anthropic":
+        return {"thinking": {"type": "enabled", "budget_tokens": budget} if budget else {"type": "disabled"}}
+    if api_format == "gemini":
+        return {"thinkingConfig": {"thinkingBudget": budget}}
+    raise ValueError(
+        f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: use reasoning_effort: low"
+    )
+
+
+def _camel_case(value: Any) -> Any:
+    """Return Gemini's fields in camelCase, as its REST API spells them; operators may write snake_case."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        re.sub(r"_([a-z])", lambda letter: letter[1].upper(), str(name)): _camel_case(each)
+        for name, each in value.items()
+    }
 
 
 class AnthropicProvider(VendorProvider):
@@ -226,10 +316,10 @@ class AnthropicProvider(VendorProvider):
     def _takes(self, model: str) -> Collection[str]:
         return (*IMAGES, "application/pdf")
 
-    def _connect(self) -> Any:
+    def _connect(self, http: httpx2.AsyncClient) -> Any:
         from anthropic import AsyncAnthropic
 
-        return AsyncAnthropic(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http_client())
+        return AsyncAnthropic(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http)
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.anthropic import AnthropicModel
@@ -249,7 +339,7 @@ class GeminiProvider(VendorProvider):
     api_format = "gemini"
     sdk = "google.genai"
     extra = "google"
-    modules = ("sayso.agent.providers.pydantic_ai.request", "pydantic_ai.providers.google")
+    modules = ("pydantic_ai.providers.google",)
 
     def __init__(
         self,
@@ -264,25 +354,17 @@ class GeminiProvider(VendorProvider):
     def _takes(self, model: str) -> Collection[str]:
         return _GEMINI_TYPES
 
-    def _connect(self) -> Any:
+    def _connect(self, http: httpx2.AsyncClient) -> Any:
         from google.genai.types import HttpRetryOptions
         from pydantic_ai.providers.google import GoogleProvider
 
-        http, no_retry = http_client(), HttpRetryOptions(attempts=1)
-        provider = GoogleProvider(
-            api_key=self._api_key, base_url=self.base_url, http_client=http, retry_options=no_retry
-        )
-        return http, provider
-
-    async def _disconnect(self, client: Any) -> None:
-        http, _ = client  # the library does not close a client that it was given
-        await http.aclose()
+        retry = HttpRetryOptions(attempts=1)
+        return GoogleProvider(api_key=self._api_key, base_url=self.base_url, http_client=http, retry_options=retry)
 
     def _model(self, client: Any, name: str) -> Model[Any]:
-        from sayso.agent.providers.pydantic_ai.request import GeminiModel
+        from sayso.agent.providers.model_request import GeminiModel
 
-        _, provider = client
-        return GeminiModel(name, provider=provider)
+        return GeminiModel(name, provider=client)
 
 
 class OpenAIProvider(VendorProvider):
@@ -298,7 +380,6 @@ class OpenAIProvider(VendorProvider):
     extra = "llm"
     ends_streams = False  # the library checks it instead, see _model
     modules: tuple[str, ...] = (
-        "sayso.agent.providers.pydantic_ai.request",
         "pydantic_ai.providers.openai",
         "pydantic_ai.providers.openai_compatible",
         "openai.resources.chat.chat",  # which the library imports lazily
@@ -323,13 +404,13 @@ class OpenAIProvider(VendorProvider):
         audio = ("audio/wav", "audio/mpeg") if "audio" in model else ()
         return (*IMAGES, *audio, "application/pdf") if self._is_openai else (*IMAGES, *audio)
 
-    def _connect(self) -> Any:
+    def _connect(self, http: httpx2.AsyncClient) -> Any:
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http_client())
+        return AsyncOpenAI(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http)
 
     def _model(self, client: Any, name: str) -> Model[Any]:
-        from sayso.agent.providers.pydantic_ai.request import ChatModel
+        from sayso.agent.providers.model_request import ChatModel
 
         profile = _REQUIRES_FINISH_REASON if self.name in _SEND_FINISH_REASON else None
         return ChatModel(name, provider=self._library_provider(client), profile=profile)
@@ -348,7 +429,6 @@ class OllamaProvider(OpenAIProvider):
     """Models of a local Ollama. It does not say which models read images; one that does not refuses the request."""
 
     modules = (
-        "sayso.agent.providers.pydantic_ai.request",
         "pydantic_ai.providers.ollama",
         "openai.resources.chat.chat",
     )

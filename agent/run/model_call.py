@@ -25,8 +25,9 @@ from sayso.agent.providers.base import (
     RateLimitedError,
     acall,
     astream_call,
+    name_of,
+    with_listener,
 )
-from sayso.agent.providers.fallback import name_of, with_listener
 from sayso.agent.providers.files import without_files
 from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.result import stop_text

@@ -12,8 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall
-from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, stream_items
-from sayso.agent.providers.fallback import FallbackListener, name_of, with_listener
+from sayso.agent.providers.base import (
+    Completion,
+    FallbackListener,
+    Provider,
+    ProviderRequest,
+    Restart,
+    StreamItem,
+    acall,
+    name_of,
+    stream_items,
+    with_listener,
+)
 from sayso.agent.run.structured import decode_value
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool

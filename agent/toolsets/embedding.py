@@ -95,9 +95,10 @@ class EmbeddingSelector:
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the nearest tools, in the order given; of two equally near, the first."""
         history, given = list(messages), list(tools)
-        query = _query(history)
         if not history or not given:
             return []
+        by_user = [message for message in history if message.role == Role.USER]
+        query = (by_user or history)[-1].content.strip()
         if not query or len(given) <= self.top_k or self._is_paused:
             return given
         try:
@@ -106,7 +107,10 @@ class EmbeddingSelector:
                 by_words = bm25_scores(query, [_searchable_text(tool) for tool in given])
                 scores = [words + LETTERS_WEIGHT * letters for words, letters in zip(by_words, scores, strict=True)]
         except Exception as exc:  # an embedder may be third-party code, or a remote server
-            self._on_failure(exc)
+            if self._failed_at is None:
+                advice = f"all tools are shown until it works: {type(exc).__name__}: {exc}"
+                log.warning("selector.embedder_failed", extra={"model": self.model, "advice": advice})
+            self._failed_at = self._clock()
             return given
         self._failed_at = None
         if not any(scores):  # nothing resembles the message
@@ -127,7 +131,8 @@ class EmbeddingSelector:
 
     async def _vectors_of(self, texts: Sequence[str]) -> Mapping[str, Vector]:
         """Return the vector of each text, cached or embedded now together with all missing ones."""
-        keys = {text: self._key(text) for text in texts}
+        names = {text: f"{self.model}\0{text}".encode(errors="surrogatepass") for text in texts}
+        keys = {text: hashlib.sha256(name).hexdigest() for text, name in names.items()}
         known = {text: self._vectors[key] for text, key in keys.items() if key in self._vectors}
         missing = [text for text in keys if text not in known]
         if missing:
@@ -140,15 +145,6 @@ class EmbeddingSelector:
         while len(self._vectors) > self._max_vectors:
             self._vectors.popitem(last=False)
         return known
-
-    def _key(self, text: str) -> str:
-        return hashlib.sha256(f"{self.model}\0{text}".encode(errors="surrogatepass")).hexdigest()
-
-    def _on_failure(self, exc: Exception) -> None:
-        if self._failed_at is None:
-            advice = f"all tools are shown until it works: {type(exc).__name__}: {exc}"
-            log.warning("selector.embedder_failed", extra={"model": self.model, "advice": advice})
-        self._failed_at = self._clock()
 
 
 def _dot_product(one: Sequence[float], other: Sequence[float]) -> float:
@@ -167,12 +163,6 @@ def _searchable_text(tool: Tool) -> str:
     """Return a tool's name, its description, and the names and descriptions of its parameters."""
     parameters = (f"{parameter.name} {parameter.description}" for parameter in tool.parameters)
     return " ".join([tool.name, tool.description, *parameters])
-
-
-def _query(history: Sequence[Message]) -> str:
-    """Return the user's last message; without one, the last message of all."""
-    from_user = [message for message in history if message.role == Role.USER]
-    return (from_user or list(history) or [Message(Role.USER)])[-1].content.strip()
 
 
 def _normalized(vectors: Sequence[Sequence[float]], count: int) -> list[Vector]:

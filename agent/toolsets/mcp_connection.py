@@ -316,7 +316,10 @@ http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=N
 
 @dataclass(slots=True)
 class TransportMonitor:
-    """Watches a transport: counts a program's lines that are no messages, sees its end, and notes HTTP's status."""
+    """Watches a transport: counts a program's lines that are no messages, sees its end, and notes HTTP's status.
+
+    `status` is that of requests that belong to no call.
+    """
 
     on_end: Callable[[], None]
     invalid_lines: int = 0
@@ -334,9 +337,7 @@ class TransportMonitor:
 
     async def note_status(self, response: Any) -> None:
         """Note HTTP's status, which the protocol's own errors leave out."""
-        self.status = response.status_code
-        if answer := http_answer.get():
-            answer.status = response.status_code
+        (http_answer.get() or self).status = response.status_code
 
     def __str__(self) -> str:
         count = self.invalid_lines

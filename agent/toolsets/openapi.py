@@ -180,26 +180,19 @@ class OpenApiToolProvider:
 
     def _tools(self, api: _Api, name: str, operation: Operation) -> list[Tool]:
         """Return the operation as a tool. One that is unusable is logged and left out; the others are still offered."""
-        tags = {ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE}
+        tags = frozenset({ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE})
+        request = f"{operation.method.upper()} {operation.path}"
         try:
             schema = safe_schema(operation.schema)
+            facts = [operation.method, operation.path, operation.description, schema, api.client.base_url]
             tool = Tool(
                 name,
-                bounded_description(operation.description, f"{operation.method.upper()} {operation.path}"),
+                bounded_description(operation.description, request),
                 schema,
                 screen_output=True,
-                version=digest(
-                    [
-                        operation.method,
-                        operation.path,
-                        operation.description,
-                        schema,
-                        api.client.base_url,
-                        *self._fixed_of(operation),
-                    ]
-                ),
+                version=digest([*facts, *self._fixed_of(operation)]),
                 read_only=operation.reads_only,
-                metadata=ToolMetadata(tags=frozenset(tags), source="openapi", source_detail=api.title),
+                metadata=ToolMetadata(tags=tags, source="openapi", source_detail=api.title),
             )
         except (UnusableSchema, ToolValidationError) as exc:
             log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": str(exc)})

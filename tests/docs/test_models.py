@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from sayso.agent.providers.files import MAX_TEXT_CHARS
-from sayso.agent.providers.pydantic_ai.errors import MAX_REASON_CHARS
+from sayso.agent.providers.model_errors import MAX_REASON_CHARS
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OpenAIProvider
 from tests.docs.pages import part
 

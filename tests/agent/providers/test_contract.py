@@ -290,8 +290,8 @@ def test_streams_that_are_left_hold_no_connection(server: Server, provider: Vend
             stream = provider.astream(**asked().as_kwargs())
             await anext(stream)
             await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
-        client: Any = provider._clients.get()
-        http = client[0] if isinstance(client, tuple) else client._client
+        http: Any
+        http, _ = provider._client()
         return [each for each in http._transport._pool.connections if not each.is_idle()]
 
     server.script(*[{"text": "one two three four", "pause": 0.02}] * 6)

@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai.models.openai import OpenAIChatModel
 
 from sayso.agent.messages import ToolCall
-from sayso.agent.providers.pydantic_ai.request import CallNumbers
+from sayso.agent.providers.model_request import CallNumbers
 from sayso.agent.providers.vendors import OllamaProvider
 from tests.agent.providers.conftest import Server
 from tests.agent.providers.test_contract import called, pieces, stock
@@ -41,7 +41,7 @@ def test_parallel_calls_of_one_number_stay_apart(server: Server) -> None:
 
 def test_the_library_alone_mixes_them(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The day it does not, our renumbering can go."""
-    monkeypatch.setattr("sayso.agent.providers.pydantic_ai.request.ChatModel", OpenAIChatModel)
+    monkeypatch.setattr("sayso.agent.providers.model_request.ChatModel", OpenAIChatModel)
     assert len(streamed(server)) == 1
 
 

@@ -23,8 +23,8 @@ from sayso.agent.channel.channel_agent import reply_text
 from sayso.agent.messages import Message, Role
 from sayso.agent.observability.otel import OpenTelemetryObserver
 from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
-from sayso.agent.providers.clients import Clients
 from sayso.agent.providers.fallback import FallbackProvider
+from sayso.agent.providers.model_request import http_client
 from sayso.agent.providers.vendors import (
     AnthropicProvider,
     GeminiProvider,
@@ -72,7 +72,7 @@ def test_the_environment_sends_no_key_elsewhere(server: Server, monkeypatch: pyt
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
     for provider in (OpenAIProvider(KEY), AnthropicProvider(KEY)):
-        assert server.url not in str(provider._connect().base_url)
+        assert server.url not in str(provider._connect(http_client()).base_url)
 
 
 def test_importing_the_providers_imports_no_library() -> None:
@@ -211,14 +211,12 @@ def test_voice_is_converted_where_that_is_heard(
 def test_a_forked_process_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not write to its parent's sockets."""
 
-    async def close(client: object) -> None:
-        del client
-
     async def two() -> bool:
-        clients = Clients(object, close)
-        before = clients.get()
+        provider = OllamaProvider("m")
+        provider.preload()
+        before = provider._client()
         monkeypatch.setattr(os, "getpid", lambda: -1)
-        return clients.get() is before
+        return provider._client() is before
 
     assert not asyncio.run(two())
 

@@ -1,15 +1,23 @@
-"""ModelRequest: one request to a vendor's model, answered whole or as a stream."""
+"""ModelRequest: one request to a vendor's model through pydantic-ai, answered whole or as a stream.
+
+This module and the ones beside it that begin with `model_` import pydantic-ai, which takes a second or two. They are
+imported when a model is first asked.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+import httpx2
 from google.genai.types import GenerateContentConfigDict
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
@@ -30,11 +38,9 @@ from sayso.agent.providers.base import (
     StreamItem,
     UnchosenTemperature,
 )
-from sayso.agent.providers.clients import closing_responses
 from sayso.agent.providers.files import MessageWithFiles
-from sayso.agent.providers.model_settings import sent_names
-from sayso.agent.providers.pydantic_ai.errors import content_filtered, cut_off_stream, translated, unreadable_answer
-from sayso.agent.providers.pydantic_ai.messages import (
+from sayso.agent.providers.model_errors import content_filtered, cut_off_stream, translated, unreadable_answer
+from sayso.agent.providers.model_messages import (
     calls_of,
     details_of,
     instructions,
@@ -47,6 +53,12 @@ from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+#: Time to connect, and the longest pause in an answer where a request has no timeout of its own, in seconds.
+CONNECT_SECONDS, READ_SECONDS = 5.0, 600.0
+#: How many connections one event loop may have, and how many of them it keeps open while they are idle.
+MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS = 1000, 100
+#: Collects the HTTP responses that a vendor's library opens; see `closing_responses`.
+_opened_responses: ContextVar[list[httpx2.Response] | None] = ContextVar("sayso_responses", default=None)
 #: Characters that the name of an answer's schema may not have.
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 #: Models without a known price that were logged already, as (provider, model).
@@ -75,14 +87,14 @@ class ModelRequest:
 
     async def completion(self) -> Completion:
         """Return the whole answer. Raise ProviderError."""
-        with translated(self.provider, self.secrets, sent_names(self.model_settings)):
+        with translated(self.provider, self.secrets, self._sent_settings):
             response = await direct.model_request(**self._arguments())
         self._check(response)
         return message_of(response, self._source), usage_of(response, self.provider, self.model.model_name)
 
     async def stream(self) -> AsyncGenerator[StreamItem]:
         """Yield the answer as it arrives: its text, then its calls and the usage. Raise ProviderError."""
-        with translated(self.provider, self.secrets, sent_names(self.model_settings)):
+        with translated(self.provider, self.secrets, self._sent_settings):
             opening = direct.model_request_stream(**self._arguments(is_stream=True))
             async with AsyncExitStack() as stack:
                 stream = await self._in_time(stack.enter_async_context(closing_responses(opening)))
@@ -100,6 +112,11 @@ class ModelRequest:
             yield call
         yield details_of(response, self._source)
         yield usage_of(response, self.provider, self.model.model_name)
+
+    @property
+    def _sent_settings(self) -> list[str]:
+        """The names of the operator's settings that are sent, without their values."""
+        return sorted(name for name, value in self.model_settings.items() if value is not None)
 
     @property
     def _source(self) -> str:
@@ -148,19 +165,14 @@ class ModelRequest:
     def _settings(self, *, is_stream: bool) -> dict[str, Any]:
         """Return pydantic-ai's settings. Its timeout is for a whole answer; a stream limits each silence instead."""
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
-        if (temperature := self._temperature()) is not None and _accepts_temperature(self.model.profile):
+        temperature = self.model_settings.get("temperature", self.request.temperature)
+        if isinstance(temperature, UnchosenTemperature) and (not self.is_known or "anthropic_thinking" in settings):
+            temperature = None  # many unknown and thinking models refuse the default
+        if temperature is not None and _accepts_temperature(self.model.profile):
             settings["temperature"] = temperature
         if self.request.timeout is not None and not is_stream:
             settings["request_timeout"] = self.request.timeout
         return settings
-
-    def _temperature(self) -> float | None:
-        """Return the temperature to send. The default is not sent to unknown or thinking models: many refuse it."""
-        if "temperature" in self.model_settings:
-            return cast("float | None", self.model_settings["temperature"])
-        temperature = self.request.temperature
-        is_default = isinstance(temperature, UnchosenTemperature)
-        return None if is_default and (not self.is_known or "anthropic_thinking" in self.settings) else temperature
 
     def _parameters(self) -> ModelRequestParameters:
         tools = [tool for schema in self.request.tools or () if (tool := self._tool(schema)) is not None]
@@ -190,32 +202,25 @@ class ModelRequest:
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
         """Return a tool in the vendor's format, or None if the vendor would refuse the whole request because of it."""
-        name = schema["name"]
+        name, description, parameters = schema["name"], schema["description"], schema["parameters"]
+        is_gemini = self.api_format == "gemini"
         try:
-            return _tool_definition(name, schema["description"], schema["parameters"], self.api_format)
+            # Never strict, which would make every parameter required.
+            sent = vendor_schema(name, description, parameters, "openai-chat", strict=False)["function"]
+            if is_gemini:  # checked only: the library itself translates JSON Schema for Gemini
+                vendor_schema(name, description, parameters, "gemini", strict=False)
+            if self.api_format == "anthropic":
+                sent = vendor_schema(name, description, parameters, "anthropic", strict=False)
         except ToolValidationError as exc:
             if name not in self.omitted_tools:
                 self.omitted_tools.add(name)
                 log.warning("tool.left_out", extra={"tool": name, "why": str(exc)})
             return None
-
-
-def _tool_definition(
-    name: str, description: str, parameters: Mapping[str, Any], api_format: ApiFormat
-) -> ToolDefinition:
-    # Never strict, which would make every parameter required.
-    if api_format == "gemini":  # checked only: the library itself translates JSON Schema for Gemini
-        vendor_schema(name, description, parameters, "gemini", strict=False)
-    schema = vendor_schema(name, description, parameters, "openai-chat", strict=False)["function"]
-    if api_format == "anthropic":
-        anthropic_schema = vendor_schema(name, description, parameters, "anthropic", strict=False)
-        schema = {**anthropic_schema, "parameters": anthropic_schema["input_schema"]}
-    return ToolDefinition(
-        name=name,
-        description=schema["description"],
-        parameters_json_schema=schema["parameters"],
-        strict=None if api_format == "gemini" else False,
-    )
+        sent_parameters = sent["input_schema" if self.api_format == "anthropic" else "parameters"]
+        strict = None if is_gemini else False
+        return ToolDefinition(
+            name=name, description=sent["description"], parameters_json_schema=sent_parameters, strict=strict
+        )
 
 
 def _accepts_temperature(profile: Mapping[str, Any]) -> bool:
@@ -315,3 +320,52 @@ class GeminiModel(GoogleModel):
         if body := settings.get("extra_body"):
             config["http_options"] = {**(config.get("http_options") or {}), "extra_body": body}
         return contents, config
+
+
+def http_client() -> httpx2.AsyncClient:
+    """Return an HTTP client for a vendor's library.
+
+    It follows no redirects, which would take the API key and the conversation to another server. The libraries' own
+    clients are not used: they close themselves when garbage is collected, in whichever loop runs then, and log errors
+    because their own loop has ended.
+    """
+    timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+    limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE_CONNECTIONS)
+    hooks = {"response": [_collect]}
+    return httpx2.AsyncClient(timeout=timeout, limits=limits, verify=_tls_context(), event_hooks=hooks)
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """Return the TLS context of this process. Loading the certificates takes 20 ms."""
+    return httpx2.create_ssl_context()
+
+
+async def _collect(response: httpx2.Response) -> None:
+    responses = _opened_responses.get()
+    if responses is not None:
+        responses.append(response)
+
+
+@asynccontextmanager
+async def closing_responses(opening: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """Enter a stream of a vendor's library, and close every HTTP response that it opened at the end.
+
+    Some libraries leave a stream that is not read to its end to the garbage collector, which closes it late or never.
+    """
+    responses = list["httpx2.Response"]()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_close, responses)
+        token = _opened_responses.set(responses)
+        try:
+            opened = await stack.enter_async_context(opening)
+        finally:
+            _opened_responses.reset(token)
+        stack.push_async_callback(_close, responses)  # before the library's own cleanup
+        yield opened
+
+
+async def _close(responses: list[httpx2.Response]) -> None:
+    for response in responses:
+        with suppress(Exception):  # the answer is complete, or its error is being raised already
+            await response.aclose()
