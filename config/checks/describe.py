@@ -33,7 +33,7 @@ from sayso.config.wiring.agents import AgentDeps, load_bot_tools, own_tools, too
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, own_names
 
 #: What becomes of a call, by the decision of the policy.
-_DECISIONS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+DECISIONS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
 _GROUPS = {"mention": "", "always": "answers every message of a group", "never": "not in groups"}
 
 
@@ -142,7 +142,7 @@ def _outcome_of_call(tool: Tool, config: AgentConfig) -> str:
         return "asks by itself"
     if tool.proposes and decision == "review":
         return "asks by itself, and should be under allow: after a yes to the call it would only ask again"
-    return _DECISIONS[decision]
+    return DECISIONS[decision]
 
 
 def describe_agent(settings: Settings, channel: str) -> dict[str, str]:

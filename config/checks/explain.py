@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import ToolError, did_you_mean
 from sayso.agent.tools.registry import unknown_tool
 from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
+from sayso.config.checks.describe import DECISIONS
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import own_tools, tool_policy
@@ -24,6 +26,11 @@ from sayso.pending.proposals import ChannelRun, channel_run
 ToolVerdict = Literal["runs", "asks", "never"]
 
 _VERDICTS: Mapping[str, ToolVerdict] = {"allow": "runs", "review": "asks", "deny": "never"}
+_VERDICT_TEXTS: Mapping[str, str] = {
+    "runs": "It runs at once{}.",
+    "asks": "It asks first{}.",
+    "never": "It never runs.",
+}
 
 
 class BadQuestionError(Exception):
@@ -87,93 +94,76 @@ def explain(
     known_tools = own | {each.name: each for each in opened.tools}
     if tool not in known_tools:
         raise BadQuestionError(unknown_tool(tool, known_tools))
-    call = _Call(settings, channel, user, known_tools[tool])
-    if call.tool is not own.get(tool) and call.tool not in opened.select(call.channel_settings.tools).all():
-        return call.without_tool()
-    run = ChannelRun(user, channel, "", call.channel_settings.confirm_ttl, "", call.channel_settings.speaks)
+    of_channel = settings.channels[channel]
+    run = ChannelRun(user, channel, "", of_channel.confirm_ttl, "", of_channel.speaks)
+    call = _Call(settings, channel, of_channel, known_tools[tool], run)
+    if call.tool is not own.get(tool) and call.tool not in opened.select(of_channel.tools).all():
+        reason = ExplainedReason("none of its tools patterns names it", call.where("tools"))
+        return Explanation(channel, user, tool, "never", reason)
     with channel_run(run):
-        return call.explain(args, run)
+        return call.decide(call.visibility(), args)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One tool on one channel, and the user who asks for it."""
+    """A call of one tool that a channel has, and the run of the user who asks for it."""
 
     settings: Settings
-    channel: str
-    user: str
+    name: str
+    channel: AnyChannel
     tool: Tool
-
-    @property
-    def channel_settings(self) -> AnyChannel:
-        return self.settings.channels[self.channel]
+    run: ChannelRun
 
     def where(self, *path: str | int) -> str:
         """Return the line of a key of the channel."""
-        return self.settings.origin.at("channels", self.channel, *path).removesuffix(": ")
+        return self.settings.origin.at("channels", self.name, *path).removesuffix(": ")
 
     @property
     def knowledge_line(self) -> str:
         """The line that turns knowledge on, and with it the memory's own tool."""
         return self.settings.origin.at("agent", "memory", "knowledge").removesuffix(": ")
 
-    def without_tool(self) -> Explanation:
-        """Return the explanation of a channel that does not have the tool."""
-        reason = ExplainedReason("none of its tools patterns names it", self.where("tools"))
-        return Explanation(self.channel, self.user, self.tool.name, "never", reason)
-
-    def explain(self, args: Mapping[str, Any] | None, run: ChannelRun) -> Explanation:
-        """Return the explanation of a channel that has the tool."""
-        selector = build_selector(self.settings, self.channel)
+    def visibility(self) -> Explanation:
+        """Return the explanation of why the channel has the tool, and whether a model is shown it."""
+        selector = build_selector(self.settings, self.name)
         shown = asyncio.run(would_show(selector, self.tool))
         roles = ", ".join(map(repr, asyncio.run(roles_in(selector))))
-        access = self.channel_settings.access
+        access = self.channel.access
         path = ("access", "roles") if access and access.roles else ("selector",)
-        place = self.where(*path) if selector else ""
-        because = ExplainedReason(f"role {roles}" if roles else "", place)
-        policy = tool_policy(self.channel_settings.policy)
+        because = ExplainedReason(f"role {roles}" if roles else "", self.where(*path) if selector else "")
+        policy = tool_policy(self.channel.policy)
         denial = policy.unconditional_denial(self.tool.name) if policy else None
         if denial and denial.rule:
             shown = "hidden"
             because = ExplainedReason(f"deny: {denial.rule.pattern}", self.where("policy", "deny", denial.rule.index))
-        explanation = Explanation(
-            channel=self.channel, user=self.user, tool=self.tool.name, verdict="never", has_tool=self._has_tool(),
-            shown=shown, shown_because=because,
+        return Explanation(
+            channel=self.name, user=self.run.user_id, tool=self.tool.name, verdict="never",
+            has_tool=self._has_tool(), shown=shown, shown_because=because,
         )  # fmt: skip
-        return _Decision(self, explanation, run).explain(args)
 
     def _has_tool(self) -> ExplainedReason:
         """Return which pattern gives the channel this tool."""
         if self.tool.metadata.source == MEMORY:
             return ExplainedReason("agent.memory.knowledge gives it to all", self.knowledge_line)
-        for index, pattern in enumerate(self.channel_settings.tools or ()):
+        for index, pattern in enumerate(self.channel.tools or ()):
             if fnmatchcase(self.tool.name, pattern):
                 return ExplainedReason(f"tools: {pattern}", self.where("tools", index))
         return ExplainedReason("it names no tools, so it has all", self.where())
 
-
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """Completes the explanation of a call: its arguments, the policy's decision, and the question to the user."""
-
-    call: _Call
-    known: Explanation
-    run: ChannelRun
-
-    def explain(self, raw_args: Mapping[str, Any] | None) -> Explanation:
+    def decide(self, known: Explanation, raw_args: Mapping[str, Any] | None) -> Explanation:
+        """Complete an explanation: the arguments, the policy's decision, and the question to the user."""
         args, problem = self._validated(raw_args)
         if problem:
-            return replace(self.known, problem=problem)
-        tool = self.call.tool
-        decision = effective_decision(tool, args or {}, tool_policy(self.call.channel_settings.policy))
+            return replace(known, problem=problem)
+        decision = effective_decision(self.tool, args or {}, tool_policy(self.channel.policy))
         explanation = replace(
-            self.known,
+            known,
             arguments=args,
             decision=decision,
             decided_by=self._decided_by(decision),
             open_rules=self._open_rules() if args is None and decision.decision != "deny" else (),
-            undo_seconds=tool.undo_seconds if tool.undo else 0.0,
-            asks_by_itself=bool(tool.proposes) and decision.decision == "allow",
+            undo_seconds=self.tool.undo_seconds if self.tool.undo else 0.0,
+            asks_by_itself=bool(self.tool.proposes) and decision.decision == "allow",
         )
         if explanation.shown == "hidden" or decision.decision == "deny":
             return explanation
@@ -184,27 +174,27 @@ class _Decision:
     def _validated(self, raw_args: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
         """Return the arguments as the tool would get them, or what a model would be told is wrong with them."""
         try:
-            return self.call.tool.validate_json(raw_args or {}), ""
+            return self.tool.validate_json(raw_args or {}), ""
         except ToolError as exc:
             return (None, "") if raw_args is None else (None, str(exc))
 
     def _decided_by(self, decision: PolicyDecision) -> ExplainedReason:
         if decision.rule:
             kind, index = decision.rule.kind, decision.rule.index
-            return ExplainedReason(self._rule_text(kind, index), self.call.where("policy", kind, index))
+            return ExplainedReason(self._rule_text(kind, index), self.where("policy", kind, index))
         match decision.decided_by:
             case "requires_approval":
                 return ExplainedReason("the tool's author: requires_approval, which no allow rule overrules")
             case "destructive":
                 return ExplainedReason("hint: destructive, and no rule names it; an allow rule would let it run")
             case "memory":
-                return ExplainedReason("it is the memory's own, and no rule names it", self.call.knowledge_line)
+                return ExplainedReason("it is the memory's own, and no rule names it", self.knowledge_line)
             case "no_policy":
-                return ExplainedReason("the channel has no policy", self.call.where())
-        return ExplainedReason("no rule names it, so it is asked for", self.call.where("policy"))
+                return ExplainedReason("the channel has no policy", self.where())
+        return ExplainedReason("no rule names it, so it is asked for", self.where("policy"))
 
     def _rule_text(self, kind: str, index: int) -> str:
-        policy = self.call.channel_settings.policy
+        policy = self.channel.policy
         if policy is not None and kind == "deny_when":
             rule = policy.deny_when[index]
             form = "" if rule.matches == "text" else f", matches: {rule.matches}"
@@ -212,17 +202,17 @@ class _Decision:
         return f"{kind}: {getattr(policy, kind)[index]}"
 
     def _open_rules(self) -> tuple[ExplainedReason, ...]:
-        policy = self.call.channel_settings.policy
+        policy = self.channel.policy
         return tuple(
-            ExplainedReason(self._rule_text("deny_when", index), self.call.where("policy", "deny_when", index))
+            ExplainedReason(self._rule_text("deny_when", index), self.where("policy", "deny_when", index))
             for index, rule in enumerate(policy.deny_when if policy else ())
-            if fnmatchcase(self.call.tool.name.casefold(), rule.tool.casefold())
+            if fnmatchcase(self.tool.name.casefold(), rule.tool.casefold())
         )
 
     def _with_question(self, explanation: Explanation, raw_args: Mapping[str, Any]) -> Explanation:
         """Add the exact question that the user would read and the action would be sealed with."""
         try:
-            result = self.call.tool.propose(raw_args)
+            result = self.tool.propose(raw_args)
         except ToolError as exc:
             return replace(explanation, problem=str(exc))
         if not self.run.proposals:
@@ -230,3 +220,61 @@ class _Decision:
         action = self.run.proposals[0]
         question = ExpectedQuestion(action.preview, action.ttl_seconds, bool(action.code))
         return replace(explanation, verdict="asks", question=question)
+
+
+def explanation_lines(explanation: Explanation) -> Iterator[str]:
+    """Yield an explanation as text: a line for each part of the configuration that had a say, the verdict last."""
+    user = explanation.user or "the user who asks"
+    arguments = explanation.arguments
+    call = "" if arguments is None else f" with {json.dumps(arguments, ensure_ascii=False)}"
+    yield f"{user} on {explanation.channel}: {explanation.tool}{call}"
+    yield from map("  {}".format, _parts(explanation, user))
+    condition = ", where its selector shows it" if explanation.shown == "depends" else ""
+    yield _VERDICT_TEXTS[explanation.verdict].format(condition)
+
+
+def _parts(explanation: Explanation, user: str) -> Iterator[str]:
+    if explanation.shown is None:
+        yield f"channel: does not have it: {_cited(explanation.has_tool)}"
+        return
+    yield f"channel: has it: {_cited(explanation.has_tool)}"
+    yield f"shown: {_visibility(explanation, user)}"
+    if explanation.decision is None:
+        yield f"arguments: {explanation.problem}"
+        return
+    yield "arguments: none given; decided by its name alone" if explanation.arguments is None else "arguments: valid"
+    decision = "asks by itself" if explanation.asks_by_itself else DECISIONS[explanation.decision.decision]
+    yield f"decision: {decision}: {_cited(explanation.decided_by)}"
+    yield from (f"decision: may be denied by its arguments: {_cited(rule)}" for rule in explanation.open_rules)
+    if explanation.problem:
+        yield f"question: {explanation.problem}"
+    if explanation.asks_by_itself:
+        yield "question: asked by the tool's own code; its text is known when the tool runs"
+    if explanation.question:
+        question = explanation.question
+        first, *others = question.preview.splitlines()
+        yield f"preview: {first}"
+        yield from (f"         {line}" for line in others)
+        code = ", and only with the code that the question shows" if question.typed_code else ""
+        yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"
+    if explanation.undo_seconds and explanation.verdict == "asks":
+        yield f"undo: for {explanation.undo_seconds:g} s after the outcome"
+
+
+def _cited(reason: ExplainedReason | None) -> str:
+    if reason is None:
+        return ""
+    return f"{reason.text} ({reason.where})" if reason.where else reason.text
+
+
+def _visibility(explanation: Explanation, user: str) -> str:
+    """Return whether the model would see the tool, and why."""
+    reason = explanation.shown_because
+    cause = f", {reason.text}" if reason and reason.text else ""
+    place = f" ({reason.where})" if reason and reason.where else ""
+    match explanation.shown:
+        case "hidden":
+            return f"not to {user}{cause}{place}"
+        case "depends":
+            return f"depends on the message{cause}{place}"
+    return f"to {user}{cause}{place}" if place else "always: the channel has no selector"

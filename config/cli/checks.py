@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_error
 if TYPE_CHECKING:
     from sayso.agent import Tool
     from sayso.channels.setup import CheckResult
-    from sayso.config.checks.explain import ExplainedReason, Explanation
 
 
 @click.command(cls=SaysoCommand, examples=["sayso check", "sayso check -c bot.yaml --json"])
@@ -116,7 +115,7 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
     ARGS are name=value ..., or one JSON object. Only the tool's preview is run. Exits with 0 where the tool would run
     or ask first, with 1 where it would never run.
     """
-    from sayso.config.checks.explain import BadQuestionError
+    from sayso.config.checks.explain import BadQuestionError, explanation_lines
     from sayso.config.checks.explain import explain as explain_call
     from sayso.config.settings.loader import default_config, load_settings
     from sayso.config.wiring.agents import load_bot_tools
@@ -133,7 +132,7 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
         except BadQuestionError as exc:
             raise click.UsageError(str(exc)) from None
-    print_result(options, asdict(explanation), _explanation_lines(explanation))
+    print_result(options, asdict(explanation), explanation_lines(explanation))
     sys.exit(FINDING if explanation.verdict == "never" else 0)
 
 
@@ -187,69 +186,3 @@ def _is_accepted(tool: Tool, name: str, value: Any) -> bool:
     except ToolParameterError as exc:
         return name not in [path.partition(".")[0] for path in exc.param_name.split(", ")]
     return True
-
-
-_VERDICTS: Mapping[str, str] = {
-    "runs": "It runs at once{}.",
-    "asks": "It asks first{}.",
-    "never": "It never runs.",
-}
-_DECISIONS: Mapping[str, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
-
-
-def _explanation_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield an explanation as text: a line for each part of the configuration that had a say, the verdict last."""
-    user = explanation.user or "the user who asks"
-    arguments = explanation.arguments
-    call = "" if arguments is None else f" with {json.dumps(arguments, ensure_ascii=False)}"
-    yield f"{user} on {explanation.channel}: {explanation.tool}{call}"
-    yield from map("  {}".format, _parts(explanation, user))
-    condition = ", where its selector shows it" if explanation.shown == "depends" else ""
-    yield _VERDICTS[explanation.verdict].format(condition)
-
-
-def _parts(explanation: Explanation, user: str) -> Iterator[str]:
-    if explanation.shown is None:
-        yield f"channel: does not have it: {_cited(explanation.has_tool)}"
-        return
-    yield f"channel: has it: {_cited(explanation.has_tool)}"
-    yield f"shown: {_visibility(explanation, user)}"
-    if explanation.decision is None:
-        yield f"arguments: {explanation.problem}"
-        return
-    yield "arguments: none given; decided by its name alone" if explanation.arguments is None else "arguments: valid"
-    decision = "asks by itself" if explanation.asks_by_itself else _DECISIONS[explanation.decision.decision]
-    yield f"decision: {decision}: {_cited(explanation.decided_by)}"
-    yield from (f"decision: may be denied by its arguments: {_cited(rule)}" for rule in explanation.open_rules)
-    if explanation.problem:
-        yield f"question: {explanation.problem}"
-    if explanation.asks_by_itself:
-        yield "question: asked by the tool's own code; its text is known when the tool runs"
-    if explanation.question:
-        question = explanation.question
-        first, *others = question.preview.splitlines()
-        yield f"preview: {first}"
-        yield from (f"         {line}" for line in others)
-        code = ", and only with the code that the question shows" if question.typed_code else ""
-        yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"
-    if explanation.undo_seconds and explanation.verdict == "asks":
-        yield f"undo: for {explanation.undo_seconds:g} s after the outcome"
-
-
-def _cited(reason: ExplainedReason | None) -> str:
-    if reason is None:
-        return ""
-    return f"{reason.text} ({reason.where})" if reason.where else reason.text
-
-
-def _visibility(explanation: Explanation, user: str) -> str:
-    """Return whether the model would see the tool, and why."""
-    reason = explanation.shown_because
-    cause = f", {reason.text}" if reason and reason.text else ""
-    place = f" ({reason.where})" if reason and reason.where else ""
-    match explanation.shown:
-        case "hidden":
-            return f"not to {user}{cause}{place}"
-        case "depends":
-            return f"depends on the message{cause}{place}"
-    return f"to {user}{cause}{place}" if place else "always: the channel has no selector"
