@@ -1,4 +1,4 @@
-"""Recover: what was begun without a lane, by a process that died, ends with an honest word and runs nothing."""
+"""Recovery: an action that a process without a lease left behind ends with a true outcome and runs nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HERE = scope_of("ana", None, None)
 
 
 def proposed(name: str) -> PendingAction:
-    """What a tool proposed."""
+    """Return the proposal of a tool."""
     return PendingAction("ana", "delete", f"Apagar {name}", {"name": name}, language="pt", requested_at=1.0)
 
 
 class Dead:
-    """A store in which somebody decided on a proposal, and died after some of the steps."""
+    """A store in which a process decided on a proposal and died after some of the steps."""
 
     def __init__(self, *names: str, executor=lambda: "apagado") -> None:
         self.now = 1000.0
@@ -41,11 +41,11 @@ class Dead:
         )
 
     def at(self, pid: str):
-        """The record of this name."""
+        """Return the record of this id."""
         return Blocking(self.store.repository).read(HERE.conversation.id, (pid,))[0]
 
     def begin(self, pid: str, *, started: bool = True, ended: str = "") -> None:
-        """What the dead one did to an action."""
+        """Bring an action to where the dead process left it."""
         claim = Claim(HERE, pid, "the dead")
         Blocking(self.store.repository).claim(claim, self.at(pid))
         if started:
@@ -55,22 +55,22 @@ class Dead:
             Blocking(self.store.repository).finish(claim, "try-1", ActionResult(ended, told, "apagado"))
 
     def wait(self) -> None:
-        """Until it is clear that he is dead."""
+        """Let the time pass after which the process counts as dead."""
         self.now += STALE_MS / 1000 + 1
 
     def states(self) -> list[str]:
-        """Those of the steps, in order."""
+        """Return the states of the steps, in order."""
         return [self.at(pid).state for pid in self.steps]
 
 
 def never():
-    """Nothing may run here."""
+    """Fail: nothing may run here."""
     raise AssertionError("it ran")
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
 def test_claimed_action_was_certainly_not_done(intent):
-    """Whatever is tapped, it is over, on record and by whoever asked; the scope is free."""
+    """Any tap ends it, in the name of the person who tapped, and the scope is free."""
     dead = Dead("A", executor=never)
     dead.begin(dead.head, started=False)
     dead.wait()
@@ -96,8 +96,8 @@ def test_claimed_action_was_certainly_not_done(intent):
     ],
     ids=["nobody knows", "no", "words"],
 )
-def test_started_action_is_asked_after(answer, status, state, told):
-    """It is never run again; whoever asked is on record, so that he hears the same if he must be told again."""
+def test_started_action_is_reconciled(answer, status, state, told):
+    """It is never run again. The record names the person, who gets the same outcome when it is repeated."""
     dead = Dead("A", executor=never)
     dead.store.register_reconciler("delete", lambda _: answer)
     dead.begin(dead.head)
@@ -107,8 +107,8 @@ def test_started_action_is_asked_after(answer, status, state, told):
     assert dead.at(dead.head).by not in ("", "the dead")
 
 
-def test_begun_action_is_left_alone_while_its_process_may_live():
-    """Two minutes; a decision before that hears nothing."""
+def test_action_is_left_alone_while_its_process_may_live():
+    """That is two minutes; an earlier decision gets nothing."""
     dead = Dead("A", executor=never)
     dead.begin(dead.head)
     dead.now += STALE_MS / 1000
@@ -117,8 +117,8 @@ def test_begun_action_is_left_alone_while_its_process_may_live():
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_changed_record_is_not_spoken_of_in_its_own_words(started):
-    """Started: nobody knows what it was. Claimed: it is disarmed."""
+def test_changed_record_is_not_described_by_its_own_texts(started):
+    """A started one is unknown; a claimed one is cancelled."""
     dead = Dead("A", executor=never)
     dead.begin(dead.head, started=started)
     dead.wait()
@@ -129,8 +129,8 @@ def test_changed_record_is_not_spoken_of_in_its_own_words(started):
     assert dead.at(dead.head).state == ("unknown" if started else "cancelled")
 
 
-def test_forged_kind_beside_a_begun_record_is_found_out():
-    """What is compared stands beside what was sealed, where anybody may have written."""
+def test_forged_kind_beside_a_signed_record_is_detected():
+    """The compared fields stand beside the signed record, where another client may have written."""
     dead = Dead("A", executor=never)
     dead.begin(dead.head)
     dead.wait()
@@ -149,8 +149,8 @@ def test_forged_kind_beside_a_begun_record_is_found_out():
     ],
     ids=["started", "claimed"],
 )
-def test_recover_believes_no_record_that_was_changed(started, status, state, told):
-    """The world is not asked about something else, and its words are not repeated."""
+def test_recovery_does_not_trust_a_changed_record(started, status, state, told):
+    """The reconciler is not asked about another action, and the record's texts are not repeated."""
     dead = Dead("A", executor=never)
     dead.store.register_reconciler("delete", lambda _: never())
     dead.begin(dead.head, started=started)
@@ -167,7 +167,7 @@ def test_recover_believes_no_record_that_was_changed(started, status, state, tol
     ids=["nobody knows", "no", "yes"],
 )
 def test_plan_is_reported_step_by_step(answer, second, line):
-    """What was done is done, what had begun is asked after, the rest was not started."""
+    """Done steps are done, started ones are reconciled, the others were not started."""
     dead = Dead("A", "B", "C", executor=never)
     asked = []
     dead.store.register_reconciler("delete", lambda record: (asked.append(record.args["name"]), answer)[1])
@@ -187,7 +187,7 @@ def test_plan_is_reported_step_by_step(answer, second, line):
 
 
 def test_plan_whose_steps_are_all_done_is_done():
-    """He died just before he could say so."""
+    """The process died just before it could record that."""
     dead = Dead("A", "B", executor=never)
     dead.begin(dead.head)
     for pid in dead.steps:
@@ -198,8 +198,8 @@ def test_plan_whose_steps_are_all_done_is_done():
     assert (outcome.status, dead.at(dead.head).state) == ("executed", "done")
 
 
-def test_plan_without_a_lane_that_lost_a_step_runs_nothing():
-    """Not even the steps that are there; its outcome is on record at once, for nobody commits it later."""
+def test_plan_without_a_lease_that_lost_a_step_runs_nothing():
+    """The existing steps do not run either. The outcome is stored at once, since no turn commits it later."""
     dead = Dead("A", "B", executor=never)
     del dead.store.repository._actions[dead.steps[1]]
     outcome = dead.store.pop_if_confirmed("ana", "sim")
@@ -209,7 +209,7 @@ def test_plan_without_a_lane_that_lost_a_step_runs_nothing():
 
 
 def test_plan_with_a_missing_step_is_unknown():
-    """And has no report."""
+    """It has no report."""
     dead = Dead("A", "B", executor=never)
     dead.begin(dead.head)
     dead.begin(dead.steps[0], ended="done")
@@ -222,7 +222,7 @@ def test_plan_with_a_missing_step_is_unknown():
 
 
 def test_effects_of_a_plan_are_those_of_its_steps():
-    """In order, with what their tools returned; what failed has none."""
+    """They are in order, with the tools' return values; a failed step has none."""
     dead = Dead("A", "B")
     dead.begin(dead.head)
     dead.begin(dead.steps[0], ended="done")
@@ -231,8 +231,8 @@ def test_effects_of_a_plan_are_those_of_its_steps():
     assert [(effect.action.args, effect.result) for effect in found] == [({"name": "A"}, "apagado")]
 
 
-def test_plan_without_a_lane_runs_its_steps_and_has_their_effects():
-    """The seed's doors know plans too; what the caller hears is on record."""
+def test_plan_without_a_lease_runs_its_steps_and_has_their_effects():
+    """The seed's methods support plans too; the returned outcome is stored."""
     dead = Dead("A", "B", executor=lambda: "apagado")
     outcome = dead.store.pop_if_confirmed("ana", "sim")
     assert [(effect.action.args["name"], effect.result) for effect in outcome.effects] == [

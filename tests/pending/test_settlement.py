@@ -1,4 +1,4 @@
-"""Outcomes: each says what became of the action, in its user's language, and what is stored says the same."""
+"""Outcomes: each tells what became of the action, in its user's language, and the record agrees."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ class Desk:
 
     @property
     def stored(self):
-        """What is stored of it."""
+        """Return the stored record."""
         return Blocking(self.store.repository).read(HERE.conversation.id, (self.action.pending_action_id,))[0]
 
     def claim(self, by: str = "yes-1") -> Claim:
-        """A claim to it, without a lane."""
+        """Return a claim without a lease."""
         return Claim(HERE, self.action.pending_action_id, by)
 
     def confirm(self, by: str = "yes-1"):
-        """The way of a lane, where claim and start are two steps."""
+        """Confirm as a worker does, with claim and start as two steps."""
         return run_without_loop(self.store.settlement.confirm(self.claim(by), self.stored))
 
     def begin(self) -> None:
-        """Somebody started it, and was never heard of again."""
+        """Start the action in a process that dies then."""
         Blocking(self.store.repository).claim(self.claim(), self.stored)
         Blocking(self.store.repository).start(self.claim(), self.stored, "try-1")
 
     def move(self, before: str, after: str, told: str) -> None:
-        """Somebody else changes its state."""
+        """Change the state as another process."""
         change = TurnChange(transition=Transition(self.action.pending_action_id, (before,), after, told))
         Blocking(self.store.repository).change(HERE.conversation.id, change)
 
     def heard(self, outcome, status: str, state: str, told: str, result: str | None = None) -> None:
-        """The outcome is exactly this one, of this action; where it is over, the same is stored."""
+        """Check that the outcome is exactly this one, and that an ended action's record agrees."""
         assert (outcome.status, outcome.outcome_text, outcome.result) == (status, told, result)
         record = outcome.record
         assert (record.pending_action_id, record.state) == (self.action.pending_action_id, state)
@@ -68,7 +68,7 @@ class Desk:
 
 
 def raises():
-    """A tool that breaks."""
+    """Raise an error, as a broken tool."""
     raise RuntimeError("secret")
 
 
@@ -84,7 +84,7 @@ def raises():
     ids=["words", "nothing", "number", "typed"],
 )  # fmt: skip
 def test_confirmed_action_tells_its_outcome(door, executor, status, state, told, result):
-    """What the tool returned says it best; without a word of its own, ours."""
+    """The tool's return value is the text; without one there is a default text."""
     desk = Desk(executor)
     outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
     desk.heard(outcome, status, state, told, result)
@@ -96,7 +96,7 @@ def test_confirmed_action_tells_its_outcome(door, executor, status, state, told,
 
 @pytest.mark.parametrize("door", ["lane", "store"])
 def test_error_is_a_failure_that_tells_its_type_and_reference_only(door):
-    """What broke stays in the log."""
+    """The error's text stays in the log."""
     desk = Desk(raises)
     outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
     failed, _, reference = outcome.outcome_text.rpartition("\n")
@@ -106,8 +106,8 @@ def test_error_is_a_failure_that_tells_its_type_and_reference_only(door):
 
 
 @pytest.mark.parametrize("door", ["lane", "store"])
-def test_action_without_executor_failed_and_says_that_nothing_was_done(door):
-    """On record too: whoever asks again hears the same."""
+def test_action_without_executor_fails_and_tells_that_nothing_was_done(door):
+    """The record has the same text for a repeated question."""
     desk = Desk(None)
     outcome = desk.confirm() if door == "lane" else desk.store.pop_if_intent("ana", "confirm")
     desk.heard(outcome, "no_executor", "failed", WORDS.unsafe("Apagar A"))
@@ -116,16 +116,16 @@ def test_action_without_executor_failed_and_says_that_nothing_was_done(door):
 
 
 @pytest.mark.parametrize("door", ["lane", "store"])
-def test_late_yes_hears_that_it_expired(door):
-    """Nothing was done."""
+def test_late_yes_gets_expired(door):
+    """The action was not done."""
     desk = Desk()
     desk.now += 61
     outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
     desk.heard(outcome, "expired", "expired", WORDS.expired("Apagar A"))
 
 
-def test_window_closes_on_the_second():
-    """A yes at its last moment counts; at its end it is over, by words, by button and for the next proposal."""
+def test_window_closes_exactly_at_its_end():
+    """A yes in the last moment counts. At the end the action is over for texts, taps and the next proposal."""
     desk = Desk()
     desk.now = 1059.999
     assert desk.store.get("ana") is not None
@@ -151,14 +151,14 @@ def test_window_closes_on_the_second():
     ],
     ids=["cancel", "ignore", "other kind", "other action"],
 )
-def test_button_hears_what_it_did(intent, expected, status, state, told):
-    """Cancelled, still waiting, or a button of another prompt."""
+def test_tap_gets_its_outcome(intent, expected, status, state, told):
+    """It cancelled, the action still waits, or the button belongs to another question."""
     desk = Desk()
     desk.heard(desk.store.pop_if_intent("ana", intent, **expected), status, state, told)
 
 
-def test_ignore_leaves_the_time_it_says():
-    """Also a part of a second: then it is over."""
+def test_ignore_leaves_the_given_time():
+    """Parts of a second count. Afterwards the action is over."""
     desk = Desk()
     assert desk.store.pop_if_intent("ana", "ignore", ignore_ttl_seconds=0.4).record.expires_at == 1000.4
     desk.now = 1000.3
@@ -167,16 +167,16 @@ def test_ignore_leaves_the_time_it_says():
     assert desk.store.get("ana") is None
 
 
-def test_changed_arguments_hear_that_nothing_was_done():
-    """The caller saw others."""
+def test_changed_arguments_get_that_nothing_was_done():
+    """The caller saw other arguments."""
     desk = Desk()
     outcome = desk.store.pop_if_confirmed("ana", "sim", args_digest="0" * 64)
     desk.heard(outcome, "digest_mismatch", "cancelled", WORDS.unsafe("Apagar A"))
 
 
 @pytest.mark.parametrize("door", ["lane", "store", "claimed"])
-def test_changed_record_is_disarmed_without_its_words(door):
-    """They are not ours to repeat, nor is the language; it is cancelled on record, by whoever decided."""
+def test_changed_record_is_cancelled_without_its_texts(door):
+    """Neither its texts nor its language are trusted. The record is cancelled in the name of the decider."""
     desk = Desk()
     pid = desk.action.pending_action_id
     if door == "claimed":
@@ -190,8 +190,8 @@ def test_changed_record_is_disarmed_without_its_words(door):
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
 @pytest.mark.parametrize("state", ["armed", "shown"])
-def test_changed_record_is_disarmed_whatever_is_decided_on_it(state, intent):
-    """Before its question was delivered too; whoever asks again hears that it was changed, not just cancelled."""
+def test_changed_record_is_cancelled_by_every_decision(state, intent):
+    """This holds before the question was delivered too. A repeated question gets "changed", not just "cancelled"."""
     desk = Desk()
     changed = replace(desk.stored, state=state, record=desk.stored.record.replace("Apagar", "Pagar"))
     desk.store.repository._put(desk.action.pending_action_id, changed)
@@ -199,8 +199,8 @@ def test_changed_record_is_disarmed_whatever_is_decided_on_it(state, intent):
     assert desk.stored.outcome_text == texts_for().tampered()
 
 
-def test_record_that_is_changed_after_it_was_checked_is_disarmed():
-    """The claim compares what is there with what was checked, letter by letter."""
+def test_record_changed_after_its_check_is_cancelled():
+    """The claim compares the stored record with the checked one, byte by byte."""
     desk = Desk()
     seen = desk.stored
     desk.store.repository._put(seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar")))
@@ -209,8 +209,8 @@ def test_record_that_is_changed_after_it_was_checked_is_disarmed():
     assert desk.stored.outcome_text == texts_for().tampered()
 
 
-def test_what_was_started_meanwhile_is_not_called_off():
-    """Who saw a changed record runs nothing; of what somebody else began he cannot say that it was cancelled."""
+def test_action_started_meanwhile_is_not_reported_cancelled():
+    """A process that saw a changed record runs nothing, and does not report the other process's action cancelled."""
     desk = Desk()
     seen = replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar"))
     desk.begin()
@@ -229,8 +229,8 @@ def test_what_was_started_meanwhile_is_not_called_off():
     ],
     ids=["nobody knows", "no", "yes", "words"],
 )
-def test_interrupted_action_ends_as_the_world_says(answer, state, told):
-    """Nothing is repeated; without anybody to ask it is unknown."""
+def test_interrupted_action_ends_as_the_reconciler_reports(answer, state, told):
+    """Nothing is repeated. Without a reconciler the outcome is unknown."""
     desk = Desk()
     desk.begin()
     seen = []
@@ -245,8 +245,8 @@ def test_interrupted_action_ends_as_the_world_says(answer, state, told):
 
 
 @pytest.mark.parametrize(("executor", "tries"), [(None, 1), (raises, 3)], ids=["no tool here", "begun too often"])
-def test_repeatable_action_that_cannot_be_begun_again_is_unknown(executor, tries):
-    """An earlier worker may have done it: nobody says that nothing was done."""
+def test_repeatable_action_that_cannot_be_started_again_is_unknown(executor, tries):
+    """An earlier worker may have done it, so the outcome is not "nothing was done"."""
     desk = Desk(executor, idempotent=True)
     Blocking(desk.store.repository).claim(desk.claim(), desk.stored)
     for number in range(tries):
@@ -254,8 +254,8 @@ def test_repeatable_action_that_cannot_be_begun_again_is_unknown(executor, tries
     desk.heard(desk.confirm(), "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
-def test_outcome_that_comes_in_meanwhile_is_looked_at_again():
-    """Two who settle the same interrupted action: the second one's words would be a guess."""
+def test_outcome_that_comes_in_meanwhile_is_read_again():
+    """Two workers settle the same interrupted action; the second one reads the first one's outcome."""
     desk = Desk()
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: desk.move("started", "done", "apagado"))
@@ -274,8 +274,8 @@ def test_outcome_that_comes_in_meanwhile_is_looked_at_again():
     ],
     ids=["done", "failed", "unknown"],
 )
-def test_outcome_that_comes_in_meanwhile_is_told_where_there_is_no_lane(state, status, told, result):
-    """Nobody would look again there."""
+def test_outcome_that_comes_in_meanwhile_is_returned_without_a_lease(state, status, told, result):
+    """No later turn would read it again."""
     desk = Desk()
     desk.begin()
     ending = ActionResult(state, told, result or "")
@@ -285,8 +285,8 @@ def test_outcome_that_comes_in_meanwhile_is_told_where_there_is_no_lane(state, s
     desk.heard(desk.confirm(), status, state, told, result)
 
 
-def test_record_that_vanished_meanwhile_takes_no_outcome_with_it():
-    """Where nobody looks again, what the world said is told."""
+def test_record_that_vanished_meanwhile_does_not_lose_the_outcome():
+    """The reconciler's outcome is returned, since no later turn reads it."""
     desk = Desk()
     desk.begin()
     stored = desk.stored
@@ -296,8 +296,8 @@ def test_record_that_vanished_meanwhile_takes_no_outcome_with_it():
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_unknown_that_was_said_meanwhile_is_not_overwritten(answer):
-    """Only who ran it may correct that, and says so; the next look finds what was said."""
+def test_unknown_that_was_stored_meanwhile_is_not_overwritten(answer):
+    """Only the attempt itself may correct it; the next read finds "unknown"."""
     desk = Desk()
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: (desk.move("started", "unknown", "quem sabe"), answer)[1])
@@ -307,8 +307,8 @@ def test_unknown_that_was_said_meanwhile_is_not_overwritten(answer):
     assert (desk.stored.state, desk.stored.outcome_text) == ("unknown", "quem sabe")
 
 
-def test_two_who_both_do_not_know_agree():
-    """The second has nothing to look at again."""
+def test_two_unknown_outcomes_agree():
+    """The second worker needs no further read."""
     desk = Desk()
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: desk.move("started", "unknown", "quem sabe"))
@@ -317,8 +317,8 @@ def test_two_who_both_do_not_know_agree():
     desk.heard(outcome, "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
-def test_world_that_does_not_answer_is_not_waited_for(monkeypatch):
-    """The turn has a limit of its own: nobody knows."""
+def test_reconciler_that_does_not_answer_is_not_waited_for(monkeypatch):
+    """The turn has a time limit of its own, so the outcome is unknown."""
     monkeypatch.setattr("sayso.pending.settlement.RECONCILE_TIMEOUT", 0.01)
     desk = Desk()
     desk.begin()
@@ -337,10 +337,10 @@ def test_world_that_does_not_answer_is_not_waited_for(monkeypatch):
     ],
     ids=["started", "no tool", "claimed"],
 )
-def test_what_nobody_runs_is_ended_in_redis_though_each_answer_is_lost_once(
+def test_abandoned_action_ends_in_redis_although_each_answer_is_lost_once(
     redis_client, monkeypatch, way, started, state, told
 ):
-    """A record is found in the shard of its conversation, and who ended it is asked again without harm."""
+    """The record is found in its conversation's shard, and repeated calls do no harm."""
     arun = LuaScripts.arun
 
     async def twice(*call):
@@ -361,8 +361,8 @@ def test_what_nobody_runs_is_ended_in_redis_though_each_answer_is_lost_once(
     assert (stored.state, stored.outcome_text, outcome.outcome_text) == (state, told, told)
 
 
-def test_action_that_another_worker_took_up_is_not_called_failed():
-    """A factory that breaks here, and somebody who starts it there: his word counts."""
+def test_action_that_another_worker_started_is_not_reported_failed():
+    """The factory breaks here while another worker starts the action; that worker's outcome counts."""
     desk = Desk(None)
     desk.store.register_executor_factory("delete", lambda _: desk.move("claimed", "started", ""))
     with pytest.raises(StaleTurn, match="another worker has taken the action further"):
@@ -370,8 +370,8 @@ def test_action_that_another_worker_took_up_is_not_called_failed():
     assert desk.stored.state == "started"
 
 
-def test_action_that_moved_before_its_start_is_looked_at_again():
-    """A factory that takes its time, and somebody who cancels: nothing runs."""
+def test_action_that_changed_before_its_start_is_read_again():
+    """The person cancels while the factory takes its time, and nothing runs."""
     ran = []
     desk = Desk(None)
 
@@ -386,12 +386,12 @@ def test_action_that_moved_before_its_start_is_looked_at_again():
 
 
 @pytest.mark.parametrize(("verdict", "error"), [("lost", LeaseLost), ("moved", StaleTurn)])
-def test_worker_that_may_not_go_on_stops(verdict, error):
-    """It lost its lane, or its turn is not the one at the head; the error names the conversation."""
+def test_worker_without_a_valid_lease_stops(verdict, error):
+    """It lost its lease, or its turn is not the head. The error names the conversation."""
     desk = Desk()
 
     class Refusing:
-        """Records that refuse each claim."""
+        """A store that refuses each claim."""
 
         async def claim(self, *_):
             """Refuse."""
@@ -403,7 +403,7 @@ def test_worker_that_may_not_go_on_stops(verdict, error):
 
 
 def test_yes_that_was_won_by_another_executes_nothing():
-    """There is nothing to tell either."""
+    """It gets no outcome to report either."""
     desk = Desk()
     Blocking(desk.store.repository).claim(desk.claim("yes-0"), desk.stored)
     assert desk.confirm() is None
@@ -411,8 +411,8 @@ def test_yes_that_was_won_by_another_executes_nothing():
 
 
 @pytest.mark.parametrize(("state", "effects"), [("done", [("A", "apagado")]), ("failed", []), ("unknown", [])])
-def test_effects_of_what_is_over_are_read_from_its_record(state, effects):
-    """For whoever offers an undo later."""
+def test_effects_of_an_ended_action_are_read_from_its_record(state, effects):
+    """A later undo needs them."""
     desk = Desk({"done": lambda: "apagado", "failed": raises, "unknown": None}[state])
     if state == "unknown":
         desk.begin()
@@ -422,8 +422,8 @@ def test_effects_of_what_is_over_are_read_from_its_record(state, effects):
     assert desk.stored.state == state
 
 
-def test_tool_that_is_cut_off_is_unknown_and_leaves_no_word():
-    """It did not fail, it was left alone; the record says so before anybody is told."""
+def test_tool_that_times_out_is_unknown_and_returns_no_text():
+    """It did not fail, it was abandoned. The record says so before the person is told."""
 
     async def hang():
         await asyncio.sleep(60)
@@ -435,8 +435,8 @@ def test_tool_that_is_cut_off_is_unknown_and_leaves_no_word():
     assert desk.stored.result == ""
 
 
-def test_late_failure_is_recorded_as_one_and_keeps_its_words_private():
-    """Nobody waits for it any more; whoever looks again hears how it ended."""
+def test_late_failure_is_recorded_without_its_text():
+    """No turn waits for it any more; the next read finds how it ended."""
     desk = Desk()
 
     async def too_late():
@@ -460,7 +460,7 @@ def test_late_failure_is_recorded_as_one_and_keeps_its_words_private():
 
 
 def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
-    """A thread may still be at it: nobody can know."""
+    """A thread may still run the tool, so the outcome is unknown."""
     desk = Desk()
 
     async def stopped():
@@ -495,13 +495,13 @@ def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
         (["done", "done"], "done"),
     ],
 )
-def test_plan_is_as_unsure_as_its_steps(states, end):
-    """What is left as started may still be at it: a plan with it has not failed."""
+def test_plan_with_a_started_step_is_not_failed(states, end):
+    """A step that is left as started may still run."""
     assert plan_end_state(states) == end
 
 
-def test_sealed_record_leaves_out_what_goes_without_saying():
-    """Every field that differs from its default is sealed, and read back."""
+def test_signed_record_leaves_out_default_values():
+    """Every field that differs from its default is signed and read back."""
     action = PendingAction(
         "ana", "delete", "Delete A", {"id": 1}, channel_id="chat", conversation_id="room", ttl_seconds=5,
         requested_at=1.0, parser_version="v1", idempotent=True, code="4821", reason="r", version="2", language="pt",
@@ -514,8 +514,8 @@ def test_sealed_record_leaves_out_what_goes_without_saying():
     assert sign_action(replace(action, ttl_seconds=0.0), InMemoryPendingStore().signer, user="-").ttl_ms == 1
 
 
-def test_yes_before_the_question_hears_that_it_was_not_asked_yet():
-    """The action stays as it is, and so does its record."""
+def test_yes_before_the_question_gets_early():
+    """The action and its record stay as they are."""
     desk = Desk()
     stored = desk.stored
     pid = desk.action.pending_action_id

@@ -1,4 +1,4 @@
-"""Audit: no entry is edited, removed, moved or repeated unseen, and the first one is named."""
+"""Audit chain: each edited, removed, moved or repeated entry is noticed, and the first one is named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = LOG.ledger
 SIZE = len(ROWS)
 TIPS = {0: LOG.tip}
 SIGNED = CheckContext(signer=SIGNER, whole=True, tips=TIPS)
-#: In Redis nobody signs: only the links and the head tell.
+#: Entries in Redis are unsigned: only the links and the head protect them.
 UNSIGNED = CheckContext(whole=True, tips=TIPS)
 EVERY = range(SIZE)
 FLIPS = {
@@ -34,24 +34,24 @@ FLIPS = {
 
 
 def flipped(text: str, field: str, value: object = None) -> str:
-    """The text with one field changed, in the scripts' own spelling."""
+    """Return the text with one field changed, in the spelling of the scripts."""
     fields = json.loads(text) | {field: FLIPS[field] if value is None else value}
     return json.dumps(fields, separators=(",", ":"))
 
 
 def first(kept: list[RecordedEntry], terms: CheckContext) -> tuple[int, str] | None:
-    """Number and reason of the first fault."""
+    """Return number and reason of the first fault."""
     fault = check_chains([kept], terms).first
     return (fault.n, fault.reason) if fault else None
 
 
 def changed(rows: list[RecordedEntry], index: int, **changes: object) -> list[RecordedEntry]:
-    """The rows, one of them changed."""
+    """Return the rows with one of them changed."""
     return [replace(row, **changes) if at == index else row for at, row in enumerate(rows)]
 
 
 def test_whole_log_has_no_fault():
-    """What the scripts write holds, in a ledger, in an export, in Redis, and partly in each."""
+    """The scripts' entries pass in a ledger, in an export, in Redis, and spread over all three."""
     export = [replace(row, head=None) for row in ROWS]
     for sources in ([ROWS], [export], [ROWS, export], [ROWS[:40], LOG.waiting[30:]], [ROWS[:20], [], ROWS[20:]]):
         report = check_chains(sources, SIGNED)
@@ -62,7 +62,7 @@ def test_whole_log_has_no_fault():
 @pytest.mark.parametrize("field", FLIPS)
 @pytest.mark.parametrize("index", EVERY)
 def test_edited_entry_of_a_ledger_is_named(index, field):
-    """Somebody with the file edits a row; a careful one notes its new head as well."""
+    """An attacker with the file edits a row; a careful one updates its head as well."""
     text = flipped(ROWS[index].text, field)
     assert first(changed(ROWS, index, text=text), SIGNED) == (index + 1, "edited")
     number, reason = first(changed(ROWS, index, text=text, head=entry_hash(text)), SIGNED)
@@ -73,7 +73,7 @@ def test_edited_entry_of_a_ledger_is_named(index, field):
 @pytest.mark.parametrize("field", FLIPS)
 @pytest.mark.parametrize("index", EVERY)
 def test_edited_entry_of_an_export_is_named(index, field):
-    """An export has no heads beside its texts: the signature tells."""
+    """An export has no heads beside its texts, so the signature shows it."""
     export = [replace(row, head=None) for row in ROWS]
     text = flipped(ROWS[index].text, field)
     place = json.loads(text)["n"]
@@ -85,13 +85,13 @@ def test_edited_entry_of_an_export_is_named(index, field):
 @pytest.mark.parametrize("field", FLIPS)
 @pytest.mark.parametrize("index", EVERY)
 def test_edited_entry_in_redis_is_named(index, field):
-    """Before anybody signed them, the links of all entries and the head in Redis have to fit."""
+    """Unsigned entries must fit their links and the head in Redis."""
     texts = [flipped(text, field) if at == index else text for at, text in enumerate(LOG.texts)]
     assert first(as_list(0, texts), UNSIGNED) == (index + 1, "edited")
 
 
 def test_edited_entry_in_redis_is_named_where_it_is_the_only_one():
-    """No neighbour tells of it, only the head."""
+    """It has no neighbor, so only the head shows it."""
     log = StateLog()
     log.add("a", "armed")
     terms = CheckContext(whole=True, tips={0: log.tip})
@@ -100,7 +100,7 @@ def test_edited_entry_in_redis_is_named_where_it_is_the_only_one():
 
 
 def test_last_entry_under_an_earlier_number_is_edited_and_not_removed():
-    """Nothing comes after it; what it names as its predecessor tells where it was."""
+    """No entry follows it; the predecessor that it names shows its place."""
     texts = [*LOG.texts[:-1], flipped(LOG.texts[-1], "n", 30)]
     faults = check_chains([as_list(0, texts)], UNSIGNED).faults
     assert [(fault.n, fault.reason) for fault in faults] == [(30, "forked"), (SIZE, "edited")]
@@ -108,8 +108,8 @@ def test_last_entry_under_an_earlier_number_is_edited_and_not_removed():
 
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize("index", EVERY)
-def test_entry_with_its_neighbours_number_is_noticed(index, by):
-    """A number that another entry has already."""
+def test_entry_with_the_number_of_its_neighbor_is_noticed(index, by):
+    """Another entry has the number already."""
     text = flipped(LOG.texts[index], "n", max(1, index + 1 + by))
     texts = [text if at == index else other for at, other in enumerate(LOG.texts)]
     assert texts == LOG.texts or first(as_list(0, texts), UNSIGNED) is not None
@@ -117,7 +117,7 @@ def test_entry_with_its_neighbours_number_is_noticed(index, by):
 
 @pytest.mark.parametrize("index", EVERY)
 def test_forged_signature_is_named(index):
-    """A good text with another signature, or with none, is not from us."""
+    """A valid text with another signature or none is not genuine."""
     for sig in ("", "0" * 64, EntrySigner(["other"]).sign("entry", 0, index + 1, ROWS[index].text)):
         assert first(changed(ROWS, index, sig=sig), SIGNED) == (index + 1, "bad signature")
 
@@ -125,13 +125,13 @@ def test_forged_signature_is_named(index):
 @pytest.mark.parametrize("terms", [SIGNED, UNSIGNED])
 @pytest.mark.parametrize("index", EVERY)
 def test_removed_entry_is_named(index, terms):
-    """A gap shows, also at the beginning and, with the head in Redis, at the end."""
+    """A gap shows at the start too, and with the head in Redis at the end."""
     rows = ROWS if terms is SIGNED else LOG.waiting
     assert first(rows[:index] + rows[index + 1 :], terms) == (index + 1, "removed")
 
 
 def test_entry_that_only_a_forged_row_still_has_is_removed():
-    """Under another number and unsigned: two places are named, the empty one and the forged one."""
+    """The row is unsigned and has another number. Both the empty and the forged place are named."""
     rows = [*ROWS[:16], *ROWS[17:], replace(ROWS[16], n=SIZE + 1, sig="")]
     faults = check_chains([rows], SIGNED).faults
     assert [(fault.n, fault.reason) for fault in faults] == [(17, "removed"), (SIZE + 1, "edited")]
@@ -139,13 +139,13 @@ def test_entry_that_only_a_forged_row_still_has_is_removed():
 
 @pytest.mark.parametrize("left", EVERY)
 def test_cut_off_tail_is_noticed(left):
-    """With the head that Redis has, nobody can end the log early."""
+    """The head in Redis shows that the log ends too early."""
     assert first(ROWS[:left], SIGNED) == (left + 1, "removed")
 
 
 @pytest.mark.parametrize("index", range(SIZE - 1))
-def test_swapped_neighbours_are_named(index):
-    """Whole rows under each other's number, lines of an export, and entries of the list in Redis."""
+def test_swapped_neighbors_are_named(index):
+    """Rows have each other's number, or lines of an export or entries in Redis are swapped."""
     here, there = ROWS[index], ROWS[index + 1]
     rows = list(ROWS)
     rows[index], rows[index + 1] = replace(there, n=here.n), replace(here, n=there.n)
@@ -159,14 +159,14 @@ def test_swapped_neighbours_are_named(index):
 
 
 def test_entry_that_was_moved_ahead_is_one_fault():
-    """The first place out of order, not all that now come too late."""
+    """Only the first place out of order is named, not all later ones."""
     faults = check_chains([[ROWS[3], *ROWS[:3], *ROWS[4:]]], SIGNED).faults
     assert [(fault.n, fault.reason) for fault in faults] == [(1, "reordered")]
 
 
 @pytest.mark.parametrize("index", EVERY)
 def test_repeated_entry_is_named(index):
-    """The same entry twice: at its place, or as a new row at the end."""
+    """The same entry stands twice: at its place, or as a new row at the end."""
     rows = [*ROWS[: index + 1], *ROWS[index:]]
     assert first(rows, SIGNED) == (index + 1, "repeated")
     assert first([*ROWS, replace(ROWS[index], n=SIZE + 1)], SIGNED) == (SIZE + 1, "repeated")
@@ -174,7 +174,7 @@ def test_repeated_entry_is_named(index):
 
 
 def fields(row: RecordedEntry) -> dict[str, str | None]:
-    """What a row holds besides its number."""
+    """Return the fields of a row besides its number."""
     return {"text": row.text, "sig": row.sig, "head": row.head}
 
 
@@ -190,8 +190,8 @@ operations = st.lists(
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(operations)
-def test_whatever_is_done_to_a_log_is_noticed(done):
-    """Any few changes, on each other, unless they come to nothing."""
+def test_any_changes_to_a_log_are_noticed(done):
+    """Any few changes in a row are noticed, unless they cancel out."""
     rows = list(ROWS)
     for what, index, word in done:
         at = index % max(1, len(rows))
@@ -212,18 +212,18 @@ def test_whatever_is_done_to_a_log_is_noticed(done):
 @settings(max_examples=200)
 @given(st.lists(st.one_of(st.text(), st.sampled_from(LOG.texts)), max_size=6))
 def test_garbage_is_a_fault_and_no_crash(texts):
-    """Whatever somebody wrote into the list."""
+    """Any text may stand in the list."""
     kept = [RecordedEntry(0, n, text) for n, text in enumerate(texts, start=1)]
     assert (check_chains([kept], CheckContext(whole=True)).first is None) == (texts == LOG.texts[: len(texts)])
 
 
 def test_entry_from_another_shard_is_not_genuine():
-    """The signature is over the shard too."""
+    """The signature covers the shard."""
     assert first([replace(row, shard=5) for row in ROWS], replace(SIGNED, tips={})) == (1, "bad signature")
 
 
-def test_log_that_begins_late_is_a_note():
-    """Old entries may be gone; who kept them all can say so."""
+def test_log_that_starts_late_is_a_note():
+    """Old entries may be deleted; an operator who keeps all can ask for a fault."""
     report = check_chains([ROWS[10:]], replace(SIGNED, whole=False))
     assert report.faults == ()
     assert report.notes == ("shard 0 begins with entry 11: older ones are not here",)
@@ -231,7 +231,7 @@ def test_log_that_begins_late_is_a_note():
 
 
 def test_redis_from_an_old_file_is_noticed():
-    """Its head is behind the log; as soon as it goes on, two entries have one number."""
+    """Its head is behind the log. As soon as it goes on, two entries have one number."""
     for head in (NO_HEAD, "1" * 40):
         assert first(ROWS, CheckContext(SIGNER, tips={0: ChainHead(0, head)})) == (1, "rolled back")
     other = StateLog()
@@ -241,21 +241,21 @@ def test_redis_from_an_old_file_is_noticed():
 
 
 def test_log_that_grows_while_it_is_read_is_whole():
-    """Entries that were written after Redis's head was read are there when it is read again."""
+    """Entries written after the first read of the head are found by the second read."""
     early = {0: ChainHead(50, entry_hash(LOG.texts[49]))}
     assert check_chains([ROWS], CheckContext(SIGNER, tips=early, newest=TIPS)).faults == ()
     assert check_chains([ROWS], CheckContext(SIGNER, tips=early, newest=early)).first is not None
 
 
 def test_faults_of_several_shards_come_in_order():
-    """The first is of the first shard."""
+    """The first fault is of the first shard."""
     logs = [busy_log(shard=shard).ledger for shard in (9, 3)]
     report = check_chains([changed(kept, 4, text="{}") for kept in logs], CheckContext(SIGNER))
     assert [str(fault) for fault in report.faults] == ["shard 3, entry 5: edited", "shard 9, entry 5: edited"]
 
 
 def test_only_shards_that_have_entries_are_counted():
-    """One is enough; where Redis knows of none, there is none."""
+    """One entry is enough; a shard without entries in Redis does not count."""
     log = StateLog(3)
     log.add("a", "armed")
     report = check_chains([log.ledger], CheckContext(SIGNER, tips={3: log.tip, 4: ChainHead(0, NO_HEAD)}))
@@ -264,8 +264,8 @@ def test_only_shards_that_have_entries_are_counted():
 
 @pytest.mark.parametrize("before", [event for event in ALLOWED if event])
 @pytest.mark.parametrize("after", [*(event for event in ALLOWED if event), "paid"])
-def test_impossible_moves_are_faults(before, after):
-    """Nobody gets from done to shown, or in any other way that the protocol does not know."""
+def test_impossible_transitions_are_faults(before, after):
+    """An action cannot go from done to shown, or by any other transition outside the protocol."""
     path = {
         "armed": [], "shown": ["armed"], "claimed": ["armed", "shown"], "started": ["armed", "shown", "claimed"],
         "cancelled": ["armed"], "expired": ["armed"], "superseded": ["armed"],
@@ -277,8 +277,8 @@ def test_impossible_moves_are_faults(before, after):
     assert [(fault.n, fault.reason) for fault in faults] == expected
 
 
-def test_every_impossible_move_is_named():
-    """Also several of one log, and one after an event that nobody knows."""
+def test_every_impossible_transition_is_named():
+    """This holds for several in one log, and for one after an unknown event."""
     log = StateLog()
     log.live("a")
     log.live("a", "shown")
@@ -294,7 +294,7 @@ LIFE_AFTER_SHOWN = ("claimed", "started", "done")
 
 
 def test_second_start_is_a_fault_unless_it_may_be_repeated():
-    """The log knows by the body whether it may."""
+    """The body tells whether it may."""
     log = StateLog()
     log.live("a", "armed", "shown", "claimed", "started", "started", "done")
     assert check_chains([log.ledger], CheckContext(SIGNER)).faults == ()
@@ -302,8 +302,8 @@ def test_second_start_is_a_fault_unless_it_may_be_repeated():
     assert [str(fault) for fault in once.faults] == ["shard 0, entry 5: impossible (started twice)"]
 
 
-def test_action_without_a_beginning_is_a_fault():
-    """In a log that is there from its first entry, nothing is claimed that was never proposed."""
+def test_action_without_a_proposal_is_a_fault():
+    """In a complete log, every claimed action was proposed."""
     log = StateLog()
     log.live("a")
     log.live("b", "claimed", "started")
@@ -321,8 +321,8 @@ def test_entry_about_another_record_is_a_fault():
     assert [str(fault) for fault in faults] == ["shard 0, entry 2: impossible (another record)"]
 
 
-def test_only_the_scripts_spelling_is_an_entry():
-    """Another order, doubled names or spaces could mean one thing to a script and another to us."""
+def test_only_the_spelling_of_the_scripts_is_an_entry():
+    """Another order, repeated names or spaces could mean different things to Lua and to Python."""
     text = LOG.texts[0]
     assert AuditEntry.parse(text) is not None
     for other in (
@@ -335,7 +335,7 @@ def test_only_the_scripts_spelling_is_an_entry():
 
 
 def test_keys_may_rotate():
-    """The first key signs, any verifies; nothing signed here passes as anything else."""
+    """The first key signs and all verify. A signed entry does not pass as any other value."""
     assert check_chains([ROWS], CheckContext(EntrySigner(["new", KEY]))).faults == ()
     assert check_chains([ROWS], CheckContext(EntrySigner(["new"]))).first == Fault(0, 1, "bad signature")
     assert signed(0, 1, "x").sig != signed(0, 2, "x").sig

@@ -1,4 +1,4 @@
-"""Auditor: every entry reaches the ledger once, whoever is killed, away or there twice."""
+"""Audit collector: every entry reaches the ledger once, through kills, outages and two collectors at a time."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from tests.pending.state_log import KEY, SIGNER, StateLog
 
 @pytest.fixture
 def ledger(tmp_path):
-    """A ledger that does not exist yet."""
+    """Return a ledger that does not exist yet."""
     return AuditLedger(tmp_path / FILE, SIGNER)
 
 
 @pytest.fixture
 def auditor(redis_client, ledger):
-    """An auditor of the real Redis."""
+    """Return a collector on the real Redis."""
     return AuditCollector(redis_client, ledger, clock=lambda: 1000.0)
 
 
 @pytest.fixture
 def log(redis_client):
-    """A log in the real Redis."""
+    """Return a log in the real Redis."""
     return StateLog(17, redis_client)
 
 
 def faults(redis_client, *ledgers: AuditLedger, **options) -> list[str]:
-    """All faults of these ledgers, compared with Redis."""
+    """Return all faults of these ledgers, compared with Redis."""
     report = verify([ledger.path for ledger in ledgers], [KEY], tail=UncollectedEntries(redis_client), **options)
     return [str(fault) for fault in report.faults]
 
 
 class Forgetful(AuditLedger):
-    """A ledger whose process is killed right after it stored."""
+    """A ledger whose process is killed right after a store."""
 
     def store(self, entries, bodies=()):
         """Store, and die."""
@@ -57,8 +57,8 @@ class Forgetful(AuditLedger):
         raise KeyboardInterrupt
 
 
-def test_killed_between_ledger_and_redis_nothing_is_doubled_or_lost(redis_client, ledger, auditor, log):
-    """The next round finds it all again, stores nothing twice, and Redis drops it then."""
+def test_kill_between_ledger_and_redis_doubles_and_loses_nothing(redis_client, ledger, auditor, log):
+    """The next round reads the entries again, stores none twice, and Redis drops them then."""
     log.live("a")
     with pytest.raises(KeyboardInterrupt):
         AuditCollector(redis_client, Forgetful(ledger.path, SIGNER)).collect()
@@ -70,8 +70,8 @@ def test_killed_between_ledger_and_redis_nothing_is_doubled_or_lost(redis_client
     assert faults(redis_client, ledger, whole=True) == []
 
 
-def test_ledger_that_refuses_keeps_everything_in_redis(redis_client, tmp_path, log):
-    """A full or broken disk loses nothing."""
+def test_failing_ledger_keeps_all_entries_in_redis(redis_client, tmp_path, log):
+    """A full or broken disk loses no entry."""
     (tmp_path / FILE).mkdir()
     log.live("a")
     with pytest.raises(LedgerUnusable):
@@ -80,15 +80,15 @@ def test_ledger_that_refuses_keeps_everything_in_redis(redis_client, tmp_path, l
 
 
 def test_entry_behind_a_round_of_garbage_is_not_dropped_unread(redis_client, ledger, auditor, log):
-    """A round that reads nothing but garbage drops that only, and has moved no entry."""
+    """A round that reads only garbage drops only that and moves no entry."""
     redis_client.rpush("sayso:{17}:audit", *["garbage"] * BATCH)
     log.live("a")
     assert [auditor.collect() for _ in range(3)] == [0, 5, 0]
     assert [kept.text for kept in ledger.entries()[:5]] == log.texts
 
 
-def test_redis_away_is_tried_again_and_the_worker_lives_on(ledger, caplog):
-    """One warning a round, no end of the task."""
+def test_unreachable_redis_is_retried_and_the_worker_lives_on(ledger, caplog):
+    """Each round logs one warning, and the task does not end."""
     with connect(f"redis://127.0.0.1:{free_port()}") as nobody, pytest.raises(RedisConnectionError):
         AuditCollector(nobody, ledger).round()
     with caplog.at_level(logging.WARNING), connect(f"redis://127.0.0.1:{free_port()}") as nobody:
@@ -96,8 +96,8 @@ def test_redis_away_is_tried_again_and_the_worker_lives_on(ledger, caplog):
     assert not ledger.path.exists()
 
 
-def test_broken_disk_is_told_and_the_worker_lives_on(redis_client, tmp_path, log, caplog):
-    """The operator hears it as an error, with the file."""
+def test_broken_disk_is_logged_and_the_worker_lives_on(redis_client, tmp_path, log, caplog):
+    """The operator gets an error with the file."""
     (tmp_path / FILE).mkdir()
     log.live("a")
     with caplog.at_level(logging.ERROR):
@@ -108,7 +108,7 @@ def test_broken_disk_is_told_and_the_worker_lives_on(redis_client, tmp_path, log
 
 
 def still_running(auditor: AuditCollector, seen) -> None:
-    """Run an auditor until something is seen; it must not have ended by then."""
+    """Run a collector until a condition holds; check that it has not ended by then."""
 
     async def watch() -> None:
         task = asyncio.create_task(auditor.forever())
@@ -124,7 +124,7 @@ def still_running(auditor: AuditCollector, seen) -> None:
 
 @pytest.mark.slow
 def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, log):
-    """On one file, and each on its own: together they have the whole log."""
+    """They share a file, or have one each; together they have the whole log."""
     ledgers = [AuditLedger(tmp_path / name, SIGNER) for name in ("a.sqlite3", "a.sqlite3", "b.sqlite3", "b.sqlite3")]
     done = threading.Event()
 
@@ -147,7 +147,7 @@ def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, lo
 
 
 def test_one_round_at_a_time(redis_client, ledger, log):
-    """Of many workers one works; the others come in vain until the lock is gone."""
+    """One of many workers collects; the others return until the lock is free."""
     log.live("a")
     assert AuditCollector(redis_client, ledger).round() == 5
     log.live("b")
@@ -157,7 +157,7 @@ def test_one_round_at_a_time(redis_client, ledger, log):
 
 
 def test_dropping_again_drops_nothing_more(redis_client, auditor, log):
-    """redis-py sends a script again when the answer was lost."""
+    """redis-py sends a script again when its answer was lost."""
     log.live("a")
     waiting = UncollectedEntries(redis_client).entries()[:3]
     texts = [kept.text.encode() for kept in waiting]
@@ -168,16 +168,16 @@ def test_dropping_again_drops_nothing_more(redis_client, auditor, log):
 
 
 @pytest.mark.slow
-def test_long_list_is_moved_over_several_rounds(redis_client, ledger, auditor, log):
-    """No round reads more than it can hold."""
+def test_long_list_is_collected_in_several_rounds(redis_client, ledger, auditor, log):
+    """Each round reads a bounded number."""
     for number in range(130):
         log.live(f"action-{number}")
     assert [auditor.collect() for _ in range(3)] == [500, 150, 0]
     assert faults(redis_client, ledger, whole=True) == []
 
 
-def test_final_words_reach_the_body(redis_client, ledger, auditor, log):
-    """The body was stored when the action was armed; what the user heard comes with the outcome."""
+def test_outcome_text_reaches_the_body(redis_client, ledger, auditor, log):
+    """The body was stored with the proposal; the text for the user comes with the outcome."""
     log.live("a", "armed", "shown")
     auditor.collect()
     assert ledger.bodies()["a"].outcome_text == ""
@@ -197,7 +197,7 @@ def test_final_words_reach_the_body(redis_client, ledger, auditor, log):
 
 
 def test_dropped_entries_are_an_error_and_named(redis_client, ledger, auditor, log, caplog):
-    """The list is bounded: a log that nobody drained for long has a gap."""
+    """The list is bounded, so a log that was not collected for long has a gap."""
     log.live("a")
     auditor.collect()
     log.live("b")
@@ -213,7 +213,7 @@ def test_dropped_entries_are_an_error_and_named(redis_client, ledger, auditor, l
 def test_redis_restored_from_an_old_file_is_an_error_and_both_histories_stay(
     redis_client, ledger, auditor, log, caplog
 ):
-    """Its numbers begin again; what the ledger has is not overwritten."""
+    """The numbers start again, and the ledger's entries are not overwritten."""
     log.live("a")
     auditor.collect()
     log.forget()
@@ -229,8 +229,8 @@ def test_redis_restored_from_an_old_file_is_an_error_and_both_histories_stay(
 
 
 @pytest.mark.parametrize("garbage", [b"garbage", b"\xff\xfe", b"", b'{"n":1}', b'{"n":999,"n":1}', "\u2028é".encode()])
-def test_garbage_in_the_list_stops_nobody(redis_client, ledger, auditor, log, garbage):
-    """What is no entry is kept as a fault, and the entries behind it are moved as ever."""
+def test_garbage_in_the_list_stops_no_entry(redis_client, ledger, auditor, log, garbage):
+    """Garbage is stored as a fault, and the entries behind it are collected."""
     log.live("a", "armed", "shown")
     redis_client.rpush("sayso:{17}:audit", garbage)
     log.live("a", "claimed", "started", "done")
@@ -249,8 +249,8 @@ def test_cut_off_tail_of_the_ledger_is_named(redis_client, ledger, auditor, log)
     assert faults(redis_client, other) == ["shard 17, entry 4: removed (Redis is at 5)"]
 
 
-def test_what_waits_in_redis_is_part_of_the_log(redis_client, ledger, auditor, log):
-    """Not yet drained is not missing, but edited there it is a fault."""
+def test_uncollected_entries_are_part_of_the_log(redis_client, ledger, auditor, log):
+    """An uncollected entry is not missing, but an edited one is a fault."""
     log.live("a")
     auditor.collect()
     log.live("b")
@@ -262,14 +262,14 @@ def test_what_waits_in_redis_is_part_of_the_log(redis_client, ledger, auditor, l
 
 
 class BusyTail(UncollectedEntries):
-    """A tail that grows and is drained while somebody reads it."""
+    """A list that grows and is collected during a read."""
 
     def __init__(self, client, log, auditor) -> None:
         super().__init__(client)
         self._log, self._auditor = log, auditor
 
     def entries(self):
-        """What waits; a moment later it is gone, and more was written."""
+        """Return the entries; right afterwards they are collected, and new ones are written."""
         kept = super().entries()
         self._log.live("late")
         self._auditor.collect()
@@ -277,7 +277,7 @@ class BusyTail(UncollectedEntries):
 
 
 def test_verify_of_a_running_system_raises_no_false_alarm(redis_client, ledger, auditor, log):
-    """Entries move from Redis to the ledger, and new ones come, while they are checked."""
+    """Entries move from Redis to the ledger and new ones come during the check."""
     log.live("a")
     auditor.collect()
     log.live("b")
@@ -286,7 +286,7 @@ def test_verify_of_a_running_system_raises_no_false_alarm(redis_client, ledger, 
 
 
 def test_real_store_writes_a_log_that_holds(redis_client, ledger, auditor):
-    """A confirmed, an ignored and a cancelled action, from the scripts to the ledger."""
+    """A confirmed, an ignored and a cancelled action go from the scripts to the ledger."""
     store = RedisPendingStore(client=redis_client, secret_keys=[KEY])
     store.stash("ana", kind="delete", preview="Delete A?", executor=lambda: "gone", args={"id": 1})
     assert store.pop_if_confirmed("ana", "yes").status == "executed"
@@ -300,14 +300,14 @@ def test_real_store_writes_a_log_that_holds(redis_client, ledger, auditor):
     assert [body.outcome_text for body in ledger.bodies().values() if "A" in body.preview] != [""]
 
 
-def test_lock_of_a_killed_auditor_ends_before_the_next_round(redis_client, ledger):
-    """Nobody has to release it."""
+def test_lock_of_a_killed_collector_expires_before_the_next_round(redis_client, ledger):
+    """The lock has a TTL."""
     AuditCollector(redis_client, ledger).round()
     assert 0 < redis_client.pttl("sayso:auditor") <= 900
 
 
-def test_redis_that_knows_of_no_entry_is_at_its_beginning(redis_client):
-    """As it is where somebody wrote something else."""
+def test_redis_without_a_valid_head_counts_as_empty(redis_client):
+    """Another client may have overwritten the head."""
     redis_client.set("sayso:{5}:audit:head", "7 garbage")
     redis_client.set("sayso:{5}:audit:drained", "garbage")
     tail = UncollectedEntries(redis_client)
@@ -317,7 +317,7 @@ def test_redis_that_knows_of_no_entry_is_at_its_beginning(redis_client):
 
 @pytest.mark.parametrize("garbage", ["²", "9" * 5000, b"\xff", ""])
 def test_garbage_in_one_shard_stops_no_other(redis_client, ledger, auditor, log, garbage):
-    """Somebody wrote into the numbers that the scripts keep."""
+    """Another client overwrote the numbers of the scripts."""
     log.live("a")
     redis_client.set("sayso:{5}:audit:drained", garbage)
     redis_client.set("sayso:{5}:audit:head", garbage)
@@ -326,7 +326,7 @@ def test_garbage_in_one_shard_stops_no_other(redis_client, ledger, auditor, log,
 
 
 def test_key_of_another_type_stops_no_other(redis_client, ledger, auditor, log):
-    """A list and a record that are none: the entries of the other shards are moved, and what is missing is named."""
+    """A list and a record have another type. The other shards are collected, and the missing entries are named."""
     log.live("a")
     other = StateLog(5, redis_client)
     other.live("b")
@@ -337,8 +337,8 @@ def test_key_of_another_type_stops_no_other(redis_client, ledger, auditor, log):
     assert faults(redis_client, ledger) == ["shard 5, entry 1: removed (Redis is at 5)"]
 
 
-def test_redis_that_refuses_is_no_empty_log(redis_url, redis_client):
-    """Only a key of another type is passed over; a Redis that lets nobody in has not said that nothing is there."""
+def test_redis_that_refuses_access_is_no_empty_log(redis_url, redis_client):
+    """Only a key of another type is skipped. A refused login does not mean that the log is empty."""
     redis_client.acl_setuser("blind", enabled=True, nopass=True, categories=["+@connection"], keys=["*"])
     try:
         with Redis.from_url(redis_url, username="blind", password="any") as blind, pytest.raises(NoPermissionError):
@@ -347,8 +347,8 @@ def test_redis_that_refuses_is_no_empty_log(redis_url, redis_client):
         redis_client.acl_deluser("blind")
 
 
-def test_garbage_stands_where_the_next_entry_would():
-    """Also at the beginning of a list."""
+def test_garbage_gets_the_number_of_the_next_entry():
+    """This holds at the start of a list too."""
     log = StateLog(3)
     for pid in "ab":
         log.add(pid, "armed")
@@ -357,8 +357,8 @@ def test_garbage_stands_where_the_next_entry_would():
     assert found == [(3, 1, "x"), (3, 2, "y"), (3, 2, log.texts[1]), (3, 3, "\\xff")]
 
 
-def test_auditor_of_another_bot_drains_that_ones_log_only(redis_client, ledger):
-    """Two deployments may share a Redis."""
+def test_collector_of_another_bot_collects_only_its_own_log(redis_client, ledger):
+    """Two bots may share a Redis."""
     for prefix in ("sayso:", "bot:"):
         RedisPendingStore(prefix=prefix, client=redis_client, secret_keys=[KEY]).stash("ana", kind="k", preview=prefix)
     assert AuditCollector(redis_client, ledger, prefix="bot:").round() == 2

@@ -1,4 +1,4 @@
-"""Ledger: what is stored stays as it is; what is personal can go; a hand that writes to the file shows."""
+"""Ledger: entries stay, personal data can be erased, and every manual edit of the file shows."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, s
 
 @pytest.fixture
 def ledger(tmp_path):
-    """A ledger that does not exist yet."""
+    """Return a ledger that does not exist yet."""
     return AuditLedger(tmp_path / FILE, SIGNER)
 
 
 @pytest.fixture
 def filled(ledger):
-    """A ledger with 60 entries and the bodies of 12 actions."""
+    """Return a ledger with 60 entries and the bodies of 12 actions."""
     ledger.store(busy_log().waiting, [body(f"action-{number}", told="Done.") for number in range(12)])
     return ledger
 
 
 def body(pid: str, *, user: str = "ana", told: str = "") -> AuditBody:
-    """A body as it is drained."""
+    """Return a body as the collector stores it."""
     return AuditBody.of(pid, *sealed(pid, user=user), told, at=AT)
 
 
 def hack(path: Path, *statements: str) -> None:
-    """What somebody does who can write to the file: drop the triggers first."""
+    """Edit the file as an attacker with write access would: drop the triggers first."""
     with closing(sqlite3.connect(path)) as connection:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
         for statement in [*(f"DROP TRIGGER {name}" for name in names), *statements]:
@@ -46,7 +46,7 @@ def hack(path: Path, *statements: str) -> None:
 
 
 def faults(*paths: Path, **options) -> list[str]:
-    """All faults of these files."""
+    """Return all faults of these files."""
     return [str(fault) for fault in verify(paths, [KEY], **options).faults]
 
 
@@ -64,8 +64,8 @@ def faults(*paths: Path, **options) -> list[str]:
         "UPDATE bodies SET pid = 'x' || pid",
     ],
 )
-def test_ledger_refuses_to_forget(filled, statement):
-    """Nobody removes or changes an entry by mistake."""
+def test_ledger_refuses_to_delete_or_change(filled, statement):
+    """No entry is removed or changed by mistake."""
     filled.store([RecordedEntry(0, 3, "no entry")])
     with closing(sqlite3.connect(filled.path)) as connection, pytest.raises(sqlite3.IntegrityError):
         connection.execute(statement)
@@ -73,7 +73,7 @@ def test_ledger_refuses_to_forget(filled, statement):
 
 @pytest.mark.parametrize("how", ["INSERT OR REPLACE", "REPLACE", "INSERT OR IGNORE", "INSERT"])
 def test_insert_over_an_entry_changes_nothing(filled, how):
-    """SQLite's own way around a DELETE trigger is closed."""
+    """SQLite's way around a DELETE trigger is closed."""
     before = filled.entries()
     with closing(sqlite3.connect(filled.path)) as connection:
         connection.execute(f"{how} INTO entries VALUES (0, 3, 'x', 'x', 'x')")
@@ -108,23 +108,23 @@ def test_insert_over_an_entry_changes_nothing(filled, how):
         ("UPDATE bodies SET at = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
     ],
 )
-def test_hand_in_the_file_is_named(filled, statement, fault):
-    """Somebody with the file and without the key."""
+def test_edit_without_the_key_is_named(filled, statement, fault):
+    """The attacker has the file and not the key."""
     assert faults(filled.path) == []
     hack(filled.path, statement)
     assert faults(filled.path) == [f"shard 0, {fault}"]
 
 
 @pytest.mark.parametrize("change", ["shard = 'y'", "n = x'11'"])
-def test_entry_without_a_place_is_told(filled, change):
-    """A number that is none cannot be put in order: the file is refused, with what stands there."""
+def test_entry_without_a_valid_number_is_reported(filled, change):
+    """Such an entry has no place in the order, so the file is refused, and the error shows the value."""
     hack(filled.path, f"UPDATE entries SET {change} WHERE n = 17")
     with pytest.raises(LedgerUnusable, match=r"has an entry .* of shard .*: somebody put it there"):
         filled.entries()
 
 
 def test_body_of_another_action_is_a_fault(filled):
-    """Two signed bodies cannot change places."""
+    """Two signed bodies cannot be swapped."""
     columns = "record, mac, told, user, at, repeatable, erased_at, sig"
     hack(
         filled.path,
@@ -134,8 +134,8 @@ def test_body_of_another_action_is_a_fault(filled):
     assert faults(filled.path) == ["shard 0, entry 5: body edited (bad signature)"]
 
 
-def test_record_that_was_changed_before_it_was_drained_is_a_fault(ledger):
-    """The ledger signs what it was given; the record's own MAC tells that it was not what was signed."""
+def test_record_changed_before_its_collection_is_a_fault(ledger):
+    """The ledger signs what it gets, but the record's own MAC does not fit."""
     log = StateLog()
     log.live("a")
     record, mac = sealed("a")
@@ -144,7 +144,7 @@ def test_record_that_was_changed_before_it_was_drained_is_a_fault(ledger):
 
 
 def test_body_that_its_entries_do_not_name_is_a_fault(ledger):
-    """A record that was sealed, but not the one that was shown; or one of another action."""
+    """The record was signed, but it is not the one that was shown, or belongs to another action."""
     log = StateLog()
     log.live("a")
     for event in LIFE:
@@ -157,7 +157,7 @@ def test_body_that_its_entries_do_not_name_is_a_fault(ledger):
 
 
 def test_emptied_file_is_no_empty_log(filled):
-    """Whoever empties the ledger does not make it hold."""
+    """An emptied ledger does not pass the check."""
     for file in filled.path.parent.iterdir():
         file.write_bytes(b"")
     with pytest.raises(LedgerUnusable, match="cannot be used as a ledger"):
@@ -165,14 +165,14 @@ def test_emptied_file_is_no_empty_log(filled):
 
 
 def test_storing_again_changes_nothing(filled):
-    """Killed before Redis dropped what was stored, the next round brings it again."""
+    """After a kill before Redis dropped the entries, the next round brings them again."""
     before, bodies = filled.entries(), filled.bodies()
     stored = filled.store(busy_log().waiting, [body("action-1", told="Done.")])
     assert (filled.entries(), filled.bodies(), stored.conflicts) == (before, bodies, ())
 
 
-def test_another_entry_under_the_same_number_is_kept_and_reported(filled):
-    """Neither of two histories is lost, and neither replaces the other."""
+def test_another_entry_under_the_same_number_is_stored_and_reported(filled):
+    """Neither history is lost, and neither replaces the other."""
     other = StateLog()
     other.live("other")
     stored = filled.store(other.waiting, [body("other")])
@@ -182,8 +182,8 @@ def test_another_entry_under_the_same_number_is_kept_and_reported(filled):
     assert faults(filled.path) == [f"shard 0, entry {n}: forked (2 different entries)" for n in range(1, 6)]
 
 
-def test_text_that_is_no_entry_is_kept_and_reported(ledger):
-    """Somebody wrote to the list in Redis. The true entry keeps its place."""
+def test_text_that_is_no_entry_is_stored_and_reported(ledger):
+    """Another client wrote to the list in Redis. The true entry keeps its number."""
     log = StateLog()
     log.live("a")
     ledger.store([*log.waiting[:2], RecordedEntry(0, 3, "garbage"), *log.waiting[2:]], [body("a")])
@@ -191,7 +191,7 @@ def test_text_that_is_no_entry_is_kept_and_reported(ledger):
 
 
 def test_two_writers_at_once_store_everything_once(ledger):
-    """Workers on one machine share the file."""
+    """The workers of a machine share the file."""
     log = busy_log()
     writers = [threading.Thread(target=ledger.store, args=(log.waiting,)) for _ in range(8)]
     for writer in writers:
@@ -201,8 +201,8 @@ def test_two_writers_at_once_store_everything_once(ledger):
     assert [kept.text for kept in ledger.entries()] == log.texts
 
 
-def test_writer_waits_for_the_one_who_makes_the_file(ledger, monkeypatch):
-    """SQLite itself refuses at once: both want to turn a new file to WAL."""
+def test_writer_waits_while_another_one_creates_the_file(ledger, monkeypatch):
+    """SQLite itself refuses at once, since both turn a new file to WAL."""
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
 
         def let_go(seconds: float) -> None:
@@ -216,7 +216,7 @@ def test_writer_waits_for_the_one_who_makes_the_file(ledger, monkeypatch):
 
 
 def test_writer_does_not_wait_for_ever(ledger, monkeypatch):
-    """The auditor hears it, says it, and comes again."""
+    """The collector gets an error, logs it and tries again."""
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         monkeypatch.setattr("sayso.channels.storage.files.LOCK_SECONDS", 0.0)
@@ -225,14 +225,14 @@ def test_writer_does_not_wait_for_ever(ledger, monkeypatch):
 
 
 def test_nothing_of_a_failed_store_stays(ledger):
-    """All or nothing: what Redis may drop is there as a whole."""
+    """A store is all or nothing, so Redis drops only what is stored."""
     with pytest.raises(LedgerUnusable):
         ledger.store(busy_log().waiting, [replace(body("a"), mac=None)])
     assert ledger.entries() == []
 
 
-def test_body_hears_the_outcome_later(ledger):
-    """The words at the end replace those before; nothing replaces the record."""
+def test_body_gets_the_outcome_later(ledger):
+    """The last text replaces earlier ones; nothing replaces the record."""
     ledger.store([], [body("a")])
     ledger.store([], [replace(body("a", told="Deleted."), record=None)])
     assert ledger.bodies()["a"].outcome_text == "Deleted."
@@ -242,7 +242,7 @@ def test_body_hears_the_outcome_later(ledger):
 
 
 def test_erased_person_is_gone_from_the_file_and_the_chain_holds(ledger):
-    """Not a byte of the person is left, in no corner of the file."""
+    """No byte of the person is left in the file."""
     log = StateLog()
     for pid, user in {"a": "Zebedee", "b": "Zebedee", "c": "ana"}.items():
         for event in LIFE:
@@ -261,15 +261,15 @@ def test_erased_person_is_gone_from_the_file_and_the_chain_holds(ledger):
 
 
 def test_erased_body_does_not_come_back(ledger):
-    """A late entry of the action brings its record again."""
+    """A late entry of the action would bring its record again."""
     ledger.store([], [body("a")])
     ledger.erase("ana", at=5)
     ledger.store([], [body("a", told="Deleted.")])
     assert (ledger.bodies()["a"].record, ledger.bodies()["a"].outcome_text) == (None, None)
 
 
-def test_record_that_was_gone_already_is_no_fault(ledger):
-    """A worker that comes after two days finds entries only."""
+def test_record_that_had_expired_is_no_fault(ledger):
+    """A collector that comes after two days finds only the entries."""
     log = StateLog()
     log.live("a")
     ledger.store(log.waiting, [AuditBody.of("a", None, "", "", at=AT)])
@@ -277,23 +277,23 @@ def test_record_that_was_gone_already_is_no_fault(ledger):
     assert ledger.bodies()["a"].preview == "(not kept)"
 
 
-def test_record_that_was_gone_already_is_nobodys(ledger):
-    """No user is made up for it, by whose name it would be listed and erased."""
+def test_record_that_had_expired_has_no_user(ledger):
+    """It gets no invented user, under whose name it would be listed and erased."""
     ledger.store([], [AuditBody.of("a", None, "", "", at=AT)])
     assert ledger.bodies()["a"].user is None
 
 
 @pytest.mark.parametrize("record", ["", "{", "[1]", "null", '{"user_id": "\\ud800", "pid": 1}', "[" * 100_000])
 def test_unreadable_record_is_stored(ledger, record):
-    """Whatever somebody wrote into Redis, draining goes on and verify tells."""
+    """Whatever another client wrote into Redis, collecting goes on and verify reports it."""
     log = StateLog()
     log.live("a")
     ledger.store(log.waiting, [AuditBody.of("a", record, log.record("a"), "\0", at=AT)])
     assert faults(ledger.path) == ["shard 0, entry 1: body edited (not what was signed)"]
 
 
-def test_second_start_of_what_runs_once_is_found_by_its_body(ledger):
-    """Also after the body was erased."""
+def test_second_start_of_a_once_only_action_is_found_by_its_body(ledger):
+    """This holds after the body was erased too."""
     log = StateLog()
     log.live("a", "armed", "shown", "claimed", "started", "started")
     ledger.store(log.waiting, [body("a")])
@@ -301,8 +301,8 @@ def test_second_start_of_what_runs_once_is_found_by_its_body(ledger):
     assert faults(ledger.path) == ["shard 0, entry 5: impossible (started twice)"]
 
 
-def test_second_start_of_what_nobody_knows_any_more_is_no_fault(ledger):
-    """Its record was gone before it was drained: it may have been repeatable."""
+def test_second_start_of_an_action_without_a_record_is_no_fault(ledger):
+    """The record had expired before its collection, and it may have been repeatable."""
     log = StateLog()
     log.live("a", "armed", "shown", "claimed", "started", "started")
     ledger.store(log.waiting, [AuditBody.of("a", None, "", "", at=AT)])
@@ -322,7 +322,7 @@ def test_repeatable_actions_and_plans_may_start_again(ledger):
 
 
 def test_stretches_of_several_machines_make_one_log(tmp_path):
-    """Each machine drained what it came by; doubles are no fault, a missing machine is."""
+    """Each machine collected some entries. Repeated ones are no fault, a missing machine is."""
     log, paths = busy_log(), []
     bodies = [body(f"action-{number}") for number in range(12)]
     for name, stretches in {"a": [(0, 25), (40, 45)], "b": [(20, 40)], "c": [(45, 60)]}.items():
@@ -336,8 +336,8 @@ def test_stretches_of_several_machines_make_one_log(tmp_path):
     assert (report.entries, report.shards) == (60, 1)
 
 
-def test_ledger_that_begins_late_is_a_fault_only_where_all_is_expected(ledger):
-    """A machine that joined later has no older entries; who says that it is the whole log is told."""
+def test_ledger_that_starts_late_is_a_fault_only_with_whole(ledger):
+    """A machine that joined later has no older entries; `--whole` reports that."""
     ledger.store(busy_log().waiting[10:], [body(f"action-{number}") for number in range(12)])
     report = verify([ledger.path], [KEY])
     assert (report.faults, report.notes) == ((), ("shard 0 begins with entry 11: older ones are not here",))
@@ -345,7 +345,7 @@ def test_ledger_that_begins_late_is_a_fault_only_where_all_is_expected(ledger):
 
 
 def test_export_verifies_without_the_ledger(filled, tmp_path):
-    """Signed lines, nothing personal in them; each edited, removed or moved line is named."""
+    """The lines are signed and hold no personal data. Each edited, removed or moved line is named."""
     lines = list(to_lines(filled.entries()))
     assert "ana" not in "".join(lines)
     file = tmp_path / "log.jsonl"
@@ -364,8 +364,8 @@ def test_export_verifies_without_the_ledger(filled, tmp_path):
 @pytest.mark.parametrize(
     "content", ["nonsense", "[]", '{"shard": 1}', '{"shard": "x", "text": "", "sig": ""}', "[" * 9000]
 )
-def test_file_that_is_neither_is_refused(tmp_path, content):
-    """The message names file and line."""
+def test_file_that_is_neither_ledger_nor_export_is_refused(tmp_path, content):
+    """The error names file and line."""
     file = tmp_path / "log.jsonl"
     file.write_text(content)
     with pytest.raises(LedgerUnusable, match=r"log\.jsonl:1: not a line that `sayso audit export` wrote"):
@@ -373,7 +373,7 @@ def test_file_that_is_neither_is_refused(tmp_path, content):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    """A missing file, a folder, a database of something else."""
+    """It is a missing file, a folder, or the database of another program."""
     with pytest.raises(LedgerUnusable, match="No such file"):
         verify([tmp_path / "none.sqlite3"], [KEY])
     with pytest.raises(LedgerUnusable, match="Is a directory"):
@@ -383,13 +383,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         verify([tmp_path / "other.sqlite3"], [KEY])
 
 
-def test_ledger_is_ours_alone(filled):
-    """It holds what people said: nobody else on the machine may read it."""
+def test_only_the_own_user_can_read_the_ledger(filled):
+    """It holds people's texts, which other users of the machine must not read."""
     assert filled.path.stat().st_mode & 0o077 == 0
 
 
-def test_person_of_a_ledger_that_is_not_there_cannot_be_erased(ledger):
-    """Saying that nothing was found would be a lie; no file is made."""
+def test_person_of_a_missing_ledger_cannot_be_erased(ledger):
+    """The command does not report that nothing was found, and creates no file."""
     with pytest.raises(LedgerUnusable, match=f"no ledger at {re.escape(str(ledger.path))}: a worker writes it"):
         ledger.erase("ana", at=AT)
     assert not ledger.path.exists()
