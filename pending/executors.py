@@ -143,11 +143,6 @@ def idempotency_key() -> str:
     return call_context().idempotency_key
 
 
-def with_action_key(action: PendingAction) -> AbstractContextManager[str]:
-    """Make the action's id the `idempotency_key` inside the block."""
-    return with_idempotency_key(action.pending_action_id)
-
-
 def with_idempotency_key(key: str) -> AbstractContextManager[str]:
     """Make `key` the `idempotency_key` inside the block; "" changes nothing."""
     return context_field("idempotency_key", key or call_context().idempotency_key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,9 +14,9 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionSigner, ActionState, Executor, PendingAction
-from sayso.pending.concurrency import LateOutcomeHandler, NotStarted, TimedOut, run_with_timeout
+from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
-from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, with_action_key, words_for_person
+from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, with_idempotency_key, words_for_person
 from sayso.pending.proposals import PLAN_KIND, Effect, confirmed_run, current_context, is_step_of, is_undo, step_ids
 from sayso.pending.repository import (
     CHANGED,
@@ -42,8 +44,6 @@ OutcomeStatus = Literal[
 
 #: How an effect that was started may end.
 EndState = Literal["done", "failed", "unknown"]
-
-_STATUS: dict[EndState, OutcomeStatus] = {"done": "executed", "failed": "failed", "unknown": "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,8 @@ class Settlement:
                 return await self._end_interrupted(claim, action)
             case "mine":
                 return await self._start(claim, stored, state, deadline)
-            case "expired":
-                return expired_outcome(action)
-            case "early":
-                return early_outcome(action)
+            case "expired" | "early":
+                return _outcome_without_run(status, action)
             case "tampered":
                 return await self._cancel_tampered(claim, stored)
             case "lost":
@@ -141,8 +139,7 @@ class Settlement:
         if stored.state == "started":
             return await self._end_interrupted(claim, action)
         text = texts_for(action.language).unsafe(action.preview)  # only claimed: it has certainly not started
-        transition = Transition(stored.pid, ("claimed",), "superseded", text, claim.by)
-        await self._repository.change(claim.conversation, TurnChange(transition=transition))
+        await self._move(claim, ("claimed",), "superseded", text)
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), outcome_text=text)
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
@@ -178,7 +175,10 @@ class Settlement:
         if executor is None and action.kind != PLAN_KIND:
             if state == "started":  # by an earlier worker, whose executor is gone
                 return await self._end_interrupted(claim, action)
-            return await self._fail_without_executor(claim, action)
+            outcome = _no_executor_outcome(action)
+            if not await self._move(claim, ("claimed",), "failed", outcome.outcome_text):
+                raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
+            return outcome
         attempt = random_id()
         match await self._repository.start(claim, stored, attempt):
             case "go":
@@ -187,15 +187,6 @@ class Settlement:
                 return await self._end_interrupted(claim, action)
         raise StaleTurn(f"{claim.conversation}: the action changed before it was started")
 
-    async def _fail_without_executor(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
-        """Claimed -> failed: nothing in this process can run the action."""
-        text = texts_for(action.language).unsafe(action.preview)
-        transition = Transition(claim.pending_action_id, ("claimed",), "failed", text, claim.by)
-        answer, _ = await self._repository.change(claim.conversation, TurnChange(transition=transition))
-        if answer != "ok":
-            raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
-        return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
-
     async def _run_started(
         self, claim: Claim, action: PendingAction, executor: Executor | None, attempt: str, deadline: float | None
     ) -> ConfirmOutcome:
@@ -203,70 +194,65 @@ class Settlement:
         if action.kind == PLAN_KIND:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
-            text = texts_for(action.language).unsafe(action.preview)
-            await self._repository.finish(claim, attempt, ActionResult("failed", text))
-            return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
+            outcome = _no_executor_outcome(action)
+            await self._repository.finish(claim, attempt, ActionResult("failed", outcome.outcome_text))
+            return outcome
         seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
         state, result = await self._run(claim, action, executor, attempt, seconds)
-        return await self._record(claim, attempt, state, action, result)
+        return await self._record(claim, attempt, action, state, result)
 
     async def _run(
         self, claim: Claim, action: PendingAction, executor: Executor, attempt: str, seconds: float
     ) -> tuple[EndState, str]:
         """Run the executor. Return how it ended, and what it returned or why it failed."""
         ids = {"kind": action.kind, "pending": action.pending_action_id}
+
+        async def record_late(value: Any, error: BaseException | None) -> None:
+            log.warning("pending.late", extra=ids)
+            if not isinstance(error, TimedOut):  # after that it stays unknown
+                await self._record(claim, attempt, action, *_end_of(action, value, error))
+
         try:
-            with with_action_key(action), confirmed_run(_confirmation(claim, action), claim.scope, action.language):
+            with _confirmed(claim, action):
                 log.info("pending.started", extra=ids)
-                value = await run_with_timeout(executor, seconds, self._late_outcome_recorder(claim, action, attempt))
-            if isinstance(value, Ambiguous | NotFound):
-                log.info("pending.failed", extra=ids)
-                return "failed", storable(value.in_words)
-            log.info("pending.done", extra=ids)
-            return "done", _result_text(value)
+                value = await run_with_timeout(executor, seconds, record_late)
+            end = _end_of(action, value)
+            log.info("pending.done" if end[0] == "done" else "pending.failed", extra=ids)
+            return end
         except asyncio.CancelledError:
             # The lease is lost, or this worker is stopping. A thread may still run the action: its end is unknown.
-            await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
+            await asyncio.shield(self._record(claim, attempt, action, "unknown"))
             raise
-        except TimedOut:  # it goes on, and nobody waits for it: its end is unknown
+        except TimedOut:  # it goes on, and nothing waits for it: its end is unknown
             log.warning("pending.cut_off", extra=ids)
             return "unknown", ""
         except KeyboardInterrupt:  # only when the action runs in the caller's own thread
-            await self._record(claim, attempt, "unknown", action, "")
+            await self._record(claim, attempt, action, "unknown")
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
-            return "failed", _failure_text(action, exc)
-
-    def _late_outcome_recorder(self, claim: Claim, action: PendingAction, attempt: str) -> LateOutcomeHandler:
-        """Return a handler that records how an action ended after nobody waited for it any more."""
-
-        async def record(result: Any, error: BaseException | None) -> None:
-            log.warning("pending.late", extra={"kind": action.kind, "pending": action.pending_action_id})
-            if isinstance(error, TimedOut):
-                return  # it stays unknown
-            if isinstance(error, NotStarted):
-                await self._record(claim, attempt, "failed", action, "")
-            elif error is not None:
-                await self._record(claim, attempt, "failed", action, _failure_text(action, error))
-            elif isinstance(result, Ambiguous | NotFound):
-                await self._record(claim, attempt, "failed", action, storable(result.in_words))
-            else:
-                await self._record(claim, attempt, "done", action, _result_text(result))
-
-        return record
+            return _end_of(action, None, exc)
 
     async def _record(
-        self, claim: Claim, attempt: str, state: EndState, action: PendingAction, result: str
+        self, claim: Claim, attempt: str, action: PendingAction, state: EndState, result: str = ""
     ) -> ConfirmOutcome:
-        """Record how an effect ended, with the correction to send if the user was told otherwise before."""
-        text, correction = effect_text(action, state, result), ""
-        if state == "done" and claim.lease:
-            corrected = texts_for(action.language).correction(action.preview, result)
-            correction = outbox_entry(claim.scope.conversation, Reply(corrected))
+        """Record how an effect ended, with the correction to send if the user was told otherwise before.
+
+        `result` is what its tool returned, or why it failed.
+        """
+        texts, correction, effects = texts_for(action.language), "", tuple[Effect, ...]()
+        match state:
+            case "done":
+                text, effects = texts.done(action.preview, result), (Effect(action, result),)
+                if claim.lease:
+                    corrected = Reply(texts.correction(action.preview, result))
+                    correction = outbox_entry(claim.scope.conversation, corrected)
+            case "failed":
+                text = "\n".join(filter(None, [texts.failed(action.preview), result]))
+            case "unknown":
+                text = texts.unknown(action.preview)
         ending = ActionResult(state, text, result if state == "done" else "", correction)
         await self._repository.finish(claim, attempt, ending)
-        effects = (Effect(action, result),) if state == "done" else ()
-        return effect_outcome(action, state, text, result, effects)
+        return _effect_outcome(action, state, text, result, effects)
 
     async def _run_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """Run the steps in order until one does not end well. Steps that an earlier worker did are not repeated."""
@@ -285,7 +271,7 @@ class Settlement:
         ended_steps = await self._with_current_state(claim.scope, steps)
         text, state = _plan_report(plan, ended_steps), plan_end_state([step.state for step in ended_steps])
         await self._repository.finish(claim, attempt, ActionResult(state, text))
-        return effect_outcome(plan, state, text, text, effects)
+        return _effect_outcome(plan, state, text, text, effects)
 
     async def _genuine_steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
         """Return the steps of a plan, None when one of them is not what was shown."""
@@ -302,7 +288,7 @@ class Settlement:
     ) -> ConfirmOutcome | None:
         if stored.state == "done":
             effects = (Effect(stored.action, stored.result),)
-            return effect_outcome(stored.action, "done", stored.outcome_text, effects=effects)
+            return _effect_outcome(stored.action, "done", stored.outcome_text, effects=effects)
         if stored.state not in OPEN_STATES:
             return None
         return await self.confirm(claim, stored, plan=plan.pending_action_id, deadline=deadline)
@@ -324,7 +310,7 @@ class Settlement:
         state: EndState = "unknown" if has_begun else "failed"
         text = texts.unknown(plan.preview) if has_begun else texts.unsafe(plan.preview)
         await self._repository.finish(claim, attempt, ActionResult(state, text))
-        return effect_outcome(plan, state, text)
+        return _effect_outcome(plan, state, text)
 
     async def _end_interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
         """End a plan whose process died: reconcile the step it died at, and report how all steps ended."""
@@ -359,8 +345,7 @@ class Settlement:
         if reconcile is None:
             return None
         try:
-            confirmation = _confirmation(claim, action)
-            with with_action_key(action), confirmed_run(confirmation, claim.scope, action.language):
+            with _confirmed(claim, action):
                 context = with_context(reconcile, current_context)
                 answer = await run_with_timeout(lambda: reconcile(action, **context), RECONCILE_TIMEOUT)
         except Exception:  # a reconciler is user code; when it fails, nobody can tell
@@ -372,16 +357,14 @@ class Settlement:
         """Started -> done, failed or unknown, for an action that this process did not run."""
         # "unknown" may be stored already, and is repeated then. Only the process that ran it may correct it.
         before = ("started", "unknown") if state == "unknown" else ("started",)
-        transition = Transition(claim.pending_action_id, before, state, text, claim.by)
-        answer, _ = await self._repository.change(claim.conversation, TurnChange(transition=transition))
-        if answer == "ok":
-            return effect_outcome(action, state, text, text)
+        if await self._move(claim, before, state, text):
+            return _effect_outcome(action, state, text, text)
         (now,) = await self._repository.read(claim.conversation, (claim.pending_action_id,))
         if claim.lease:
             raise StaleTurn(f"{claim.conversation}: the outcome came in just now")
         if now is None or now.state not in ("done", "failed", "unknown"):
-            return effect_outcome(action, state, text, text)
-        return effect_outcome(action, now.state, now.outcome_text, now.result)
+            return _effect_outcome(action, state, text, text)
+        return _effect_outcome(action, now.state, now.outcome_text, now.result)
 
     async def _refuse_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End an action whose record is not what the user saw.
@@ -398,10 +381,14 @@ class Settlement:
         text = texts_for().tampered()
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
         started = ("started",) if stored.state == "started" else ()  # by this very decision, which stops here
-        before = ("armed", "shown", "claimed", *started, "cancelled")
-        transition = Transition(claim.pending_action_id, before, "cancelled", text, claim.by)
-        await self._repository.change(claim.conversation, TurnChange(transition=transition))
+        await self._move(claim, ("armed", "shown", "claimed", *started, "cancelled"), "cancelled", text)
         return ConfirmOutcome("digest_mismatch", replace(stored.action, state="cancelled"), outcome_text=text)
+
+    async def _move(self, claim: Claim, before: tuple[str, ...], to: ActionState, text: str) -> bool:
+        """Make one transition. Return False if the action was in none of the states `before`."""
+        transition = Transition(claim.pending_action_id, before, to, text, claim.by)
+        answer, _ = await self._repository.change(claim.conversation, TurnChange(transition=transition))
+        return answer == "ok"
 
 
 def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
@@ -422,49 +409,35 @@ def _is_expected(decision: ActionDecision, verdict: str, action: PendingAction) 
 
 def _outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
     """Return the outcome of a decision that runs nothing."""
-    texts = texts_for(action.language)
+    texts, preview = texts_for(action.language), action.preview
     match verdict:
         case "expired":
-            return expired_outcome(action)
+            return ConfirmOutcome("expired", replace(action, state="expired"), outcome_text=texts.expired(preview))
         case "early":
-            return early_outcome(action)
+            return ConfirmOutcome("early", action, outcome_text=texts.early(preview))
         case "changed":
-            return ConfirmOutcome("digest_mismatch", action, outcome_text=texts.unsafe(action.preview))
+            return ConfirmOutcome("digest_mismatch", action, outcome_text=texts.unsafe(preview))
         case "cancelled":
-            return ConfirmOutcome("cancelled", action, outcome_text=texts.cancelled(action.preview))
+            return ConfirmOutcome("cancelled", action, outcome_text=texts.cancelled(preview))
         case "ignored":
-            return ConfirmOutcome("ignored", action, outcome_text=texts.ignored(action.preview))
+            return ConfirmOutcome("ignored", action, outcome_text=texts.ignored(preview))
     return ConfirmOutcome("kind_mismatch", action, outcome_text=texts.stale())
 
 
-def expired_outcome(action: PendingAction) -> ConfirmOutcome:
-    """Return the outcome of a decision that came too late."""
-    text = texts_for(action.language).expired(action.preview)
-    return ConfirmOutcome("expired", replace(action, state="expired"), outcome_text=text)
+def _no_executor_outcome(action: PendingAction) -> ConfirmOutcome:
+    """Return the outcome of an action that nothing in this process can run."""
+    text = texts_for(action.language).unsafe(action.preview)
+    return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
 
 
-def early_outcome(action: PendingAction) -> ConfirmOutcome:
-    """Return the outcome of an answer that was written before the question."""
-    return ConfirmOutcome("early", action, outcome_text=texts_for(action.language).early(action.preview))
-
-
-def effect_outcome(
+def _effect_outcome(
     action: PendingAction, state: EndState, text: str, result: str = "", effects: tuple[Effect, ...] = ()
 ) -> ConfirmOutcome:
     """Return the outcome of an effect that was started. `text` is what the user is told."""
     record = replace(action, state=state, outcome=text)
-    return ConfirmOutcome(_STATUS[state], record, result if state == "done" else None, text, effects)
-
-
-def effect_text(action: PendingAction, state: EndState, result: str = "") -> str:
-    """Return what the user is told of an effect. `result` is what its tool returned, or why it failed."""
-    texts = texts_for(action.language)
-    match state:
-        case "done":
-            return texts.done(action.preview, result)
-        case "failed":
-            return "\n".join(filter(None, [texts.failed(action.preview), result]))
-    return texts.unknown(action.preview)
+    if state == "done":
+        return ConfirmOutcome("executed", record, result, text, effects)
+    return ConfirmOutcome(state, record, None, text, effects)
 
 
 def plan_end_state(states: list[ActionState]) -> EndState:
@@ -494,12 +467,26 @@ def _failure_text(action: PendingAction, error: BaseException) -> str:
     return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")
 
 
-def _confirmation(claim: Claim, action: PendingAction) -> Confirmation:
+@contextmanager
+def _confirmed(claim: Claim, action: PendingAction) -> Iterator[None]:
+    """Run the block by the yes of this claim, with the action's id as idempotency key."""
     at = claim.received_at or time.time()
-    return Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
+    confirmation = Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
+    with (
+        with_idempotency_key(action.pending_action_id),
+        confirmed_run(confirmation, claim.scope, action.language),
+    ):
+        yield
 
 
-def _result_text(result: Any) -> str:
-    if result is None:
-        return ""
-    return storable(result.to_json() if isinstance(result, ToolResult) else str(result))
+def _end_of(action: PendingAction, value: Any, error: BaseException | None = None) -> tuple[EndState, str]:
+    """Return how an executor ended that returned `value` or raised, and what it returned or why it failed."""
+    if isinstance(error, NotStarted):
+        return "failed", ""
+    if error is not None:
+        return "failed", _failure_text(action, error)
+    if isinstance(value, Ambiguous | NotFound):
+        return "failed", storable(value.in_words)
+    if value is None:
+        return "done", ""
+    return "done", storable(value.to_json() if isinstance(value, ToolResult) else str(value))
