@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sayso.config.settings.loader import load_settings
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial"
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorial" / "first-bot.md").read_text()
+FIRST_BOT, ON_TELEGRAM = PAGE.split("\n## 7.")
 #: A fenced block: its language, the file that its title names, and its text.
 BLOCK = re.compile(r"```(\w+)(?: title=\"(.+?)\")?\n(.*?)```", re.DOTALL)
 BIN = Path(sys.executable).parent
@@ -19,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 def blocks(page: str) -> Iterator[tuple[str, str, str]]:
     """Return the fenced blocks of a page: language, title and text."""
-    return ((found[1], found[2] or "", found[3]) for found in BLOCK.finditer((TUTORIAL / page).read_text()))
+    return ((found[1], found[2] or "", found[3]) for found in BLOCK.finditer(page))
 
 
 def run(command: str, folder: Path, typed: str = "") -> str:
@@ -36,7 +37,7 @@ def run(command: str, folder: Path, typed: str = "") -> str:
 def test_the_first_bot_is_built_as_the_page_says(tmp_path: Path) -> None:
     """Commands, conversations and the user's own tool, from top to bottom."""
     folder = tmp_path
-    for language, title, text in blocks("first-bot.md"):
+    for language, title, text in blocks(FIRST_BOT):
         if language == "python":
             with (folder / title).open("a") as file:
                 file.write(f"\n\n{text}")
@@ -54,7 +55,7 @@ def test_the_first_bot_is_built_as_the_page_says(tmp_path: Path) -> None:
 def test_the_bot_on_telegram_is_valid(tmp_path: Path) -> None:
     """The configuration of the page, beside the tools of the first page."""
     run("sayso init mybot", tmp_path)
-    [(_, title, text)] = [block for block in blocks("real-platform.md") if block[0] == "yaml"]
+    [(_, title, text)] = [block for block in blocks(ON_TELEGRAM) if block[0] == "yaml"]
     (tmp_path / "mybot" / title).write_text(text)
     settings = load_settings(tmp_path / "mybot" / title, {"TELEGRAM_TOKEN": "1:a"})
     assert [channel.platform for channel in settings.channels.values()] == ["console", "telegram"]
