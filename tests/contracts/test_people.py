@@ -12,7 +12,7 @@ from redis import Redis
 from sayso.channels.types import Conversation
 from sayso.testing import people as testing_people
 from sayso.testing.people import MemoryPeople
-from sayso.workers.access import people as room
+from sayso.workers import people as room
 from sayso.workers.people import (
     LETTERS,
     RedisPeople,

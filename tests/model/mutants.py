@@ -10,7 +10,7 @@ from typing import Any
 from sayso.agent.channel import confirmation
 from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.channels.types import Conversation, Scope
-from sayso.pending import signing as seal
+from sayso.pending import action as seal
 from sayso.pending.repository import StoredAction
 from sayso.pending.settlement import Settlement
 from tests.model.wire import Patches
