@@ -23,10 +23,9 @@ from sayso.agent.providers.base import Provider
 from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cancellation import CancellationToken
-from sayso.agent.run.journal import Journal, NoJournal
 from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, Sleep
-from sayso.agent.run.state import RunRequest, RunTextListener, to_messages
+from sayso.agent.run.state import Journal, NoJournal, RunRequest, RunTextListener, to_messages
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
 from sayso.agent.tools.registry import ToolRegistry, Toolset

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import ConfirmPrompts
-from sayso.agent.guards.policy import effective_decision, is_always_denied
+from sayso.agent.guards.policy import allowed_tools, effective_decision
 from sayso.agent.tools.preview import literal
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
@@ -71,10 +71,9 @@ class Commands:
     async def _usable(self) -> list[UsableTool]:
         """Return the tools that the user may use. A selector that depends on the message hides nothing here."""
         usable = []
-        for tool in self._agent.tools:
-            if is_always_denied(tool, self._agent.config.tool_policy):
-                continue
-            decision = effective_decision(tool, {}, self._agent.config.tool_policy).decision
+        policy = self._agent.config.tool_policy
+        for tool in allowed_tools(self._agent.tools, policy):
+            decision = effective_decision(tool, {}, policy).decision
             if await would_show(self._agent.selector, tool) != "hidden":
                 usable.append(UsableTool(tool, decision == "review" or bool(tool.proposes)))
         return usable

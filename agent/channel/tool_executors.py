@@ -211,9 +211,8 @@ async def load_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
     fails again there and is reported.
     """
     for tool in _tools_of(action, tools):
-        if not tool.knows_its_schema:
-            with suppress(ToolError):
-                await call_in_tool_thread(tool.schema)
+        with suppress(ToolError):
+            await tool.aschema()
 
 
 def _tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:

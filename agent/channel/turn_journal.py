@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, is_long, shorten, with_lost_note
 from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
-from sayso.agent.run.journal import UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer
+from sayso.agent.run.state import UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.types import Media
 from sayso.pending.proposals import ProposedAction

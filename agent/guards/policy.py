@@ -15,7 +15,7 @@ import posixpath
 import re
 import socket
 import unicodedata
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
@@ -164,6 +164,11 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
 def is_always_denied(tool: Tool, policy: ToolPolicy | None) -> bool:
     """Return whether the policy denies the tool whatever its arguments. Such a tool is never shown."""
     return policy is not None and policy.unconditional_denial(tool.name) is not None
+
+
+def allowed_tools(tools: Iterable[Tool], policy: ToolPolicy | None) -> list[Tool]:
+    """Return the tools that may be shown."""
+    return [tool for tool in tools if not is_always_denied(tool, policy)]
 
 
 def _schema_defaults(tool: Tool) -> Mapping[str, Any]:

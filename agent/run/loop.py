@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.loop_detection import NUDGE
-from sayso.agent.guards.policy import is_always_denied
+from sayso.agent.guards.policy import allowed_tools, is_always_denied
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.extraction import current_scope
 from sayso.agent.memory.sessions import Session
@@ -23,10 +23,9 @@ from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider, ProviderError
 from sayso.agent.result import AgentResult, stop_text
 from sayso.agent.run.cancellation import RunCancelled
-from sayso.agent.run.journal import CallOutcome, JournaledAnswer, ModelAnswer
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
-from sayso.agent.run.state import OpenRound, RunEnd, RunRequest, RunState
+from sayso.agent.run.state import CallOutcome, JournaledAnswer, ModelAnswer, OpenRound, RunRequest, RunState
 from sayso.agent.run.structured import (
     build_schema_instruction,
     parse_and_validate,
@@ -42,7 +41,6 @@ from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
-from sayso.pending.concurrency import call_in_tool_thread
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +127,7 @@ class AgentLoop:
         remembered = await run.run_memory.context(run.request.user_text)
         run.context = "\n\n".join(filter(None, (run.context, remembered)))
 
-    async def _run_until_cancelled(self, run: RunState) -> RunEnd:
+    async def _run_until_cancelled(self, run: RunState) -> AgentResult:
         token = run.request.cancellation_token
         with collect_artifacts() as run.artifacts, run.run_memory.in_scope():
             if token is None:
@@ -140,7 +138,7 @@ class AgentLoop:
             except RunCancelled as exc:
                 return await self._cancel(run, exc.reason)
 
-    async def _cancel(self, run: RunState, reason: str) -> RunEnd:
+    async def _cancel(self, run: RunState, reason: str) -> AgentResult:
         """End a run that was cancelled. Every call in progress gets an outcome."""
         run.is_end_reported = True
         await run.events.tell("cancelled", run.iterations, reason)
@@ -149,14 +147,14 @@ class AgentLoop:
             run.close_round(run.open_round.final_outcomes())
         if self._config.routing_only:
             run.tool_calls.clear()  # the chosen calls are not returned
-        return RunEnd("cancelled", stop_text("cancelled"))
+        return AgentResult(stop_text("cancelled"), stop_reason="cancelled")
 
-    async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
+    async def _finish(self, run: RunState, end: AgentResult, session: Session | None) -> AgentResult:
         """Close the transcript, store it in the memory, report the end to observers, and return the result."""
         # A vendor's error text is for operators and stays out of the transcript.
-        is_error = end.reason == "provider_error"
+        is_error = end.stop_reason == "provider_error"
         run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
-        if run.request.on_text is not None and (end.reason != "answer" or run.on_text is None):
+        if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
             await run.request.on_text(end.content)
         await self._store_in_memory(run, end)
         if session is not None and run.memory is not None:
@@ -165,18 +163,18 @@ class AgentLoop:
         await run.events.tell("run_end", result)
         return result
 
-    async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
+    async def _store_in_memory(self, run: RunState, end: AgentResult) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         config, memory, run_memory = self._config, run.memory, run.run_memory
         takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
         # Other runs may change the memory while this run learns.
         draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
-        may_ask = end.reason != "budget"
+        may_ask = end.stop_reason != "budget"
         if may_ask and run_memory.calls_model:
             may_ask = not await is_budget_spent(run, config)
         if draft is not None:
             run_memory.memory = draft.memory
-        if may_ask and end.reason not in _WITHOUT_LEARNING:
+        if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)
         if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
             await run_memory.record_trim(draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary)
@@ -186,17 +184,19 @@ class AgentLoop:
         elif memory is not None:
             memory.add_many(run.messages)
 
-    async def _run(self, run: RunState) -> RunEnd:
+    async def _run(self, run: RunState) -> AgentResult:
         """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation."""
         try:
             await self._add_user_messages(run)
             return await self._iterate(run)
         except GuardrailBlocked as exc:
-            return RunEnd("guardrail", exc.words)
+            return AgentResult(exc.words, stop_reason="guardrail")
         except ProviderError as exc:
             await run.events.tell("error", exc, {"iteration": run.iterations})
             text, cause = redact(f"Provider error: {exc}"), redact(exc.cause)
-            return RunEnd("provider_error", text, failure=exc.kind, failure_cause=cause, refusal=exc.refusal)
+            return AgentResult(
+                text, stop_reason="provider_error", failure=exc.kind, failure_cause=cause, refusal=exc.refusal
+            )
 
     async def _add_user_messages(self, run: RunState) -> None:
         """Add the user's messages to the transcript, as the guardrails pass or rewrite them."""
@@ -209,7 +209,7 @@ class AgentLoop:
                     continue
             run.messages.append(message)
 
-    async def _iterate(self, run: RunState) -> RunEnd:
+    async def _iterate(self, run: RunState) -> AgentResult:
         iteration = self._observed_iteration if run.events.has_observers else self._iteration
         for run.iterations in range(1, self._config.max_iterations + 1):
             end = await iteration(run)
@@ -217,7 +217,7 @@ class AgentLoop:
                 return end
         return _too_many_steps(run)
 
-    async def _observed_iteration(self, run: RunState) -> RunEnd | None:
+    async def _observed_iteration(self, run: RunState) -> AgentResult | None:
         """Run an iteration and report it to observers, without the text of an answer that was blocked."""
         await run.events.tell("iteration_start", run.iterations, run.transcript)
         run.answer_text = ""
@@ -229,7 +229,7 @@ class AgentLoop:
         await run.events.tell("iteration_end", run.iterations, run.answer_text)
         return end
 
-    async def _iteration(self, run: RunState) -> RunEnd | None:
+    async def _iteration(self, run: RunState) -> AgentResult | None:
         """Handle one answer of the model. Return how the run ends, or None for another iteration."""
         journaled = await run.journal.next_answer()
         if journaled is not None:
@@ -244,16 +244,19 @@ class AgentLoop:
         return await self._handle_answer(run, answer, journaled)
 
     async def _ask_model(self, run: RunState) -> ModelAnswer:
-        names = None if self._selector is None else await self._selected_names(run, self._selector)
-        offered = [tool for tool in self._callable_tools(names) if not self._is_denied(tool)]
-        schemas = [schema for tool in offered if (schema := await self._schema(tool)) is not None]
+        """Ask the model, with the tools that the policy and the selector leave."""
+        tools, names = allowed_tools(self._toolset.all(), self._config.tool_policy), None
+        if self._selector is not None:
+            names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
+            tools = [tool for tool in tools if tool.name in names]
+        schemas = [schema for tool in tools if (schema := await self._schema(tool)) is not None]
         answer, usage = await self._model_caller.ask(run, schemas)
         return ModelAnswer(answer, usage, names)
 
     async def _schema(self, tool: Tool) -> dict[str, Any] | None:
         """Return the schema of a tool, or None if it fails: the tool is left out, so that the turn gets an answer."""
-        try:  # an injector may block, so it is called in a thread
-            schema = tool.schema() if tool.knows_its_schema else await call_in_tool_thread(tool.schema)
+        try:
+            schema = await tool.aschema()
         except ToolError as exc:
             if tool.name not in self._tools_without_schema:
                 log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})
@@ -262,22 +265,9 @@ class AgentLoop:
         self._tools_without_schema.discard(tool.name)
         return schema
 
-    async def _selected_names(self, run: RunState, selector: ToolSelector) -> tuple[str, ...]:
-        """Return the names of the tools that the selector shows the model."""
-        allowed = [tool for tool in self._toolset.all() if not self._is_denied(tool)]
-        return tuple(tool.name for tool in await narrow(selector, run.transcript, allowed))
-
-    def _callable_tools(self, names: Collection[str] | None) -> list[Tool]:
-        """Return the selected tools, and those that are always denied: the policy refuses their calls."""
-        tools = self._toolset.all()
-        return tools if names is None else [tool for tool in tools if tool.name in names or self._is_denied(tool)]
-
-    def _is_denied(self, tool: Tool) -> bool:
-        return is_always_denied(tool, self._config.tool_policy)
-
     async def _handle_answer(
         self, run: RunState, answer: ModelAnswer, journaled: JournaledAnswer | None
-    ) -> RunEnd | None:
+    ) -> AgentResult | None:
         message = answer.message
         run.reasoning.append(message.content if message.tool_calls else "")
         if not message.tool_calls:
@@ -290,12 +280,12 @@ class AgentLoop:
             self._model_caller.count_calls(message.tool_calls)
         if self._config.routing_only:
             run.tool_calls += message.tool_calls
-            return RunEnd("routing", message.content)
+            return AgentResult(message.content, stop_reason="routing")
         if journaled is None and not run.journal.record_answer(answer):
             return _too_many_steps(run)
         return await self._call_tools(run, journaled or JournaledAnswer(answer))
 
-    async def _handle_final_answer(self, run: RunState, answer: Message) -> RunEnd | None:
+    async def _handle_final_answer(self, run: RunState, answer: Message) -> AgentResult | None:
         """End the run with the model's answer. Return None if it has the wrong form and the model is asked again."""
         pipeline, response_format, content = self._config.guardrails, run.request.response_format, answer.content
         if pipeline is not None:
@@ -304,7 +294,7 @@ class AgentLoop:
             finish_reason = answer.details.finish_reason if answer.details else ""
             is_empty = not (content.strip() or run.artifacts or run.choices)
             cause = self._model_caller.log_empty_answer(run) if is_empty else ""
-            return RunEnd("answer", content, failure_cause=cause, finish_reason=finish_reason)
+            return AgentResult(content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason)
         attempt = len(run.rejected) // 2 + 1
         try:
             parsed = parse_and_validate(content, response_format)
@@ -312,23 +302,28 @@ class AgentLoop:
             return await self._reject_answer(run, content, attempt, str(exc))
         await run.events.tell("structured_validate", True, attempt, None)
         run.rejected.clear()
-        return RunEnd("answer", content, parsed)
+        return AgentResult(content, stop_reason="answer", parsed=parsed)
 
-    async def _reject_answer(self, run: RunState, content: str, attempt: int, error: str) -> RunEnd | None:
+    async def _reject_answer(self, run: RunState, content: str, attempt: int, error: str) -> AgentResult | None:
         await run.events.tell("structured_validate", False, attempt, error)
         run.events.note("structured_retry", error=error)
         await self._model_caller.delete_cached_answer(run)
         if run.iterations == self._config.max_iterations:
-            return RunEnd("invalid_answer", content, structured_error=error)
+            return AgentResult(content, stop_reason="invalid_answer", structured_error=error)
         correction = Message(Role.USER, validation_retry_message(error))
         run.rejected += [Message(Role.ASSISTANT, content), correction]
         return None
 
-    async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
+    async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> AgentResult | None:
         """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
         config, answer = self._config, journaled.answer.message
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
-        tools = {tool.name: tool for tool in self._callable_tools(journaled.answer.tools)}
+        names, policy = journaled.answer.tools, config.tool_policy
+        tools = {
+            tool.name: tool
+            for tool in self._toolset.all()
+            if names is None or tool.name in names or is_always_denied(tool, policy)  # whose calls the policy refuses
+        }
         observer = CallObserver(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, observer)
         new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
@@ -353,21 +348,23 @@ async def _report_failure(run: RunState, error: BaseException) -> None:
         await run.events.tell("error", error, {"iteration": run.iterations})
 
 
-def _too_many_steps(run: RunState) -> RunEnd:
-    return RunEnd("max_iterations", f"I stopped after {run.iterations} steps without reaching an answer.")
+def _too_many_steps(run: RunState) -> AgentResult:
+    return AgentResult(
+        f"I stopped after {run.iterations} steps without reaching an answer.", stop_reason="max_iterations"
+    )
 
 
-async def _report_loop(run: RunState, verdict: str, kind: str) -> RunEnd | None:
+async def _report_loop(run: RunState, verdict: str, kind: str) -> AgentResult | None:
     """Report that the run repeats itself. Return its end, unless this is the first warning."""
     names = [call.tool_name for call in run.tool_calls[-1:]]
     await run.events.tell("tool_loop_detected", kind, {"verdict": verdict, "tools": names})
     run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names)}")
-    return RunEnd("loop", stop_text("loop_detected")) if verdict == "stop" else None
+    return AgentResult(stop_text("loop_detected"), stop_reason="loop") if verdict == "stop" else None
 
 
-def _end_by_outcomes(outcomes: Sequence[CallOutcome]) -> RunEnd | None:
+def _end_by_outcomes(outcomes: Sequence[CallOutcome]) -> AgentResult | None:
     """Return how the calls end the run, or None. A proposal comes first: the user must see what waits for a yes."""
     ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}  # the first of each
     if "pending" in ends:
-        return RunEnd("pending", ends["pending"])
-    return RunEnd("terminal", ends["terminal"]) if ends else None
+        return AgentResult(ends["pending"], stop_reason="pending")
+    return AgentResult(ends["terminal"], stop_reason="terminal") if ends else None

@@ -1,22 +1,23 @@
-"""RunRequest and RunState: what one run is asked to do, and its state while it lasts."""
+"""RunRequest and RunState: what a run is asked to do, its state, the outcomes of its calls, and the journal of both."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Literal, Protocol
 
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Role, ToolCall, UsageStats
+from sayso.agent.messages import NO_USAGE, Message, Picture, Role, ToolCall, UsageStats
 from sayso.agent.observability.trace import RunEvents
-from sayso.agent.result import AgentResult, StopReason
+from sayso.agent.result import AgentResult
 from sayso.agent.run.cancellation import CancellationToken
-from sayso.agent.run.journal import UNCLEAR, CallOutcome, Journal, NoJournal
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
-from sayso.agent.tools.context import Artifact
+from sayso.agent.tools.context import Artifact, TimerChange
+from sayso.pending.proposals import ProposedAction
 
 #: Receives the text of a reply while it arrives.
 RunTextListener = Callable[[str], Awaitable[None]]
@@ -25,6 +26,112 @@ RunTextListener = Callable[[str], Awaitable[None]]
 WITHHELD = "(withheld)"
 #: Result of a call that had not started when the run was stopped.
 NOT_RUN = "Not run: the run was stopped before this call began."
+#: Result of a call that a worker had started when it died, or that the called service never answered.
+UNCLEAR = (
+    "Outcome unknown: this call was interrupted, and nobody can tell whether it took effect. Do not repeat it without "
+    "asking the user."
+)
+
+#: Result of a call that follows a terminal one, where calls run one after another.
+NOT_RUN_AFTER_TERMINAL = "Not run: the run ended with an earlier call of the same answer."
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """The outcome of one call: the text for the model, what the tool produced and, if the run ends with it, why."""
+
+    call: ToolCall
+    content: str
+    ends: Literal["", "pending", "terminal"] = ""
+    #: The text for the user, if the run ends with this call.
+    final_text: str = ""
+    #: Whether the outcome is unknown: the worker died during the call, or the called service never answered.
+    unclear: bool = False
+    artifacts: tuple[Artifact, ...] = ()
+    proposals: tuple[ProposedAction, ...] = ()
+    timers: tuple[TimerChange, ...] = ()
+    #: The answers that the tool offers as buttons.
+    choices: tuple[str, ...] = ()
+    #: Usage of the model that summarized the result, if one did.
+    usage: UsageStats = NO_USAGE
+    #: The digest of the tool's raw result, if `content` is another text.
+    raw_digest: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a digest of the raw result. It does not depend on how the result was shortened or marked."""
+        return self.raw_digest or text_digest(self.content)
+
+    @property
+    def message(self) -> Message:
+        """Return the outcome as a message for the model."""
+        pictures = tuple(Picture(each.mime_type, each.data or b"", each.kept) for each in self.artifacts if each.shown)
+        name = self.call.tool_name
+        return Message(Role.TOOL, self.content, tool_call_id=self.call.id, tool_name=name, pictures=pictures)
+
+
+def text_digest(text: str) -> str:
+    """Return 32 hex digits that identify a text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """An answer of the model, its usage, and the names of the tools that the model was shown; None for all."""
+
+    message: Message
+    usage: UsageStats
+    tools: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JournaledAnswer:
+    """An answer with tool calls, and the known outcomes of its calls, by index."""
+
+    answer: ModelAnswer
+    outcomes: Mapping[int, CallOutcome] = field(default_factory=dict)
+
+
+class Journal(Protocol):
+    """The journal of one run. An index means a call of the answer that was last returned or recorded."""
+
+    async def next_answer(self) -> JournaledAnswer | None:
+        """Return the next answer of an earlier attempt. None: the model has to be asked from here on."""
+
+    def record_answer(self, answer: ModelAnswer) -> bool:
+        """Record an answer with tool calls. Return False if the journal has no room for its results."""
+
+    async def save(self, *started: int) -> None:
+        """Write what was recorded, and that these calls start: they are never started again. Raises LeaseLost."""
+
+    async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Record the outcome of a call. Return it as stored, which is what the model must see."""
+
+    def idempotency_key(self, at: int) -> str:
+        """Return the idempotency key of a call. It is the same in every attempt."""
+
+
+class NoJournal:
+    """Journal that stores nothing, for runs that no other worker can continue."""
+
+    async def next_answer(self) -> JournaledAnswer | None:
+        """Return None: there was no earlier attempt."""
+        return None
+
+    def record_answer(self, answer: ModelAnswer) -> bool:
+        """Return True: there is always room."""
+        return True
+
+    async def save(self, *started: int) -> None:
+        """Do nothing."""
+
+    async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Return the outcome unchanged."""
+        return outcome
+
+    def idempotency_key(self, at: int) -> str:
+        """Return "": there is no key."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +163,6 @@ class RunRequest:
     def user_text(self) -> str:
         """Return the text of the user's messages, without messages that a program added."""
         return "\n".join(message.content for message in self.messages if message.role is Role.USER)
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """How a run ends, and the text for the user."""
-
-    reason: StopReason
-    content: str
-    parsed: Any = None
-    structured_error: str = ""
-    failure: FailureKind = "away"
-    failure_cause: str = ""
-    refusal: str = ""
-    finish_reason: FinishReason = ""
 
 
 @dataclass(slots=True)
@@ -183,12 +276,11 @@ class RunState:
         self.usage = usage + self.usage
         self.tool_calls += answer.tool_calls
 
-    def result(self, end: RunEnd) -> AgentResult:
-        """Return the result of the finished run."""
-        return AgentResult(
-            content=end.content,
+    def result(self, end: AgentResult) -> AgentResult:
+        """Return the end of the run with everything that the run has produced and spent."""
+        return replace(
+            end,
             artifacts=tuple(self.artifacts),
-            parsed=end.parsed,
             reasoning=next(filter(None, reversed(self.reasoning)), ""),
             reasoning_history=list(self.reasoning),
             iterations=self.iterations,
@@ -197,14 +289,8 @@ class RunState:
             provider_used=self.usage.provider,
             tool_calls=tuple(self.tool_calls),
             messages=tuple(self.messages),
-            stop_reason=end.reason,
             unclear=tuple(self.unclear),
-            beside=tuple(self.terminal_texts) if end.reason == "pending" else (),
-            structured_error=end.structured_error,
-            failure=end.failure,
-            failure_cause=end.failure_cause,
-            refusal=end.refusal,
-            finish_reason=end.finish_reason,
+            beside=tuple(self.terminal_texts) if end.stop_reason == "pending" else (),
             choices=self.choices,
         )
 

@@ -18,8 +18,7 @@ from sayso.agent.messages import ToolCall
 from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
-from sayso.agent.run.journal import UNCLEAR, CallOutcome, text_digest
-from sayso.agent.run.state import RunState
+from sayso.agent.run.state import UNCLEAR, CallOutcome, RunState, text_digest
 from sayso.agent.run.tool_results import cache_key, load_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError

@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.agent.config import AgentConfig, CachedResult
-from sayso.agent.guards.policy import effective_decision, is_always_denied
+from sayso.agent.guards.policy import allowed_tools, effective_decision
 from sayso.agent.messages import NOT_JSON, ToolCall
-from sayso.agent.run.journal import NOT_RUN_AFTER_TERMINAL, UNCLEAR, CallOutcome, Journal, text_digest
-from sayso.agent.run.state import OpenRound, RunState
+from sayso.agent.run.state import (
+    NOT_RUN_AFTER_TERMINAL,
+    UNCLEAR,
+    CallOutcome,
+    Journal,
+    OpenRound,
+    RunState,
+    text_digest,
+)
 from sayso.agent.run.tool_call import CallObserver, ToolRequest
 from sayso.agent.run.tool_results import store_result
 from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timer_changes, restore_timers
@@ -19,7 +26,7 @@ from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import CallLike, batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool, result_for_model
-from sayso.pending.concurrency import call_in_tool_thread, keep_caller_thread
+from sayso.pending.concurrency import keep_caller_thread
 from sayso.pending.context import set_position
 from sayso.pending.executors import with_idempotency_key
 from sayso.pending.proposals import begin_round, collect_proposals, restore_proposals
@@ -58,13 +65,12 @@ async def _check_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentCo
     """Return the request, or the outcome of a call that is invalid."""
     tool = tools.get(call.tool_name)
     if tool is None:
-        known = [name for name, each in tools.items() if not is_always_denied(each, config.tool_policy)]
+        known = [each.name for each in allowed_tools(tools.values(), config.tool_policy)]
         return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, known)}")
     if NOT_JSON in call.parameters:
         return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:
-        if not tool.knows_its_schema:
-            await call_in_tool_thread(tool.schema)  # calls the injector, which may block
+        await tool.aschema()  # loads it, so that the check does not call the injector, which may block
         checked = tool.check(call.parameters)
         args = checked.json if config.tool_policy is not None else {}  # only a policy reads them here
         return ToolRequest(call, tool, checked, effective_decision(tool, args, config.tool_policy))

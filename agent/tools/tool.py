@@ -145,11 +145,6 @@ class Tool(ToolDefinition):
         return bool(self.injected_kwargs or self.config_injector is not None or self._context_parameters)
 
     @property
-    def knows_its_schema(self) -> bool:
-        """Whether the schema can be read without calling the `config_injector`, which may block."""
-        return self.config_injector is None or "_compiled" in self.__dict__
-
-    @property
     def parameters_model(self) -> type[BaseModel] | None:
         """The pydantic model that checks the arguments; None for a tool defined by a JSON Schema."""
         compiled = self._compiled
@@ -170,6 +165,12 @@ class Tool(ToolDefinition):
     def schema(self) -> dict[str, Any]:
         """Return name, description and JSON schema of the parameters, as a model reads them. Immutable."""
         return self._schema
+
+    async def aschema(self) -> dict[str, Any]:
+        """Return `schema()`, in a thread where it has to call the `config_injector`, which may block."""
+        if self.config_injector is None or "_compiled" in self.__dict__:
+            return self._schema
+        return await call_in_tool_thread(self.schema)
 
     def get_schema(
         self, api_format: ApiFormat = "openai-chat", *, strict: bool = False, _think_augment: bool | None = None

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from sayso.agent import Message, Role, ToolConfig, UsageStats, tool
-from sayso.agent.run.journal import UNCLEAR
+from sayso.agent.run.state import UNCLEAR
 from tests.contracts.rigs import MemoryRig, RedisRig
 from tests.workers.story import Story, call, playing
 

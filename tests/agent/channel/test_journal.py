@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent import tool
-from sayso.agent.run.journal import UNCLEAR
+from sayso.agent.run.state import UNCLEAR
 from sayso.pending import stash_pending
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.executors import PendingConfirmation

@@ -15,7 +15,7 @@ from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import acall
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.vendors import OPENAI_URL, OpenAIResponsesProvider, VendorProvider
-from sayso.agent.run.journal import JournaledAnswer, ModelAnswer
+from sayso.agent.run.state import JournaledAnswer, ModelAnswer
 from sayso.agent.tools.tool import tool
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.models import Models

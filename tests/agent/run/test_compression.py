@@ -23,9 +23,8 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.observability.trace import RunEvents
-from sayso.agent.run.journal import CallOutcome
 from sayso.agent.run.memory import RunMemory
-from sayso.agent.run.state import OpenRound, RunRequest, RunState
+from sayso.agent.run.state import CallOutcome, OpenRound, RunRequest, RunState
 from sayso.agent.run.tool_call import CallObserver
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import SUMMARY_PROMPT, Compressor

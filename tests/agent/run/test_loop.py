@@ -17,7 +17,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
-from sayso.agent.run.journal import NoJournal
+from sayso.agent.run.state import NoJournal
 
 
 @tool

@@ -11,7 +11,7 @@ from sayso.agent import Message, ToolCall, UsageStats
 from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
 from sayso.agent.messages import Role
-from sayso.agent.run.journal import CallOutcome, ModelAnswer, text_digest
+from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
 from sayso.pending.concurrency import run_sync
 from sayso.pending.turns import Lease, QueuedTurn
 from tests.contracts.rigs import turn

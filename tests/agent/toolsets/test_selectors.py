@@ -23,7 +23,7 @@ from sayso.agent import (
     ToolSelector,
 )
 from sayso.agent.messages import Role
-from sayso.agent.run.journal import JournaledAnswer, NoJournal
+from sayso.agent.run.state import JournaledAnswer, NoJournal
 from sayso.agent.toolsets.embedding import EmbeddingSelector
 from sayso.agent.toolsets.selectors import UserRoles, narrow, would_show
 from sayso.pending.proposals import ChannelRun, channel_run
