@@ -94,10 +94,11 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
     deps.provider_of(name)  # and for a model that cannot be asked
     config = replace(deps.config_of(name), tool_policy=tool_policy(channel.policy))
     tools = [*opened.select(channel.tools).all(), *own_tools(settings)]
+    narrowed_by = "of these each role may use some" if channel.access and channel.access.roles else ""
     return ChannelDescription(
         name, channel.platform, channel.polls, channel.confirm_ttl, describe_access(channel),
         describe_agent(settings, name), {tool.name: _outcome_of_call(tool, config) for tool in tools},
-        _narrowed_by(channel),
+        "of these its selector shows some" if channel.selector else narrowed_by,
     )  # fmt: skip
 
 
@@ -127,12 +128,6 @@ def _limits(access: AccessSettings) -> Iterator[str]:
         yield f"{access.per_minute} turns a minute each"
     if access.roles:
         yield f"as {', '.join(access.roles.allowed)}"
-
-
-def _narrowed_by(channel: AnyChannel) -> str:
-    if channel.selector:
-        return "of these its selector shows some"
-    return "of these each role may use some" if channel.access and channel.access.roles else ""
 
 
 def _outcome_of_call(tool: Tool, config: AgentConfig) -> str:

@@ -180,13 +180,11 @@ def _checked_client(settings: Settings, data: Path) -> Redis:
 
     After a restart of all processes no other may have compared it. Raises what `clear_errors` handles.
     """
-    from sayso.config.wiring.stores import find_redis, guard_against_loss
-    from sayso.pending.redis.client import connect
+    from sayso.config.wiring.stores import RedisParts
 
-    url = find_redis(settings, data)
-    client = connect(url)
-    guard_against_loss(settings, url, client, data).look()
-    return client
+    parts = RedisParts.find(settings, data)
+    parts.guard_against_loss(settings.state_folder(data)).look()
+    return parts.client
 
 
 def _summary(result: Resumed) -> str:

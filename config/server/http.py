@@ -188,7 +188,9 @@ class WsgiServer(TcpWSGIServer):
             self._step()
         self.accepting = False
         deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and any(map(_is_busy, self.active_channels.values())):
+        while time.monotonic() < deadline and any(
+            each.requests or each.total_outbufs_len for each in self.active_channels.values()
+        ):
             self._step()
         self.task_dispatcher.shutdown(timeout=1)
 
@@ -248,10 +250,6 @@ def serve(app: WSGIApplication, listening: socket.socket, *, threads: int) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.stop)
     server.run()
-
-
-def _is_busy(connection: _Connection) -> bool:
-    return bool(connection.requests or connection.total_outbufs_len)
 
 
 def _connection_limit() -> int:

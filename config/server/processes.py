@@ -128,12 +128,13 @@ def prefork(count: int) -> None:
     with the exit code of the first process that gave up by itself.
     """
     parent = _Parent(count)
+    parent.run()
     if not parent.is_child:
         raise SystemExit(parent.code)
 
 
 class _Parent:
-    """The parent of forked processes. The constructor returns in each child (`is_child`), and after the last end."""
+    """The parent of forked processes. `run` returns in each child (`is_child`), and after the last end."""
 
     def __init__(self, count: int) -> None:
         self.is_child, self.code = False, 0
@@ -141,14 +142,14 @@ class _Parent:
         self._started_at: dict[int, float] = {}
         self._quick_deaths = 0
         self._is_stopping = False
+
+    def run(self) -> None:
+        """Fork processes, and replace those that die until they are told to stop."""
         gc.freeze()  # a collection would touch, and so copy, the memory that processes share
         # Blocked, they wait for `sigwait`. A handler that never runs keeps macOS from dropping SIGCHLD.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
         for number in _HANDLED_SIGNALS:
             signal.signal(number, lambda *_: None)
-        self._supervise()
-
-    def _supervise(self) -> None:
         while self._started_at or not self._is_stopping:
             while len(self._started_at) < self._count and not self._is_stopping:
                 self._fork()

@@ -34,7 +34,7 @@ from sayso.config.wiring.agents import (
 )
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.people import access_config
-from sayso.config.wiring.stores import RedisParts, find_redis, guard_against_loss, open_data, risks_of
+from sayso.config.wiring.stores import RedisParts, find_redis, open_data, risks_of
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entry import EntrySigner
@@ -44,7 +44,7 @@ from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, c
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.turns import TurnHandler
 from sayso.workers.access import AccessControl
-from sayso.workers.alerts import Alerts, RedisAlerts, RedisSharedCache
+from sayso.workers.alerts import Alerts, RedisSharedCache
 from sayso.workers.mailbox import LUA, AliasForwarder, HasAliases, Inbox, InboxLimits, RedisMailbox
 from sayso.workers.outbox import FOLDER as RECEIPTS
 from sayso.workers.outbox import Deliveries, ReceiptFiles, RedisDeliveries, RedisOutbox
@@ -118,10 +118,13 @@ def bootstrap(
     prefix, state = settings.key_prefix, settings.state_folder(data)
     scripts, wake_up = redis.scripts(LUA), redis.wake_up
     clock, texts = SharedClock(redis.client), TextFiles(data / TEXTS)
-    cache, alerts = RedisSharedCache(redis.client, prefix=prefix), RedisAlerts(redis.client, prefix=prefix)
     room = MediaLimits(**settings.media.model_dump())
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=room)
-    channels = _open_channels(settings, redis, cache=cache, media=media, keys=keys, public_url=public_url)
+    adapter_deps = AdapterDeps(
+        cache=redis.cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
+        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=prefix,
+    )  # fmt: skip
+    channels = {name: open_channel(name, settings, adapter_deps) for name in settings.channels}
 
     tools = _open_tools(settings, is_worker=is_worker)
     if is_worker:
@@ -135,14 +138,14 @@ def bootstrap(
     texts_for_turn = _texts_for_turn(agents)
     mailbox, access_control = _open_inbox(settings, redis, texts_for_turn)
     worker_lock = WorkerLock(state / ALIVE)
-    receipts = ReceiptFiles(state / RECEIPTS, worker_lock.name)
-    paces = rate_limits_of(settings, channels)
-    outbox = RedisOutbox(scripts, wake_up)
-    sender = ReplySender(outbox, channels, texts_for, paces=paces, receipts=receipts, alerts=alerts)
+    sender = ReplySender(
+        RedisOutbox(scripts, wake_up), channels, texts_for, paces=rate_limits_of(settings, channels),
+        receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=redis.alerts,
+    )  # fmt: skip
     processor = ConversationProcessor(
         mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, media,
-        worker=worker_lock.name, notes=cache,
-        turn_timeout=settings.workers.turn_timeout, joins=settings.workers.join_bursts,
+        worker=worker_lock.name,
+        notes=redis.cache, turn_timeout=settings.workers.turn_timeout, joins=settings.workers.join_bursts,
         notice_after=settings.workers.still_after,
         streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
     )  # fmt: skip
@@ -154,21 +157,10 @@ def bootstrap(
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts,
         worker_lock=worker_lock, processor=processor, reaper=reaper, spool=spool,
         audit_collector=AuditCollector(redis.client, ledger, prefix=prefix),
-        deliveries=RedisDeliveries(scripts, wake_up), alerts=alerts,
-        data_loss_guard=guard_against_loss(settings, redis.url, redis.client, data),
+        deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
+        data_loss_guard=redis.guard_against_loss(state),
         tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), is_worker=is_worker,
     )  # fmt: skip
-
-
-def _open_channels(
-    settings: Settings, redis: RedisParts, *, cache: RedisSharedCache, media: LocalMediaStore, keys: Sequence[str],
-    public_url: str,
-) -> dict[str, Channel]:  # fmt: skip
-    deps = AdapterDeps(
-        cache=cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
-        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=settings.key_prefix,
-    )  # fmt: skip
-    return {name: open_channel(name, settings, deps) for name in settings.channels}
 
 
 def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
@@ -220,8 +212,7 @@ def _open_inbox(
     """Return the mailbox, and the access control in front of it."""
     limits = InboxLimits(**settings.limits.model_dump())
     mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits)
-    access = access_config(settings, redis.client, redis.url)
-    return mailbox, AccessControl(mailbox, texts_for_turn, access)
+    return mailbox, AccessControl(mailbox, texts_for_turn, access_config(settings, redis))
 
 
 def forward_aliases(
@@ -277,27 +268,26 @@ def preload(settings: Settings) -> None:
 
 def open_deliveries(settings: Settings, data: Path) -> tuple[Deliveries, Alerts]:
     """Return the deliveries and the alerts of the channels, for a command. Raises ConfigError."""
-    redis = RedisParts.connect(settings, find_redis(settings, data))
-    alerts = RedisAlerts(redis.client, prefix=settings.key_prefix)
-    return RedisDeliveries(redis.scripts(LUA), redis.wake_up), alerts
+    redis = RedisParts.find(settings, data)
+    return RedisDeliveries(redis.scripts(LUA), redis.wake_up), redis.alerts
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
     """Return the people who are approved, blocked or waiting, and the outbox, for a command. Raises ConfigError."""
-    redis = RedisParts.connect(settings, find_redis(settings, data))
+    redis = RedisParts.find(settings, data)
     people = RedisPeople(redis.client, prefix=settings.key_prefix)
     return people, RedisOutbox(redis.scripts(LUA), redis.wake_up)
 
 
 def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
     """Return what takes turns in, and the cache that adapters share, for a command. Raises ConfigError."""
-    redis = RedisParts.connect(settings, find_redis(settings, data))
+    redis = RedisParts.find(settings, data)
     _, access_control = _open_inbox(settings, redis, _texts_for_turn({}))
-    return access_control, RedisSharedCache(redis.client, prefix=settings.key_prefix)
+    return access_control, redis.cache
 
 
 def check_redis(services: Services) -> None:
-    """Refuse a Redis that would lose acknowledged writes or that anybody may use, and log what is risky.
+    """Refuse a Redis that would lose acknowledged writes or that needs no login, and log what is risky.
 
     Raises RedisUnfit and redis.RedisError.
     """

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from redis import Redis
-
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
@@ -19,13 +17,11 @@ from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
-from sayso.config.wiring.stores import find_redis
+from sayso.config.wiring.stores import RedisParts
 from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
-from sayso.pending.redis.client import connect
-from sayso.workers.access import AccessConfig, AccessRules, Quota, redis_quota, rules
-from sayso.workers.alerts import RedisSharedCache
+from sayso.workers.access import AccessConfig, AccessRules, redis_quota, rules
 from sayso.workers.erasure import ErasedPerson, Erasure
 from sayso.workers.people import RedisPeople
 
@@ -44,22 +40,14 @@ def rules_of(channel: AnyChannel) -> AccessRules:
     )
 
 
-def access_config(settings: Settings, client: Redis, url: str) -> AccessConfig | None:
+def access_config(settings: Settings, redis: RedisParts) -> AccessConfig | None:
     """Return the access rules of all channels with their lists of people, None where no channel has `access`."""
     rules_by_channel = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
     if not rules_by_channel:
         return None
-    prefix = settings.key_prefix
-    return AccessConfig(
-        rules_by_channel, RedisPeople(client, prefix=prefix), _quota(rules_by_channel.values(), client, url, prefix)
-    )
-
-
-def _quota(rules: Iterable[AccessRules], client: Redis, url: str, prefix: str) -> Quota | None:
-    """Return what counts turns per minute. Its library is only loaded where a channel has such a limit."""
-    if all(each.per_minute is None for each in rules):
-        return None
-    return redis_quota(client, url, prefix=prefix)
+    has_limit = any(each.per_minute is not None for each in rules_by_channel.values())
+    quota = redis_quota(redis.client, redis.url, prefix=redis.key_prefix) if has_limit else None
+    return AccessConfig(rules_by_channel, RedisPeople(redis.client, prefix=redis.key_prefix), quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +67,9 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
 
     Raises ErasureBusy, LedgerUnusable, redis.RedisError, and ConfigError where a disk refuses.
     """
-    url = find_redis(settings, data)
-    client = connect(url)
-    erasure = Erasure(client, settings.key_prefix)
-    cache = RedisSharedCache(client, prefix=settings.key_prefix)
-    ids = settings.channels[channel].user_ids(channel, user, cache.get)  # as turns of the person are stored
+    redis = RedisParts.find(settings, data)
+    erasure = Erasure(redis.client, settings.key_prefix)
+    ids = settings.channels[channel].user_ids(channel, user, redis.cache.get)  # as turns of the person are stored
     conversations = frozenset(Conversation(channel, each).id for each in ids)
     redis_entries = erasure.erase(ErasedPerson(channel, frozenset(map(_scope_id, ids)), conversations))
     ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))

@@ -19,6 +19,7 @@ from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect
 from sayso.pending.redis.pipeline import AutoPipeline
 from sayso.pending.redis.scripts import LuaScripts
+from sayso.workers.alerts import RedisAlerts, RedisSharedCache
 from sayso.workers.redis.data_loss import FILE as TIDE
 from sayso.workers.redis.data_loss import DataLossGuard, WatermarkFile
 from sayso.workers.rq.jobs import WakeUps
@@ -72,18 +73,39 @@ class RedisParts:
 
     url: str
     client: Redis
-    wake_up: WakeUps
     key_prefix: str
+    wake_up: WakeUps
+    cache: RedisSharedCache
+    alerts: RedisAlerts
 
     @classmethod
     def connect(cls, settings: Settings, url: str, *, patient: bool = False) -> RedisParts:
         """Open the connections; `patient` ones wait while Redis restarts. Raises ConfigError for a malformed URL."""
-        client = _open_redis(url, patient=patient)
-        return cls(url, client, WakeUps(client, settings.queue), settings.key_prefix)
+        try:
+            client = connect(url, patient=patient)
+        except ValueError as exc:  # its message may repeat a password
+            cure = "write it as redis://host:6379/0, rediss://... or unix:///path"
+            raise ConfigError([f"REDIS_URL (or redis_url) is no URL of a Redis: {cure}"]) from exc
+        if patient:
+            Connections.of(client).pipeline = AutoPipeline(url)
+        prefix, wake_up = settings.key_prefix, WakeUps(client, settings.queue)
+        cache, alerts = RedisSharedCache(client, prefix=prefix), RedisAlerts(client, prefix=prefix)
+        return cls(url, client, prefix, wake_up, cache, alerts)
+
+    @classmethod
+    def find(cls, settings: Settings, data: Path) -> RedisParts:
+        """Connect to the bot's Redis, for a command. Raises ConfigError."""
+        return cls.connect(settings, find_redis(settings, data))
 
     def scripts(self, folder: Path) -> LuaScripts:
         """Return the Lua scripts of a folder."""
         return LuaScripts(self.client, folder, prefix=self.key_prefix)
+
+    def guard_against_loss(self, state: Path) -> DataLossGuard:
+        """Return the data-loss guard, which checks each new connection from now on. Its watermark is in `state`."""
+        guard = DataLossGuard(connect(self.url), WatermarkFile(state / TIDE), prefix=self.key_prefix)
+        guard.guard(self.client)
+        return guard
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -94,40 +116,16 @@ def find_redis(settings: Settings, data: Path) -> str:
     return url
 
 
-def _open_redis(url: str, *, patient: bool) -> Redis:
-    try:
-        client = connect(url, patient=patient)
-    except ValueError as exc:  # its message may repeat a password
-        cure = "write it as redis://host:6379/0, rediss://... or unix:///path"
-        raise ConfigError([f"REDIS_URL (or redis_url) is no URL of a Redis: {cure}"]) from exc
-    if patient:
-        Connections.of(client).pipeline = AutoPipeline(url)
-    return client
-
-
-def guard_against_loss(settings: Settings, url: str, client: Redis, data: Path) -> DataLossGuard:
-    """Return the data-loss guard of the Redis at a URL. From now on each new connection of `client` is checked."""
-    notes = WatermarkFile(settings.state_folder(data) / TIDE)
-    guard = DataLossGuard(connect(url), notes, prefix=settings.key_prefix)
-    guard.guard(client)
-    return guard
-
-
 def risks_of(client: Redis) -> list[str]:
-    """Return what is risky about a server. Raises RedisUnfit for one that would lose acknowledged writes, and
-    redis.RedisError.
+    """Return what is risky about a server. Raises RedisUnfit for one that would lose acknowledged writes or that lacks
+    commands we use, and redis.RedisError. The version of one that hides its INFO is not checked.
     """
-    _check_version(client)
-    return check_fit(client)
-
-
-def _check_version(client: Redis) -> None:
-    """Refuse a server that lacks commands we use. One that hides its INFO is accepted. Raises RedisUnfit."""
     try:
         version = str(client.info("server").get("redis_version", ""))
     except ResponseError:
-        return
+        version = ""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers and numbers < OLDEST_REDIS:
         oldest = ".".join(str(part) for part in OLDEST_REDIS)
         raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
+    return check_fit(client)

@@ -16,6 +16,7 @@ from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.people import access_config, rules_of
+from sayso.config.wiring.stores import RedisParts
 from sayso.config.wiring.tools import build_selector, open_tools
 from sayso.pending.proposals import ChannelRun, channel_run
 from sayso.workers.people import RedisPeople
@@ -48,6 +49,11 @@ def load(folder: Path, access: str, more: str = "", channel: str = "{platform: c
     return load_settings(folder / "sayso.yaml", {"KEY": "k"})
 
 
+def config_of(settings: Settings, url: str):
+    """What a process on this Redis asks of its senders."""
+    return access_config(settings, RedisParts.connect(settings, url))
+
+
 def turn(user: str, chat: str = "room") -> Turn:
     """A turn of somebody."""
     return Turn("e1", Conversation("web", chat), user, "hi")
@@ -74,10 +80,10 @@ def test_phone_number_without_quotes_keeps_its_plus(tmp_path: Path):
 
 def test_channels_without_access_are_asked_nothing(tmp_path: Path, redis_client, redis_url: str):
     """And a limit's library is loaded only where there is one."""
-    assert access_config(load(tmp_path, "{}", channel="{platform: console}"), redis_client, redis_url) is None
-    guard = access_config(load(tmp_path, "{}"), redis_client, redis_url)
+    assert config_of(load(tmp_path, "{}", channel="{platform: console}"), redis_url) is None
+    guard = config_of(load(tmp_path, "{}"), redis_url)
     assert (guard.quota, type(guard.people)) == (None, RedisPeople)
-    assert access_config(load(tmp_path, "{per_minute: 5}"), redis_client, redis_url).quota is not None
+    assert config_of(load(tmp_path, "{per_minute: 5}"), redis_url).quota is not None
 
 
 @pytest.mark.parametrize(
