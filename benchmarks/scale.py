@@ -33,7 +33,7 @@ from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
 from sayso.workers.mailbox import LUA
-from sayso.workers.outbox import RedisOutbox
+from sayso.workers.sender import RedisOutbox
 
 #: Worker processes.
 SIZES = (1, 2, 4)

@@ -23,13 +23,8 @@ from sayso.pending.limits import (
     URGENT_PLACES_EACH,
 )
 from sayso.pending.turns import NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
+from sayso.workers.deliveries import DeliveryState, DeliveryStatus, UndeliveredState, split_id
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
-from sayso.workers.outbox import (
-    DeliveryState,
-    DeliveryStatus,
-    UndeliveredState,
-    split_id,
-)
 
 V = TypeVar("V")
 _MARK = re.compile(r'\{"collapse": "[^"]+"')

@@ -42,6 +42,15 @@ from sayso.testing.conversation import (
     WaitingTurn,
     remember,
 )
+from sayso.workers.deliveries import (
+    LATE_SECONDS,
+    REPORTS,
+    DeliveryStatus,
+    UndeliveredState,
+    new_id,
+    repeatable,
+    split_id,
+)
 from sayso.workers.mailbox import (
     LEASE_MS,
     Accepted,
@@ -52,17 +61,7 @@ from sayso.workers.mailbox import (
     refusal,
     waited_ms,
 )
-from sayso.workers.outbox import (
-    LATE_SECONDS,
-    REPORTS,
-    DeliveryStatus,
-    FinalState,
-    PostponeReason,
-    UndeliveredState,
-    new_id,
-    repeatable,
-    split_id,
-)
+from sayso.workers.sender import FinalState, PostponeReason
 
 #: Conversations that are remembered. Beyond that the idle ones are dropped first; with none idle a new one is refused.
 MAX_CONVERSATIONS = 5000

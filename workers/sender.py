@@ -1,13 +1,22 @@
-"""ReplySender: send the replies of a conversation, with rate limits, retries and an end."""
+"""ReplySender: send the replies of a conversation's outbox, with rate limits, retries and an end.
+
+Receipts on disk tell the next worker what a killed one had sent.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
 
 from redis.exceptions import RedisError
 
@@ -27,9 +36,17 @@ from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import KEEP_HELD_MS
-from sayso.pending.turns import ConversationParked, Lease, LeaseLost, NextItem, QueuedReply
+from sayso.pending.redis.scripts import LuaScripts, WakeUp
+from sayso.pending.turns import (
+    ConversationParked,
+    Lease,
+    LeaseLost,
+    NextItem,
+    QueuedReply,
+    outbox_entry,
+    parse_next_item,
+)
 from sayso.workers.alerts import Alerts, MemoryAlerts
-from sayso.workers.outbox import FinalState, NoReceipts, Outbox, PostponeReason, Receipts
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +61,64 @@ DOWN_SECONDS = 60.0
 #: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
 #: Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
+#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
+#: messages, `limited` the platform asks the whole channel to wait.
+FinalState = Literal["dead", "doubtful", "closed", "limited"]
+#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
+#: accept the channel, its slot is later, or the user must write first.
+PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
+#: The folder's name in the data folder.
+RECEIPTS = "receipts"
+#: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
+MAX_RECEIPTS_BYTES = 256 * 1024
+#: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
+KEEP_RECEIPTS_SECONDS = 3600
+
+
+class Outbox(Protocol):
+    """The replies of each conversation, first in first out."""
+
+    async def mark_delivered(
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        *,
+        receipt: str = "",
+        dead: str = "",
+        end: FinalState = "dead",
+        gap: float = 0.0,
+        let_go: bool = False,
+        written_at: float = 0.0,
+    ) -> NextItem:
+        """Record that the reply was sent, or is given up for the reason `dead`. A question that was sent may be
+        answered now.
+
+        `written_at`: when the platform shows the reply, in Unix seconds, 0.0 if it does not say. `gap`: seconds by
+        which the reply brings its chat ahead of its rate limit; at a `limited` end, seconds for which its channel is
+        silent. With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
+        """
+
+    async def postpone(
+        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
+    ) -> None:
+        """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
+
+        With `limited` the whole channel waits so long, and with `down` too, without counting an attempt. With `held`
+        the reply waits, for this reason, until the user writes, for KEEP_HELD_MS at most; if a turn waits already, it
+        counts as an attempt.
+        """
+
+    async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Store how fast the reply's channel may send, and book a slot for the reply. Return the seconds until then.
+
+        Raises LeaseLost.
+        """
+
+    async def forward(self, delivery: Delivery) -> str:
+        """Append a reply to the outbox of the conversation it is addressed to, once per id, and wake a worker there.
+
+        Needs no lease. Return its id there, or "" when too many replies wait there already.
+        """
 
 
 class ReplySender:
@@ -226,3 +301,133 @@ def _end(error: SendError) -> FinalState:
     if isinstance(error, RateLimited):
         return "limited"
     return "doubtful" if isinstance(error, DeliveryUncertain) else "dead"
+
+
+class RedisOutbox:
+    """The outbox in Redis: each call is one script, one round trip."""
+
+    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = lambda _: ()) -> None:
+        self._scripts = scripts
+        self._wake_up = wake_up
+
+    async def mark_delivered(
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        *,
+        receipt: str = "",
+        dead: str = "",
+        end: FinalState = "dead",
+        gap: float = 0.0,
+        let_go: bool = False,
+        written_at: float = 0.0,
+    ) -> NextItem:
+        """Remove the reply from the outbox and record its status. Raises LeaseLost."""
+        outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
+        place = (lease.conversation, lease.epoch, lease.token, reply.number)
+        when, cause = round(written_at * 1_000_000), "" if dead else reply.cause
+        told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", when, cause)
+        answer = await self._scripts.arun("delivered", *place, *told)
+        if answer[0] == "lost":
+            raise LeaseLost(lease.conversation)
+        return parse_next_item(answer[1])
+
+    async def postpone(
+        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
+    ) -> None:
+        """Postpone the reply and release the lease. Raises LeaseLost."""
+        place = (lease.conversation, lease.epoch, lease.token, reply.number)
+        if await self._scripts.arun("postpone", *place, round(seconds * 1000), why, reason) == "lost":
+            raise LeaseLost(lease.conversation)
+
+    async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Store the channel's rate and book the reply's slot. Raises LeaseLost."""
+        place = (lease.conversation, lease.epoch, lease.token, reply.number)
+        wait_ms = int(await self._scripts.arun("rate_limit", *place, 1000 / per_second))
+        if wait_ms == -2:
+            raise LeaseLost(lease.conversation)
+        return wait_ms / 1000
+
+    async def forward(self, delivery: Delivery) -> str:
+        """Append the reply to another conversation's outbox, once."""
+        to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
+        said = await self._scripts.arun("forward", to, delivery.id, entry, *self._wake_up(to))
+        return f"{to}#{said}" if said else ""
+
+
+class Receipts(Protocol):
+    """Remembers what a platform accepted."""
+
+    def note(self, delivery: Delivery, message_id: str) -> None:
+        """Remember the platform's message id of a delivery. A failure is no error."""
+
+    def find(self, delivery: Delivery) -> str | None:
+        """Return the platform's message id, "" if it gave none; None if the delivery is unknown."""
+
+
+class NoReceipts:
+    """Remembers nothing."""
+
+    def note(self, delivery: Delivery, message_id: str) -> None:
+        """Do nothing."""
+
+    def find(self, delivery: Delivery) -> str | None:
+        """Return None."""
+        return None
+
+
+class ReceiptFiles:
+    """One file per process in a common folder, appended to and never synced: it survives its process, not its machine.
+
+    `name` is the process's own.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / name
+        self._file = -1
+        self._size = 0
+
+    def note(self, delivery: Delivery, message_id: str) -> None:
+        """Write one line to this process's file: a write to the page cache, faster than handing it to a thread."""
+        line = f"{_key(delivery)} {''.join(message_id.split())}\n".encode()
+        try:
+            if self._file < 0 or self._size > MAX_RECEIPTS_BYTES:
+                self._begin()
+            self._size += os.write(self._file, line)
+        except OSError as exc:
+            log.warning("receipt.not_noted", extra={"reason": type(exc).__name__})
+
+    def find(self, delivery: Delivery) -> str | None:
+        """Search all files of the last hour. Reads the disk."""
+        wanted = f"{_key(delivery)} ".encode()
+        for path in self._path.parent.glob("*"):
+            try:
+                if time.time() - path.stat().st_mtime < KEEP_RECEIPTS_SECONDS:
+                    data = b"\n" + path.read_bytes()
+                    _, found, rest = data.partition(b"\n" + wanted)
+                    if found and b"\n" in rest:  # a line that is not whole says nothing
+                        return rest.partition(b"\n")[0].decode()
+            except OSError:  # swept meanwhile
+                continue
+        return None
+
+    def _begin(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._file >= 0:
+            os.close(self._file)
+            self._path.replace(self._path.with_name(f"{self._path.name}.old"))
+        self._sweep()
+        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o600)
+        self._size = 0
+
+    def _sweep(self) -> None:
+        """Remove the files of dead processes."""
+        for path in self._path.parent.glob("*"):
+            with contextlib.suppress(OSError):  # another process removed it first
+                if time.time() - path.stat().st_mtime > KEEP_RECEIPTS_SECONDS:
+                    path.unlink()
+
+
+def _key(delivery: Delivery) -> str:
+    """Return the delivery's id and a digest of its content: a Redis that was emptied gives out the same ids again."""
+    return f"{delivery.id} {hashlib.sha256(repr(delivery.reply).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

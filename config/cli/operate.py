@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sayso.config.settings.schema import Settings
     from sayso.workers.alerts import Alert
-    from sayso.workers.outbox import Deliveries, DeliveryStatus, UndeliveredState
+    from sayso.workers.deliveries import Deliveries, DeliveryStatus, UndeliveredState
     from sayso.workers.redis.resume import Resumed
 
 #: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
@@ -93,7 +93,7 @@ def show(options: Options, delivery: str) -> None:
 @pass_options
 def retry(options: Options, delivery: str) -> None:
     """Put a dead DELIVERY back at the end of its conversation's outbox. It works once for each delivery."""
-    from sayso.workers.outbox import NotRepeatable
+    from sayso.workers.deliveries import NotRepeatable
 
     with _opened(options) as (stored, _):
         try:

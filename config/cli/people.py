@@ -24,8 +24,8 @@ from sayso.config.cli.command import (
 
 if TYPE_CHECKING:
     from sayso.workers.access import AccessRules
-    from sayso.workers.outbox import Outbox
     from sayso.workers.people import AccessList, ListedPerson, Register, Waiting
+    from sayso.workers.sender import Outbox
 
 #: Characters of a name, and of a person's ids, in one line.
 WIDTH = 60

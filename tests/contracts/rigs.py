@@ -22,9 +22,10 @@ from sayso.pending.concurrency import _is_in_loop, has_no_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.testing.memory import MemoryConversations
+from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
-from sayso.workers.outbox import RedisDeliveries, RedisOutbox
 from sayso.workers.recovery import Reaper, WorkerLock
+from sayso.workers.sender import RedisOutbox
 
 CHAT = Conversation("chat", "room")
 #: What workers say in these tests.

@@ -11,7 +11,7 @@ import pytest
 from sayso.channels.types import Button, Conversation, Delivery, Reply
 from sayso.pending.limits import KEEP_HELD_MS
 from sayso.pending.turns import LeaseLost, Timer, TurnChange
-from sayso.workers.outbox import LATE_SECONDS, NotRepeatable
+from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose, shown
 

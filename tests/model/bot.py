@@ -30,9 +30,8 @@ from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnCh
 from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LUA as LANE_LUA
 from sayso.workers.mailbox import InboxLimits, RedisMailbox, token_prefix
-from sayso.workers.outbox import RedisOutbox
 from sayso.workers.processor import ConversationProcessor, _split_now
-from sayso.workers.sender import ReplySender
+from sayso.workers.sender import RedisOutbox, ReplySender
 from tests.contracts.rigs import voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire

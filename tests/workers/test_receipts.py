@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.workers import outbox as receipts
-from sayso.workers.outbox import KEEP_SECONDS, ReceiptFiles
+from sayso.workers import sender as receipts
+from sayso.workers.sender import KEEP_RECEIPTS_SECONDS, ReceiptFiles
 
 
 def delivery(number: int, text: str = "hi") -> Delivery:
@@ -49,7 +49,7 @@ def test_truncated_line_is_ignored(tmp_path):
 
 def test_files_are_bounded_and_the_last_receipts_stay(tmp_path, monkeypatch):
     """A process has two files at most."""
-    monkeypatch.setattr(receipts, "MAX_BYTES", 1000)
+    monkeypatch.setattr(receipts, "MAX_RECEIPTS_BYTES", 1000)
     book = noted(tmp_path, *range(200))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2500
     assert (book.find(delivery(199)), book.find(delivery(190)), book.find(delivery(0))) == ("m199", "m190", None)
@@ -58,7 +58,7 @@ def test_files_are_bounded_and_the_last_receipts_stay(tmp_path, monkeypatch):
 def test_old_files_are_neither_read_nor_stored(tmp_path):
     """A reply that was doubtful an hour ago has been settled."""
     noted(tmp_path, 1)
-    before = time.time() - KEEP_SECONDS - 60
+    before = time.time() - KEEP_RECEIPTS_SECONDS - 60
     os.utime(tmp_path / "w1", (before, before))
     assert ReceiptFiles(tmp_path, "w2").find(delivery(1)) is None
     noted(tmp_path, 2, name="w2")

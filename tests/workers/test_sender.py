@@ -26,8 +26,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
 from sayso.workers import sender
-from sayso.workers.outbox import ReceiptFiles
-from sayso.workers.sender import ReplySender
+from sayso.workers.sender import ReceiptFiles, ReplySender
 from tests.contracts.rigs import MemoryRig, turn
 
 #: The mark of a reply that may have arrived before.

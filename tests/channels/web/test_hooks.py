@@ -21,8 +21,8 @@ from sayso.channels.web.ingress import MAX_BODY
 from sayso.pending.redis.client import Connections, connect, set_web_timeouts
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.alerts import MemoryAlerts
+from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.outbox import RedisDeliveries
 from sayso.workers.spool import Spool, SpoolFile, SpoolLimits
 from tests.channels.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
 from tests.contracts.rigs import voice

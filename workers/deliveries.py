@@ -1,0 +1,172 @@
+"""Deliveries: the status of what was sent, and the replies that were not delivered, for operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, cast
+
+from sayso.channels.types import Reply
+from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
+from sayso.pending.turns import hash_from_reply
+
+#: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`: accepted by the
+#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to
+#: write, without an attempt.
+DeliveryState = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
+#: Replies that were not delivered as intended, for the operator.
+UndeliveredState = Literal["dead", "failed", "ambiguous", "held"]
+#: Seconds for which a message from the user outweighs a late report that the address takes none. Sending then costs one
+#: attempt.
+LATE_SECONDS = 3600.0
+#: The platforms' words for delivery states. Other words, such as those about payments, are not about deliveries.
+REPORTS: Mapping[str, DeliveryState] = {
+    "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
+    "failed": "failed", "undelivered": "failed", "canceled": "failed",
+}  # fmt: skip
+
+
+class NotRepeatable(Exception):
+    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, edited a message, or was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryStatus:
+    """The status of one delivery, after `tries` attempts, at Unix seconds `at`.
+
+    `receipt` is the platform's message id, and for a retried delivery its new number. Only a dead one has its `entry`.
+    One that `asks` for a yes cannot be answered any more; a `doubtful` one may have arrived.
+    """
+
+    id: str
+    state: DeliveryState
+    at: float
+    tries: int
+    receipt: str = ""
+    reason: str = ""
+    entry: str = ""
+    asks: bool = False
+    doubtful: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return the text of a dead delivery."""
+        return str(json.loads(json.loads(self.entry)["reply"]).get("text", "")) if self.entry else ""
+
+
+class Deliveries(Protocol):
+    """The deliveries that are stored: the last of each conversation, and the undelivered ones for the operator."""
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Record what a platform reports, whenever it comes. Return the state that is stored, "" if the delivery is
+        unknown.
+        """
+
+    def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
+        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages ("": it
+        does).
+        """
+
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+        """Record why, according to its platform, an address takes no messages; "" that it does.
+
+        A `late` report is about an earlier message: it is ignored if the user wrote within LATE_SECONDS. An unknown
+        address stays unknown.
+        """
+
+    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
+        """Return the undelivered replies of a state, newest first, at most so many per shard."""
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
+
+
+class RedisDeliveries:
+    """The deliveries in Redis."""
+
+    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = lambda _: ()) -> None:
+        self._scripts = scripts
+        self._wake_up = wake_up
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Record what a platform reports. Raises redis.RedisError."""
+        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
+        if news is None:
+            return ""
+        return str(self._scripts.run("delivery_report", conversation, number, message_id, news, reason))
+
+    def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
+        """Return the last deliveries of a conversation, and why its address takes no messages."""
+        entries, closed, held = self._scripts.run("delivery_status", conversation)
+        by_number = sorted(hash_from_reply(entries).items(), key=lambda each: int(each[0]))
+        statuses = [_parse_status(f"{conversation}#{number}", entry) for number, entry in by_number]
+        if held:
+            number, since, why = held
+            statuses.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+        return statuses, str(closed)
+
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+        """Record that an address takes no messages, or that it does. Raises redis.RedisError."""
+        self._scripts.run("address", conversation, reason, round(LATE_SECONDS * 1000) if late else 0)
+
+    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
+        """Return the undelivered replies of all shards."""
+        found = [entry for entries in self._scripts.on_every_shard("undelivered", state, most) for entry in entries]
+        return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back and wake a worker. Raises NotRepeatable."""
+        conversation, number = split_id(delivery_id)
+        entries = self._scripts.on_shard("undelivered", shard_of(conversation), "dead", 1000)
+        entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
+        reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
+        # One that is not there may have been put back by this very call, its answer lost: the script knows.
+        given = (number, entry, reply, "1" if doubtful else "0")
+        new = self._scripts.run("retry", conversation, *given, *self._wake_up(conversation))
+        return new_id(delivery_id, str(new))
+
+
+def split_id(delivery_id: str) -> tuple[str, int]:
+    """Return conversation and number of a delivery. Raises NotRepeatable for what is no delivery id."""
+    conversation, _, number = delivery_id.rpartition("#")
+    if not conversation or not number.isdecimal():
+        raise NotRepeatable(f"{delivery_id!r} is no delivery: write it as listed, like wa:0123456789abcdef0123#7")
+    return conversation, int(number)
+
+
+def repeatable(status: DeliveryStatus) -> tuple[str, bool]:
+    """Return the outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
+
+    A reply that was to edit a message is sent as a new one: by now that message is far above.
+    """
+    if status.asks:
+        raise NotRepeatable(f"{status.id} asked for a yes, and it is too late for one: the person has to ask again")
+    entry = json.loads(status.entry)
+    reply = Reply.from_json(entry["reply"])
+    if reply.optional:
+        raise NotRepeatable(f"{status.id} only changed a message that is there already: nothing is missing")
+    entry["reply"] = replace(reply, edits="").to_json()
+    entry.pop("collapse", None)  # it must not take the place of a newer one
+    return json.dumps(entry), status.doubtful
+
+
+def new_id(delivery_id: str, number: str) -> str:
+    """Return the id of a reply that was put back. Raises NotRepeatable when it was not."""
+    if number == "arrived":
+        raise NotRepeatable(f"{delivery_id} was sent: its platform said so")
+    if not number:
+        raise NotRepeatable(f"{delivery_id} is not among the dead deliveries")
+    return f"{split_id(delivery_id)[0]}#{number}"
+
+
+def _parse_status(delivery_id: str, entry: str) -> DeliveryStatus:
+    word, at, tries, receipt, reason = entry.split(" ", 4)
+    state = cast("DeliveryState", word)  # our scripts write only states
+    return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)
+
+
+def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
+    fields: dict[str, Any] = json.loads(entry)
+    more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
+    return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
