@@ -32,7 +32,7 @@ from sayso.agent.run.structured import (
     schema_from_response_format,
     validation_retry_message,
 )
-from sayso.agent.run.tool_call import CallObserver
+from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import collect_artifacts
@@ -324,8 +324,8 @@ class AgentLoop:
             for tool in self._toolset.all()
             if names is None or tool.name in names or is_always_denied(tool, policy)  # whose calls the policy refuses
         }
-        observer = CallObserver(run, self._provider, config, self._analytics)
-        outcomes = await run_calls(run, run.open_round, tools, config, observer)
+        caller = ToolCaller(run, self._provider, config, self._analytics)
+        outcomes = await run_calls(run, run.open_round, tools, config, caller)
         new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
         await self._model_caller.book(run, sum(new_usage, NO_USAGE))
         await self._model_caller.book_side_usage(run)  # now, so that a run that is stopped later has booked it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -59,154 +59,7 @@ class ToolRun:
     error: Exception | None = None
 
 
-async def run_call(request: ToolRequest, config: AgentConfig, chunk_callback: ChunkCallback | None = None) -> ToolRun:
-    """Run one call. Raises nothing: the model reads the error, and can correct itself."""
-    call, tool = request.call, request.tool
-    try:
-        return await _apply_policy(request, config, chunk_callback)
-    except ToolCallRefused as exc:
-        return ToolRun(CallOutcome(call, f"Error: {exc}"), error=exc)
-    except EffectUnknownError as exc:
-        text = f"Error: {exc}"
-        outcome = _outcome(call, await result_for_model(tool, text), text)
-        if not tool.repeatable:
-            outcome = replace(_outcome(call, f"{outcome.content}\n{UNCLEAR}", text), unclear=True)
-        return ToolRun(outcome, error=exc)
-    except ToolError as exc:
-        text = str(exc) if str(exc).startswith("Error ") else f"Error: {exc}"
-        return ToolRun(_outcome(call, await result_for_model(tool, text), text), error=exc)
-
-
-async def _apply_policy(request: ToolRequest, config: AgentConfig, chunk_callback: ChunkCallback | None) -> ToolRun:
-    """Run the tool, propose the call or ask for approval, as the policy decided."""
-    tool, decision = request.tool, request.decision
-    if decision.decision == "deny":
-        raise ToolCallRefused(f"{tool.name!r} is denied: {decision.reason}")
-    if decision.decision == "allow":
-        return await _run_or_reuse(request, config, chunk_callback)
-    if in_channel_run():
-        return ToolRun(await _proposal_outcome(request, await _propose(request, config)))
-    approved, parameters = _arguments_to_approve(request)
-    await require_approval(tool, approved, decision.reason, config.confirm_action, config.approval_timeout)
-    return await _run_tool(request, config, chunk_callback, parameters=parameters)
-
-
-async def _propose(request: ToolRequest, config: AgentConfig) -> Any:
-    """Return the proposal of a call. Its preview has the time limit of the tool; if it is late, nothing is asked."""
-    tool, limits = request.tool, (config.tool_timeout_seconds, request.tool.metadata.timeout)
-    limit = execution_timeout(min((seconds for seconds in limits if seconds is not None), default=None))
-    try:
-        async with limit:
-            draft = await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
-    except TimeoutError as exc:
-        raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
-    return draft.propose(request.decision.reason)
-
-
-def _arguments_to_approve(request: ToolRequest) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Return the arguments that a person approves, and those to run with.
-
-    They are equal, even if defaults are created anew for each call. A value that JSON cannot represent, such as a
-    secret, runs as it was given.
-    """
-    try:
-        exact = request.tool.validate_record(request.call.parameters)
-        return deepcopy(exact), exact
-    except ToolParameterError:
-        return request.checked.json, request.call.parameters
-
-
-async def _run_or_reuse(request: ToolRequest, config: AgentConfig, chunk_callback: ChunkCallback | None) -> ToolRun:
-    """Run the tool, or return its cached result. Whether the run ends is decided by the raw result."""
-    cache = config.tool.cache
-    key = cache_key(request.tool, request.checked.json) if cache is not None else ""
-    if cache is None or not key:
-        return await _run_tool(request, config, chunk_callback)
-    cached = await load_result(cache, key)
-    if cached is None:
-        return await _run_tool(request, config, chunk_callback, key)
-    outcome = await _result_outcome(request, cached.raw, config)
-    if not cached.compressed or outcome.ends or not config.tool.compress_results:
-        return ToolRun(outcome)
-    content = await result_for_model(request.tool, cached.raw, summary=cached.compressed, mark=cached.mark)
-    return ToolRun(_outcome(request.call, content, cached.raw))
-
-
-async def _run_tool(
-    request: ToolRequest,
-    config: AgentConfig,
-    chunk_callback: ChunkCallback | None,
-    key: str = "",
-    *,
-    parameters: Mapping[str, Any] | None = None,
-) -> ToolRun:
-    """Run the tool, with `parameters` instead of the checked arguments if they are given."""
-    if parameters is None:
-        value = await invoke(request.call, request.tool, config, chunk_callback, checked=request.checked)
-    else:
-        value = await invoke(replace(request.call, parameters=dict(parameters)), request.tool, config, chunk_callback)
-    if isinstance(value, PendingConfirmation):
-        return ToolRun(await _proposal_outcome(request, value))
-    raw = serialize(value)
-    return ToolRun(await _result_outcome(request, raw, config), raw, key)
-
-
-async def invoke(
-    call: ToolCall,
-    tool: Tool,
-    config: AgentConfig,
-    chunk_callback: ChunkCallback | None = None,
-    *,
-    checked: ValidatedArguments | None = None,
-) -> Any:
-    """Return the tool's value. Of the time limits of the tool and of the agent, the shorter one applies."""
-    seconds = config.tool_timeout_seconds
-    if seconds is None:
-        return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
-    try:
-        async with execution_timeout(seconds):
-            return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
-    except TimeoutError as exc:
-        raise ToolCallRefused(
-            f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running"
-        ) from exc
-
-
-async def _result_outcome(request: ToolRequest, raw: str, config: AgentConfig) -> CallOutcome:
-    """Return the outcome of a result, and whether the run ends with it. The stop condition gets the raw result."""
-    ends = _meets_stop_condition(config, request.tool.name, raw) or request.tool.terminal
-    outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=ends), raw)
-    return replace(outcome, ends="terminal", final_text=outcome.content) if ends else outcome
-
-
-def _meets_stop_condition(config: AgentConfig, name: str, raw: str) -> bool:
-    """Return whether the stop condition is met. If it fails it is not: the tool's result must not be lost."""
-    try:
-        return config.stop_condition is not None and bool(config.stop_condition(name, raw))
-    except Exception as exc:  # its text may quote the result: only its type and place are logged
-        log.warning(
-            "agent.stop_condition_failed", extra={"tool": name, "reason": type(exc).__name__, "at": place_of(exc)}
-        )
-        return False
-
-
-async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
-    """Return the outcome of a proposal: the question for the user, or the reason why there is none."""
-    raw = serialize(value)
-    outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=True), raw)
-    if isinstance(value, PendingConfirmation):
-        preview = last_proposed_preview() or value.preview  # the stored preview counts, whatever the tool adds to it
-        question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
-        return replace(outcome, ends="pending", final_text=question)
-    return outcome
-
-
-def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
-    """Return the outcome of a call whose raw result is shown to the model as `content`."""
-    return CallOutcome(call, content, raw_digest="" if content == raw else text_digest(raw))
-
-
-class CallObserver:
+class ToolCaller:
     """Runs the tool calls of one answer, and reports them to the trace, the observers, the analytics and the log."""
 
     def __init__(
@@ -259,7 +112,10 @@ class CallObserver:
         return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
 
     async def run(self, request: ToolRequest) -> ToolRun:
-        """Run the call and report its start, chunks and end. A call that is denied or proposed has no start."""
+        """Run the call and report its start, chunks and end. A call that is denied or proposed has no start.
+
+        Raises nothing: the model reads the error, and can correct itself.
+        """
         call, began, runs_now = request.call, perf_counter(), request.runs_now
         has_listener = runs_now and (self._events.has_observers or self._analytics is not None)
         chunks = _ChunkReporter(self._events, call) if has_listener else None
@@ -267,7 +123,7 @@ class CallObserver:
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
             with collect_suspicions() as suspicions:
-                run = await run_call(request, self._config, chunks)
+                run = await self._run_or_explain(request, chunks)
             if chunks:
                 await chunks.wait()
         finally:
@@ -284,7 +140,9 @@ class CallObserver:
         if isinstance(run.error, ToolError) and not isinstance(run.error, ToolParameterError):
             self._log_failure(call, run.error)
         if suspicions:
-            await self._report_suspicions(call, suspicions)
+            kinds = ", ".join(suspicions)
+            self._events.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
+            await self._events.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
         if runs_now and self._events.has_observers:
             await self._report_end(call, run, began)
         if self._analytics is not None and runs_now:
@@ -304,11 +162,6 @@ class CallObserver:
         level = logging.WARNING if is_expected else logging.ERROR
         log.log(level, "tool.failed", extra=ids, exc_info=None if is_expected else raised)
 
-    async def _report_suspicions(self, call: ToolCall, suspicions: Sequence[str]) -> None:
-        kinds = ", ".join(suspicions)
-        self._events.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
-        await self._events.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
-
     async def _report_end(self, call: ToolCall, run: ToolRun, began: float) -> None:
         error, milliseconds = run.error, (perf_counter() - began) * 1000
         if error is None:
@@ -316,6 +169,133 @@ class CallObserver:
         else:
             raised = original_error(error)
             await self._events.tell("tool_error", call.id, call.tool_name, raised, call.parameters, milliseconds)
+
+    async def _run_or_explain(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
+        """Run one call. An error becomes its outcome."""
+        call, tool = request.call, request.tool
+        try:
+            return await self._apply_policy(request, chunks)
+        except ToolCallRefused as exc:
+            return ToolRun(CallOutcome(call, f"Error: {exc}"), error=exc)
+        except EffectUnknownError as exc:
+            text = f"Error: {exc}"
+            outcome = _outcome(call, await result_for_model(tool, text), text)
+            if not tool.repeatable:
+                outcome = replace(_outcome(call, f"{outcome.content}\n{UNCLEAR}", text), unclear=True)
+            return ToolRun(outcome, error=exc)
+        except ToolError as exc:
+            text = str(exc) if str(exc).startswith("Error ") else f"Error: {exc}"
+            return ToolRun(_outcome(call, await result_for_model(tool, text), text), error=exc)
+
+    async def _apply_policy(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
+        """Run the tool, propose the call or ask for approval, as the policy decided."""
+        tool, decision, config = request.tool, request.decision, self._config
+        if decision.decision == "deny":
+            raise ToolCallRefused(f"{tool.name!r} is denied: {decision.reason}")
+        if decision.decision == "allow":
+            return await self._run_or_reuse(request, chunks)
+        if in_channel_run():
+            return ToolRun(await _proposal_outcome(request, await self._propose(request)))
+        approved, parameters = _arguments_to_approve(request)
+        await require_approval(tool, approved, decision.reason, config.confirm_action, config.approval_timeout)
+        value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks)
+        return await self._finished_run(request, value)
+
+    async def _propose(self, request: ToolRequest) -> Any:
+        """Return the proposal of a call. If its preview exceeds the time limit of the tool, nothing is asked."""
+        tool, limits = request.tool, (self._config.tool_timeout_seconds, request.tool.metadata.timeout)
+        try:
+            async with execution_timeout(min((seconds for seconds in limits if seconds is not None), default=None)):
+                draft = await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
+        except TimeoutError as exc:
+            raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+        return draft.propose(request.decision.reason)
+
+    async def _run_or_reuse(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
+        """Run the tool, or return its cached result. Whether the run ends is decided by the raw result."""
+        call, tool, config = request.call, request.tool, self._config
+        key = cache_key(tool, request.checked.json) if config.tool.cache is not None else ""
+        cached = await load_result(config.tool.cache, key) if config.tool.cache is not None and key else None
+        if cached is None:
+            value = await invoke(tool, call.parameters, config.tool_timeout_seconds, chunks, checked=request.checked)
+            return await self._finished_run(request, value, key)
+        outcome = await self._result_outcome(request, cached.raw)
+        if not cached.compressed or outcome.ends or not config.tool.compress_results:
+            return ToolRun(outcome)
+        content = await result_for_model(tool, cached.raw, summary=cached.compressed, mark=cached.mark)
+        return ToolRun(_outcome(call, content, cached.raw))
+
+    async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
+        """Return the run of a tool that returned this value, which may be a proposal of its own."""
+        if isinstance(value, PendingConfirmation):
+            return ToolRun(await _proposal_outcome(request, value))
+        raw = serialize(value)
+        return ToolRun(await self._result_outcome(request, raw), raw, key)
+
+    async def _result_outcome(self, request: ToolRequest, raw: str) -> CallOutcome:
+        """Return the outcome of a result, and whether the run ends with it. The stop condition gets the raw result."""
+        ends = self._meets_stop_condition(request.tool.name, raw) or request.tool.terminal
+        outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=ends), raw)
+        return replace(outcome, ends="terminal", final_text=outcome.content) if ends else outcome
+
+    def _meets_stop_condition(self, name: str, raw: str) -> bool:
+        """Return whether the stop condition is met. If it fails it is not: the tool's result must not be lost."""
+        stop_condition = self._config.stop_condition
+        try:
+            return stop_condition is not None and bool(stop_condition(name, raw))
+        except Exception as exc:  # its text may quote the result: only its type and place are logged
+            reason = {"tool": name, "reason": type(exc).__name__, "at": place_of(exc)}
+            log.warning("agent.stop_condition_failed", extra=reason)
+            return False
+
+
+async def invoke(
+    tool: Tool,
+    parameters: Mapping[str, Any],
+    seconds: float | None,
+    chunks: ChunkCallback | None = None,
+    *,
+    checked: ValidatedArguments | None = None,
+) -> Any:
+    """Return the tool's value. Of the time limits of the tool and of the agent (`seconds`), the shorter one applies."""
+    try:
+        async with execution_timeout(seconds):
+            return await tool.ainvoke(dict(parameters), chunks, checked=checked)
+    except TimeoutError as exc:
+        if seconds is None:
+            raise
+        raise ToolCallRefused(
+            f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running"
+        ) from exc
+
+
+def _arguments_to_approve(request: ToolRequest) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return the arguments that a person approves, and those to run with.
+
+    They are equal, even if defaults are created anew for each call. A value that JSON cannot represent, such as a
+    secret, runs as it was given.
+    """
+    try:
+        exact = request.tool.validate_record(request.call.parameters)
+        return deepcopy(exact), exact
+    except ToolParameterError:
+        return request.checked.json, request.call.parameters
+
+
+async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
+    """Return the outcome of a proposal: the question for the user, or the reason why there is none."""
+    raw = serialize(value)
+    outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=True), raw)
+    if isinstance(value, PendingConfirmation):
+        preview = last_proposed_preview() or value.preview  # the stored preview counts, whatever the tool adds to it
+        question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
+        return replace(outcome, ends="pending", final_text=question)
+    return outcome
+
+
+def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
+    """Return the outcome of a call whose raw result is shown to the model as `content`."""
+    return CallOutcome(call, content, raw_digest="" if content == raw else text_digest(raw))
 
 
 def original_error(error: Exception) -> BaseException:

@@ -19,7 +19,7 @@ from sayso.agent.run.state import (
     RunState,
     text_digest,
 )
-from sayso.agent.run.tool_call import CallObserver, ToolRequest
+from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result
 from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timer_changes, restore_timers
 from sayso.agent.tools.errors import ToolError
@@ -36,7 +36,7 @@ STOP_SECONDS = 1.0
 
 
 async def run_calls(
-    run: RunState, round_: OpenRound, tools: Mapping[str, Tool], config: AgentConfig, observer: CallObserver
+    run: RunState, round_: OpenRound, tools: Mapping[str, Tool], config: AgentConfig, caller: ToolCaller
 ) -> list[CallOutcome]:
     """Run every call of the round whose outcome is not known yet. Return the outcomes in the order of the calls.
 
@@ -54,7 +54,7 @@ async def run_calls(
         requests=[await _check_call(call, tools, config) for call in calls],
         tools=tools,
         config=config,
-        observer=observer,
+        caller=caller,
         unclear=[*run.unclear, *(outcome.call for outcome in outcomes.values() if outcome.unclear)],
     )
     await runner.run_all([at for at in range(len(calls)) if at not in outcomes])
@@ -87,7 +87,7 @@ class _CallsRunner:
     requests: Sequence[ToolRequest | CallOutcome]
     tools: Mapping[str, Tool]
     config: AgentConfig
-    observer: CallObserver
+    caller: ToolCaller
     unclear: Sequence[ToolCall]
 
     @property
@@ -158,9 +158,9 @@ class _CallsRunner:
         if self._repeats_unclear_call(at):
             return CallOutcome(self.calls[at], UNCLEAR)
         if isinstance(request, CallOutcome):
-            await self.observer.on_invalid_call(request)
+            await self.caller.on_invalid_call(request)
             return request
-        objection = await self.observer.on_decision(request)
+        objection = await self.caller.on_decision(request)
         return CallOutcome(request.call, f"Error: {objection}") if objection else request
 
     async def _run_in_parallel(self, requests: Mapping[int, ToolRequest]) -> None:
@@ -190,7 +190,7 @@ class _CallsRunner:
             collect_choices() as choices,
             with_idempotency_key(self.journal.idempotency_key(at)),
         ):
-            tool_run = await self.observer.run(request)
+            tool_run = await self.caller.run(request)
         outcome = tool_run.outcome
         if files or proposals or timers:
             outcome = replace(outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))

@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from sayso.agent import AgentConfig, ToolCall, ToolMetadata, tool
+from sayso.agent import ToolMetadata, tool
 from sayso.agent.run.tool_call import invoke
 from sayso.pending import concurrency, threads
 from sayso.pending.concurrency import NotStarted, TimedOut, call_in_tool_thread, run_sync, run_with_timeout
@@ -177,7 +177,7 @@ def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
     async def story():
         first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
-        waiting = asyncio.create_task(invoke(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
+        waiting = asyncio.create_task(invoke(quick, {}, 0.01))
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
         hanging.door.set()

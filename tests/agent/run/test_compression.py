@@ -25,7 +25,7 @@ from sayso.agent import (
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.state import CallOutcome, OpenRound, RunRequest, RunState
-from sayso.agent.run.tool_call import CallObserver
+from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import SUMMARY_PROMPT, Compressor
 from sayso.pending.proposals import ChannelRun, channel_run
@@ -255,7 +255,7 @@ def test_the_raw_result_can_be_told_from_others():
         memory = RunMemory(provider, config, events, own=True, scope="")
         run = RunState(request, events, memory, compressor=compressor)
         round_ = OpenRound(Message(Role.ASSISTANT, tool_calls=(ToolCall("scrape"),)))
-        (made,) = await run_calls(run, round_, {"scrape": scrape}, config, CallObserver(run, provider, config))
+        (made,) = await run_calls(run, round_, {"scrape": scrape}, config, ToolCaller(run, provider, config))
         return made
 
     config = AgentConfig(tool=ToolConfig(True, 100))
