@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import redis
@@ -67,8 +63,9 @@ class RedisFeed:
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises FeedError."""
         block = min(block_ms, MAX_BLOCK_MS) or None  # to Redis, BLOCK 0 means forever
+        start = after if MESSAGE_ID.fullmatch(after) else "0-0"  # a browser may send anything
         try:
-            answer: Any = self._client.xread({self._key(conversation_id): _start(after)}, block=block)
+            answer: Any = self._client.xread({self._key(conversation_id): start}, block=block)
         except redis.RedisError as exc:
             raise FeedError(f"cannot read the feed: {type(exc).__name__}") from exc
         # Each entry has one field, as text or bytes depending on the client.
@@ -79,54 +76,9 @@ class RedisFeed:
         return f"{self._prefix}feed:{conversation_id}"
 
 
-class MemoryFeed:
-    """A feed in this process's memory, for tests and for one process."""
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._entries: dict[str, deque[tuple[str, FeedEntry]]] = defaultdict(lambda: deque(maxlen=KEPT_ENTRIES))
-        self._last = (0, 0)
-        self._changed = threading.Condition()
-
-    def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
-        """Add an entry, delete the entry `replaces`, and return the new id."""
-        with self._changed:
-            now_ms, (last_ms, count), entries = int(self._clock() * 1000), self._last, self._entries[conversation_id]
-            self._last = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
-            entry_id = "{}-{}".format(*self._last)
-            if entry.get("type") == CLEAR:
-                entries.clear()
-            for replaced in [each for each in entries if each[0] == replaces]:
-                entries.remove(replaced)
-            entries.append((entry_id, json.loads(json.dumps(entry))))
-            self._changed.notify_all()
-        return entry_id
-
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
-        """Return the entries after an id, all for "". Wait about `block_ms` for the first one."""
-        start = _order(_start(after))
-        with self._changed:
-            self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
-            return self._newer(conversation_id, start)
-
-    def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, FeedEntry]]:
-        entries = self._entries.get(conversation_id, ())
-        return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) > start]
-
-
 def time_of(entry_id: str) -> float:
     """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
-    return _order(entry_id)[0] / 1000 if entry_id else 0.0
-
-
-def _start(after: str) -> str:
-    """Return the id to read from. A malformed id from a browser means from the beginning."""
-    return after if MESSAGE_ID.fullmatch(after) else "0-0"
-
-
-def _order(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, count = entry_id.partition("-")
-    return int(milliseconds), int(count)
+    return int(entry_id.partition("-")[0]) / 1000 if entry_id else 0.0
 
 
 def _only_stream(answer: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from urllib.request import urlopen
 
 from sayso.channels.base import Channel
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.console.feed import Feed, MemoryFeed
+from sayso.channels.console.feed import Feed
 from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.markdown import slack_mrkdwn, telegram_length, whatsapp_text
 from sayso.channels.slack.adapter import SlackChannel
@@ -32,6 +32,7 @@ from sayso.channels.whatsapp.adapter import WhatsAppChannel
 from sayso.examples.json_webhook.sayso_json_webhook import MAX_CHARS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
+from sayso.testing.stores import MemoryFeed
 from tests.channels.console.echo import DownFeed
 from tests.channels.json_webhook import CHAT, SECRET, json_webhook, json_webhook_hook
 

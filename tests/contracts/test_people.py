@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation
-from sayso.testing import people as testing_people
-from sayso.testing.people import MemoryPeople
+from sayso.testing import stores as testing_people
+from sayso.testing.stores import MemoryPeople
 from sayso.workers import people as room
 from sayso.workers.people import (
     LETTERS,

@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending.action import split_button_token
-from sayso.testing.people import MemoryPeople
+from sayso.testing.stores import MemoryPeople
 from sayso.workers.access import (
     AccessConfig,
     AccessControl,

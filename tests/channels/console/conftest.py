@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Reply
+from sayso.testing.stores import MemoryFeed
 
 from .echo import KEYS, EchoApp
 

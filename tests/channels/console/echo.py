@@ -9,11 +9,12 @@ import flask
 
 from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import FeedEntry, FeedError, MemoryFeed
+from sayso.channels.console.feed import FeedEntry, FeedError
 from sayso.channels.console.views import console_pages
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Delivery, Reply, Turn, WebhookRequest
 from sayso.pending.concurrency import run_sync
+from sayso.testing.stores import MemoryFeed
 
 KEYS = ["console-test-key"]
 

@@ -11,9 +11,10 @@ import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Unreachable
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.console.feed import KEPT_ENTRIES, MemoryFeed
+from sayso.channels.console.feed import KEPT_ENTRIES
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply, Tap, Turn, WebhookRequest
+from sayso.testing.stores import MemoryFeed
 
 from .echo import DownFeed
 

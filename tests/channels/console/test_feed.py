@@ -7,7 +7,8 @@ import threading
 import pytest
 import redis
 
-from sayso.channels.console.feed import KEPT_ENTRIES, KEPT_SECONDS, Feed, FeedError, MemoryFeed, RedisFeed
+from sayso.channels.console.feed import KEPT_ENTRIES, KEPT_SECONDS, Feed, FeedError, RedisFeed
+from sayso.testing.stores import MemoryFeed
 
 
 @pytest.fixture(params=["memory", "redis", "redis decoding", "redis resp3"])

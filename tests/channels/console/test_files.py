@@ -13,11 +13,11 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import BadHook, FetchError, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.uploads import MAX_FILES, NotTaken
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore
+from sayso.testing.stores import MemoryFeed
 from tests.channels.harness import fetch_bytes
 
 from .echo import KEYS, EchoApp

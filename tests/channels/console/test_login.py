@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.logins import (
     FREE_FAILURES,
     LOCKOUT_SECONDS,
@@ -23,6 +22,7 @@ from sayso.channels.console.logins import (
     network,
 )
 from sayso.channels.storage.media import LocalMediaStore
+from sayso.testing.stores import MemoryFeed
 
 from .echo import KEYS, EchoApp
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.console.views import console_pages
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Turn
+from sayso.testing.stores import MemoryFeed
 
 from .echo import KEYS, DownFeed, EchoApp, QuietFeed
 

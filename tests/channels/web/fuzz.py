@@ -27,11 +27,11 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Media, Turn
 from sayso.config.wiring.stores import secret_keys
 from sayso.pending.redis.client import PREFIX
+from sayso.testing.stores import MemoryFeed
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.channels.web import services
 from tests.channels.web.mutations import Endpoint, Sent, endpoints, largest, requests

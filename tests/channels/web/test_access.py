@@ -11,7 +11,6 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.telegram.incoming import telegram_hook
 from sayso.channels.types import Received, Tap
@@ -19,9 +18,9 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
-from sayso.testing.people import MemoryPeople
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
+from sayso.testing.stores import MemoryFeed, MemoryPeople
 from sayso.workers.access import AccessConfig, AccessControl, memory_quota, rules
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.people import RedisPeople, Register

@@ -1,12 +1,15 @@
-"""MemoryPeople: the people that operators approved or blocked, and those who wait, in one process."""
+"""Stores of one process: the people that operators approved or blocked and those who wait, and a console's feed."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from sayso.channels.console.feed import CLEAR, KEPT_ENTRIES, MESSAGE_ID, FeedEntry
 from sayso.workers.people import (
     MAX_PEOPLE,
     MAX_WAITING,
@@ -97,3 +100,43 @@ class MemoryPeople:
 
     def _of(self, channel: str) -> _ChannelPeople:
         return self._channels.setdefault(channel, _ChannelPeople())
+
+
+class MemoryFeed:
+    """A console's feed of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._entries: dict[str, deque[tuple[str, FeedEntry]]] = defaultdict(lambda: deque(maxlen=KEPT_ENTRIES))
+        self._last = (0, 0)
+        self._changed = threading.Condition()
+
+    def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
+        """Add an entry, delete the entry `replaces`, and return the new id."""
+        with self._changed:
+            now_ms, (last_ms, count), entries = int(self._clock() * 1000), self._last, self._entries[conversation_id]
+            self._last = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
+            entry_id = "{}-{}".format(*self._last)
+            if entry.get("type") == CLEAR:
+                entries.clear()
+            for replaced in [each for each in entries if each[0] == replaces]:
+                entries.remove(replaced)
+            entries.append((entry_id, json.loads(json.dumps(entry))))
+            self._changed.notify_all()
+        return entry_id
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+        """Return the entries after an id, all for "". Wait about `block_ms` for the first one."""
+        start = _order(after if MESSAGE_ID.fullmatch(after) else "0-0")
+        with self._changed:
+            self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
+            return self._newer(conversation_id, start)
+
+    def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, FeedEntry]]:
+        entries = self._entries.get(conversation_id, ())
+        return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) > start]
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, count = entry_id.partition("-")
+    return int(milliseconds), int(count)
