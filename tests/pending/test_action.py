@@ -31,7 +31,7 @@ JSON = st.recursive(
     ],
 )  # fmt: skip
 def test_inexact_value_is_refused(value):
-    """At the top and deep inside: JSON would make something else of it."""
+    """JSON would change it, at the top level and deep inside."""
     for args in ({"a": value}, {"a": [{"b": value}]}):
         with pytest.raises(TypeError, match="not exact JSON"):
             compute_args_digest(args)
@@ -47,14 +47,14 @@ def test_tuple_and_list_are_not_the_same_arguments():
 @pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON))
 def test_key_order_is_irrelevant(args):
-    """The digest is of the arguments, not of how they were written down."""
+    """The digest depends on the arguments, not on their order."""
     backwards = dict(reversed(args.items()))
     assert compute_args_digest(args) == compute_args_digest(backwards)
 
 
 @given(JSON, JSON)
 def test_equal_spelling_means_equal_json(one, two):
-    """One spelling for a value, and one value for a spelling."""
+    """A value has one spelling, and a spelling one value."""
     assert (canonical_json(one) == canonical_json(two)) == (
         json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True)
     )
@@ -63,7 +63,7 @@ def test_equal_spelling_means_equal_json(one, two):
 
 @pytest.mark.parametrize(("one", "two"), [(1, "1"), (1, True), (0, False), (None, ""), ([], {}), (1, 1.0)])
 def test_lookalikes_have_different_digests(one, two):
-    """What Python may call equal is not the same argument."""
+    """Values that Python calls equal may be different arguments."""
     assert compute_args_digest({"a": one}) != compute_args_digest({"a": two})
 
 
@@ -75,7 +75,7 @@ def test_lookalikes_have_different_digests(one, two):
     ],
 )  # fmt: skip
 def test_preview_reads_as_it_is_written(written, read):
-    """What nobody would see, and what would turn the rest of it around, stands there by its code."""
+    """Invisible characters, and those that change the reading direction, are shown by their codes."""
     assert PendingAction("ana", "k", written).preview == read
 
 
@@ -90,14 +90,14 @@ def test_preview_reads_as_it_is_written(written, read):
         ({"ttl_seconds": float("nan")}, "ttl_seconds is nan"),
     ],
 )
-def test_what_nobody_can_agree_to_is_refused(fields, complaint):
-    """With what was given, and what may be."""
+def test_preview_that_a_person_cannot_read_is_refused(fields, complaint):
+    """The error shows the value and the limit."""
     with pytest.raises(ValueError, match=f"^{re.escape(complaint)}"):
         check_proposal(PendingAction(**{"user_id": "ana", "kind": "k", "preview": "p", **fields}))
 
 
-def test_just_as_much_as_is_allowed_can_be_proposed():
-    """A limit is the last that is allowed."""
+def test_largest_allowed_action_can_be_proposed():
+    """A limit is the last allowed value."""
     check_proposal(PendingAction("ana", "k", "x" * 16_000, ttl_seconds=86_400.0))
     assert exact_args({"a": "x" * (65_536 - len('{"a":""}'))})
     with pytest.raises(
@@ -110,20 +110,20 @@ HALVES = st.text(st.characters() | st.sampled_from("\ud83d\ude00"), max_size=4)
 
 
 @given(st.dictionaries(HALVES, HALVES | st.dictionaries(HALVES, st.integers())))
-def test_digest_is_of_the_arguments_that_are_kept(args):
-    """Two halves of a character that stood side by side are one where they are read again."""
+def test_digest_is_of_the_stored_arguments(args):
+    """Two adjacent surrogate halves are one character when they are read again."""
     kept = exact_args(args)
     assert kept["args_digest"] == compute_args_digest(kept["args"])
     assert exact_args(kept["args"]) == kept
 
 
 def test_no_arguments_have_one_digest():
-    """None and an empty mapping are the same call."""
+    """None and an empty mapping have the same digest."""
     assert compute_args_digest(None) == compute_args_digest({})
 
 
 def test_action_comes_back_from_its_dict():
-    """Every field survives JSON, and the seed's status comes along."""
+    """Every field and the seed's status survive JSON."""
     action = PendingAction("ana", "delete", "Delete it", {"id": [1, {"a": None}]}, channel_id="chat", state="shown")
     data = json.loads(json.dumps(action.to_dict()))
     assert data["status"] == "pending"
@@ -131,7 +131,7 @@ def test_action_comes_back_from_its_dict():
 
 
 def test_stored_action_comes_back_from_its_hash():
-    """With all that is known of it but the time it was looked at."""
+    """Everything but the time of the read comes back."""
     stored = StoredAction(
         "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", outcome_text="Done.",
         result="ok", seen=3, begun_at=6.5,
@@ -140,13 +140,13 @@ def test_stored_action_comes_back_from_its_hash():
 
 
 def test_unknown_field_is_refused():
-    """A record of a future version is not read as one of this."""
+    """A record of a future version is not read as one of this version."""
     with pytest.raises(TypeError):
         PendingAction.from_dict({**PendingAction("ana", "k", "p").to_dict(), "surprise": 1})
 
 
-def test_window_that_never_opened_cannot_be_over():
-    """Before the preview was delivered there is no expiry; from its second on it is over."""
+def test_window_that_never_opened_cannot_be_expired():
+    """There is no expiry before the delivery of the preview; at its end the window is over."""
     action = PendingAction("ana", "k", "p")
     assert not action.is_expired(1e12)
     shown = PendingAction("ana", "k", "p", expires_at=100.0)
@@ -154,13 +154,13 @@ def test_window_that_never_opened_cannot_be_over():
 
 
 def test_ids_are_not_guessable():
-    """Each has 128 random bits."""
+    """Each id has 128 random bits."""
     ids = {PendingAction("ana", "k", "p").pending_action_id for _ in range(1000)}
     assert (len(ids), {len(pid) for pid in ids}) == (1000, {22})
 
 
 def test_expiry_is_judged_by_the_clock_unless_a_time_is_given():
-    """And never before the window opened."""
+    """It never expires before the window opened."""
     assert PendingAction("ana", "k", "p", expires_at=1.0).is_expired()
     assert not PendingAction("ana", "k", "p", expires_at=time.time() + 60).is_expired()
     assert PendingAction("ana", "k", "p", expires_at=5.0).is_expired(5.0)

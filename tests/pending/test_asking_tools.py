@@ -1,4 +1,4 @@
-"""Tools that ask by themselves: it is known of each before it runs, and what is marked read-only cannot."""
+"""Tools that ask by themselves: each is known before it runs, and a read-only tool cannot ask."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sayso.pending.proposals import stash_pending as ask
 
 
 def run() -> ChannelRun:
-    """Ana's, on a channel."""
+    """Return a run of ana's on a channel."""
     return ChannelRun("ana", "ops", "1", 60.0, "")
 
 
@@ -50,19 +50,19 @@ def look(account: str) -> str:
     [(close, True), (renamed, True), (inside, True), (functools.partial(close), True), (look, False), (hidden, False)],
 )
 def test_a_tool_whose_code_names_stash_pending_is_known_to_ask(function, proposes: bool):
-    """Under another name, in a part of it and behind a partial too; what another function does must be declared."""
+    """Another name, an inner function and a partial are recognized; a call in another function must be declared."""
     assert Tool.from_function(function, name="close_account").proposes is proposes
 
 
-def test_what_is_declared_counts():
-    """An author knows better than what the code shows."""
+def test_declaration_counts():
+    """The author's declaration wins over the code."""
     assert Tool.from_function(hidden, proposes=True).proposes
     assert not Tool.from_function(close, proposes=False).proposes
 
 
 @pytest.mark.parametrize("options", [{}, {"proposes": True}])
 def test_a_read_only_tool_that_asks_is_refused_at_definition(options):
-    """It says that nothing changes, and asks for a yes to a change."""
+    """It promises to change nothing, and asks for a yes to a change."""
     with pytest.raises(
         ToolValidationError, match=r"'close' cannot be defined: it asks for a confirmation .* leave read_only out"
     ):
@@ -70,14 +70,14 @@ def test_a_read_only_tool_that_asks_is_refused_at_definition(options):
 
 
 def test_a_read_only_tool_that_asks_through_another_function_fails_without_asking():
-    """Nothing waits afterwards."""
+    """No action waits afterwards."""
     with channel_run(run()) as here, pytest.raises(ToolExecutionError, match="'hidden' is marked read_only and asks"):
         Tool.from_function(hidden, read_only=True).execute({"account": "7"})
     assert here.proposals == []
 
 
 def test_an_undeclared_proposal_is_asked_and_logged(caplog: pytest.LogCaptureFixture):
-    """The log names the tool and the cure; a declared one is silent."""
+    """The log names the tool and the cure; a declared tool logs nothing."""
     with caplog.at_level(logging.WARNING), channel_run(run()) as here:
         Tool.from_function(hidden, proposes=True).execute({"account": "6"})
         assert caplog.messages == []
@@ -86,8 +86,8 @@ def test_an_undeclared_proposal_is_asked_and_logged(caplog: pytest.LogCaptureFix
     assert [(record.message, record.tool) for record in caplog.records] == [("proposal.undeclared", "hidden")]
 
 
-def test_a_read_only_tool_under_review_is_still_asked_for():
-    """Its channel's policy asks, not its code."""
+def test_a_read_only_tool_under_review_still_asks():
+    """The policy of its channel asks, not its code."""
     with channel_run(run()) as here:
         Tool.from_function(look, read_only=True).propose({"account": "7"})
     assert len(here.proposals) == 1

@@ -1,4 +1,4 @@
-"""A limit on a coroutine's time, which is a timer only where that waits."""
+"""A time limit for a coroutine that starts a timer only if the coroutine waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEVER = 60.0
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """The test in an event loop of its own."""
+    """Run the test in an event loop of its own."""
 
     @functools.wraps(test)
     def run(**given: object) -> None:
@@ -46,8 +46,8 @@ async def _hung(log: list[str]) -> None:
 
 
 @in_a_loop
-async def test_what_takes_too_long_is_cancelled_and_has_ended():
-    """It could clean up, also where that waits."""
+async def test_coroutine_over_its_limit_is_cancelled_and_has_ended():
+    """It can clean up, even with an await."""
     log: list[str] = []
     with pytest.raises(DeadlineExceeded, match=r"0\.01 s"):
         await await_within(_hung(log), 0.01)
@@ -55,16 +55,16 @@ async def test_what_takes_too_long_is_cancelled_and_has_ended():
 
 
 @in_a_loop
-async def test_no_time_is_no_time():
-    """What waits at all is too late; what does not is not."""
+async def test_limit_of_zero_ends_every_coroutine_that_waits():
+    """A coroutine that does not wait is in time."""
     with pytest.raises(DeadlineExceeded):
         await await_within(_hung([]), 0)
     assert await await_within(_at_once("done"), 0) == "done"
 
 
 @in_a_loop
-async def test_its_own_timeout_error_is_its_own():
-    """It is raised as it is, before and after it has waited."""
+async def test_timeout_error_of_the_coroutine_is_passed_on():
+    """It is raised unchanged, before and after a wait."""
 
     async def fails(waits: int) -> None:
         for _ in range(waits):
@@ -77,8 +77,8 @@ async def test_its_own_timeout_error_is_its_own():
 
 
 @in_a_loop
-async def test_what_fails_when_its_time_is_up_took_too_long():
-    """A clean-up that breaks is no other end."""
+async def test_failing_cleanup_counts_as_a_timeout():
+    """An error in the cleanup does not hide the timeout."""
 
     async def breaks() -> None:
         try:
@@ -93,8 +93,8 @@ async def test_what_fails_when_its_time_is_up_took_too_long():
 
 @pytest.mark.parametrize("seconds", [None, NEVER])
 @in_a_loop
-async def test_it_returns_what_the_coroutine_returns(seconds):
-    """Whether that waits or not, and whatever it waits for."""
+async def test_result_of_the_coroutine_is_returned(seconds):
+    """This holds whether it waits or not, and for every awaitable."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
     loop.call_soon(future.set_result, "from a future")
@@ -109,8 +109,8 @@ async def test_it_returns_what_the_coroutine_returns(seconds):
 
 
 @in_a_loop
-async def test_its_errors_can_be_handled_in_it():
-    """What it waits for fails, and it goes on."""
+async def test_coroutine_can_handle_errors_of_its_awaits():
+    """The awaited call fails, and the coroutine goes on."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
     loop.call_soon(future.set_exception, ValueError("no"))
@@ -127,8 +127,8 @@ async def test_its_errors_can_be_handled_in_it():
 
 
 @in_a_loop
-async def test_what_it_has_handled_is_over():
-    """No later error of its own is told as one that came of it."""
+async def test_handled_error_is_no_cause_of_a_later_one():
+    """A later error does not carry the handled one as its context."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
     loop.call_soon(future.set_exception, ValueError("handled"))
@@ -144,8 +144,8 @@ async def test_what_it_has_handled_is_over():
 
 
 @in_a_loop
-async def test_whoever_cancels_the_caller_cancels_it():
-    """And it is CancelledError that the caller ends with."""
+async def test_cancelling_the_caller_cancels_the_coroutine():
+    """The caller ends with CancelledError."""
     log: list[str] = []
     task = asyncio.create_task(await_within(_hung(log), NEVER))
     await asyncio.sleep(0)
@@ -156,8 +156,8 @@ async def test_whoever_cancels_the_caller_cancels_it():
 
 
 @in_a_loop
-async def test_it_shares_the_context_of_its_caller():
-    """Before and after it has waited: what it sets is set."""
+async def test_coroutine_shares_the_context_of_its_caller():
+    """Context variables that it sets stay set, before and after a wait."""
     variable = contextvars.ContextVar("variable", default="")
 
     async def sets() -> None:
@@ -170,8 +170,8 @@ async def test_it_shares_the_context_of_its_caller():
     assert variable.get() == "after"
 
 
-def test_thrown_away_it_closes_what_it_waits_for():
-    """A loop that ends in the middle leaves nothing open."""
+def test_discarded_call_closes_its_coroutine():
+    """A loop that ends in the middle leaves no coroutine open."""
     log: list[str] = []
 
     async def open_() -> None:

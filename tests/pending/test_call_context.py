@@ -15,7 +15,7 @@ def key() -> str:
 
 
 def test_error_restores_the_earlier_value():
-    """Whatever ends the block, nothing of it stays."""
+    """The value does not outlive the block, however it ends."""
     with pytest.raises(KeyError), context_field("idempotency_key", "ours"):
         raise KeyError
     assert key() == ""

@@ -1,4 +1,4 @@
-"""Threads: tools have a bounded number of them, wait in order, and one that hangs is known and holds nobody."""
+"""Threads: tools get a bounded number of them in order, and a hung tool is logged and delays no other."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.flows.system import until
 
 @pytest.fixture
 def one():
-    """A process that has one thread for tools."""
+    """Limit the process to one thread for tools."""
     set_tool_thread_limit(1)
     yield threads._tool_pools[os.getpid()]
     del threads._tool_pools[os.getpid()]
 
 
 class Hanging:
-    """A tool that hangs until the door is opened."""
+    """A tool that hangs until the test ends it."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
         self.door = threading.Event()
 
     def __call__(self) -> str:
-        """Hang."""
+        """Hang until the end."""
         self.begun.set()
         self.door.wait()
         return "in the end"
@@ -45,19 +45,19 @@ class Hanging:
 
 @pytest.fixture
 def hanging():
-    """It ends with the test."""
+    """Return a hanging tool that ends with the test."""
     function = Hanging()
     yield function
     function.door.set()
 
 
 async def begun(function: Hanging) -> None:
-    """Wait until it runs."""
+    """Wait until the tool runs."""
     await asyncio.to_thread(function.begun.wait)
 
 
 def test_no_more_run_than_there_are_threads():
-    """Forty calls, four threads, each thread used again."""
+    """Forty calls share four threads."""
     set_tool_thread_limit(4)
     running, most, lock = set(), [], threading.Lock()
     together = threading.Barrier(4)
@@ -82,7 +82,7 @@ def test_no_more_run_than_there_are_threads():
 
 
 def test_calls_wait_in_order(one, hanging):
-    """Who came first runs first."""
+    """The first caller runs first."""
     order = []
 
     async def story():
@@ -99,8 +99,8 @@ def test_calls_wait_in_order(one, hanging):
     assert order == list(range(20))
 
 
-def test_call_that_left_before_it_had_a_thread_never_runs(one, hanging):
-    """A tool that acts after its caller was told it did not would be a lie."""
+def test_call_cancelled_before_it_had_a_thread_never_runs(one, hanging):
+    """The caller was told that the tool did not run."""
     ran = []
 
     async def story():
@@ -119,8 +119,8 @@ def test_call_that_left_before_it_had_a_thread_never_runs(one, hanging):
     assert ran == ["3"]
 
 
-def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(one, hanging):
-    """Whoever listens for the late truth hears at once that nothing was done."""
+def test_call_that_timed_out_before_it_had_a_thread_never_runs_and_reports_that(one, hanging):
+    """The callback for late outcomes learns at once that nothing was done."""
     ran, heard = [], []
 
     async def late(result, error) -> None:
@@ -143,7 +143,7 @@ def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(
     assert (ran, heard) == ([], [(None, NotStarted)])
 
 
-def test_work_that_was_left_before_it_was_started_is_not_counted():
+def test_call_abandoned_before_its_start_is_not_counted():
     """Its caller was cancelled before its first step."""
     pool = DaemonThreadPool("tool", 1)
     assert pool.abandon(threads.ThreadCall(lambda: None))
@@ -151,7 +151,7 @@ def test_work_that_was_left_before_it_was_started_is_not_counted():
 
 
 def test_waiting_for_a_thread_costs_no_tool_its_time(one, hanging):
-    """Its limit is about the tool: it counts from when it runs, and then it holds."""
+    """The limit counts from the start of the tool, and then it holds."""
 
     async def story():
         first = asyncio.create_task(call_in_tool_thread(hanging))
@@ -187,8 +187,8 @@ def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
     assert asyncio.run(story()) == "done"
 
 
-def test_limit_holds_once_it_runs(one, hanging):
-    """And a hung tool is counted and logged, with the line it hangs at, until it ends."""
+def test_limit_holds_once_the_tool_runs(one, hanging):
+    """A hung tool is counted and logged, with the line at which it hangs, until it ends."""
 
     async def story():
         with pytest.raises(TimedOut):
@@ -202,7 +202,7 @@ def test_limit_holds_once_it_runs(one, hanging):
 
 
 def test_hung_tool_is_logged_with_its_stack(one, hanging, caplog):
-    """So that its author can be asked."""
+    """The stack shows its author where it hangs."""
 
     async def story():
         with pytest.raises(TimedOut):
@@ -215,8 +215,8 @@ def test_hung_tool_is_logged_with_its_stack(one, hanging, caplog):
     assert "self.door.wait()" in record.stack
 
 
-def test_what_a_call_was_given_is_let_go_of_when_it_ends(one):
-    """It is neither kept by the thread until the next call, nor left to the garbage collector."""
+def test_arguments_of_a_call_are_freed_when_it_ends(one):
+    """The thread does not hold them until the next call, and no reference cycle does."""
     given = Hanging()
     seen = weakref.ref(given)
     gc.disable()
@@ -229,7 +229,7 @@ def test_what_a_call_was_given_is_let_go_of_when_it_ends(one):
 
 
 def test_tool_that_runs_tools_does_not_wait_for_itself(one):
-    """It holds the only thread: those it calls have one beyond the bound, however deep."""
+    """It holds the only thread, so the inner tools get threads beyond the bound, at any depth."""
 
     def inner() -> str:
         return "inner"
@@ -241,7 +241,7 @@ def test_tool_that_runs_tools_does_not_wait_for_itself(one):
 
 
 def test_tool_that_ends_its_thread_ends_only_itself(one):
-    """The thread serves the next one."""
+    """The thread serves the next call."""
 
     async def story():
         with pytest.raises(concurrency.Escaped):
@@ -266,8 +266,8 @@ def test_result_for_a_loop_that_is_gone_harms_no_thread(one, hanging):
     assert asyncio.run(again()) == "next"
 
 
-def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
-    """No call waits for a thread that will never come."""
+def test_machine_without_threads_fails_the_call(monkeypatch):
+    """The call does not wait for a thread that will never come."""
     pool = DaemonThreadPool("tool", 2)
 
     def refuse(_) -> None:
@@ -280,8 +280,8 @@ def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
     assert (pool._threads, list(pool._waiting)) == (0, [])
 
 
-def test_threads_that_nobody_needs_end(monkeypatch):
-    """A burst of tools leaves no crowd of threads."""
+def test_idle_threads_end(monkeypatch):
+    """A burst of tools does not leave many threads."""
     monkeypatch.setattr("sayso.pending.threads.IDLE_SECONDS", 0.01)
     pool, done = DaemonThreadPool("tool", 8), threading.Event()
     pool.start(threads.ThreadCall(done.set))
@@ -293,7 +293,7 @@ def test_threads_that_nobody_needs_end(monkeypatch):
 
 
 def test_forked_child_has_threads_of_its_own(one):
-    """RQ's own worker forks: a parent's threads do not exist in its child."""
+    """RQ's own worker forks, and a parent's threads do not exist in its child."""
     asyncio.run(call_in_tool_thread(lambda: None))
     child = os.fork()
     if child == 0:
@@ -302,7 +302,7 @@ def test_forked_child_has_threads_of_its_own(one):
 
 
 def test_hung_tool_does_not_hold_the_process():
-    """Daemon threads: Python waits for none of them."""
+    """They are daemon threads, for which Python does not wait."""
     script = """
 import asyncio, threading
 from sayso.pending.concurrency import TimedOut, run_with_timeout
@@ -317,8 +317,8 @@ asyncio.run(main())
     assert ended.stdout == "left\n"
 
 
-def test_our_own_functions_hold_no_process_either():
-    """A round of the reaper that waits for a silent Redis is left behind at exit."""
+def test_sayso_functions_do_not_hold_the_process_either():
+    """A round of the reaper that waits for a silent Redis is abandoned at exit."""
     script = """
 import asyncio, threading
 from sayso.pending.concurrency import call_in_thread

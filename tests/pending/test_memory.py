@@ -1,4 +1,4 @@
-"""Memory: the records of one process are bounded, and its log holds like the one in Redis."""
+"""The store in memory: its records are bounded, and its audit log is as strict as the one in Redis."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SEAL = ActionSigner(["key"])
 ANA = scope_of("ana", None, None)
 
 
-def test_what_falls_out_of_memory_leaves_nothing_behind():
-    """What is over goes first; then the oldest, with its place, its tries and its claim on the scope."""
+def test_evicted_action_leaves_no_trace():
+    """Ended actions go first, then the oldest, with its conversation, its attempts and its place in the scope."""
     store = InMemoryPendingStore(max_entries=3)
     for number in range(5):
         store.stash(f"user-{number}", kind="k", preview="p", executor=lambda: "done")
@@ -32,8 +32,8 @@ def test_what_falls_out_of_memory_leaves_nothing_behind():
     assert records._attempts == {}
 
 
-def test_log_of_a_process_holds():
-    """It has the entries that the scripts would write, each naming the one before."""
+def test_audit_log_of_a_process_is_valid():
+    """It has the entries that the scripts would write, each linked to the one before."""
     store = InMemoryPendingStore(clock=lambda: 1000.5)
     for answer in ("yes", "no", "yes"):
         store.stash("ana", kind="k", preview="p", executor=lambda: "done")
@@ -44,8 +44,8 @@ def test_log_of_a_process_holds():
     assert {json.loads(text)["at"] for text in texts} == {1_000_500}
 
 
-def test_what_was_begun_counts_from_its_last_step():
-    """Who waits for a stale one must not think that somebody died who has just started, or is at a later step."""
+def test_running_action_counts_as_stale_from_its_last_step():
+    """A process that has just started, or is at a later step, does not count as dead."""
     now = [1000.0]
     records = MemoryActionRepository(clock=lambda: now[0])
     proposal = plan_of([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])

@@ -1,4 +1,4 @@
-"""Plans: what one yes is asked for, what a step must be to run under it, and how effects are taken back."""
+"""Plans: what one yes covers, which steps may run under it, and how effects are undone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEAL = ActionSigner(["key"])
 
 
 def proposed(name: str, **fields) -> PendingAction:
-    """What a tool proposed in ana's room."""
+    """Return the proposal of a tool in ana's conversation."""
     given = {
         "channel_id": "chat", "conversation_id": "room", "language": "pt", "version": "7", "parser_version": "v1",
         "requested_at": 5.0, **fields,
@@ -25,21 +25,21 @@ def proposed(name: str, **fields) -> PendingAction:
 
 
 def stored(proposal) -> list[StoredAction]:
-    """The proposal's records as they are stored, the head last."""
+    """Return the proposal's records as they are stored, the head last."""
     return [
         StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown") for arm in proposal.new_actions(SEAL, "-")
     ]
 
 
-def test_nothing_proposed_is_no_proposal():
-    """And one action needs no plan."""
+def test_no_actions_make_no_proposal():
+    """One action needs no plan."""
     one = proposed("A", code="4821")
     assert plan_of([]) is None
     assert (plan_of([one]).head, plan_of([one]).steps) == (one, ())
 
 
 def test_plan_lists_its_steps_in_its_arguments_and_its_preview():
-    """What the person reads, and what is digested, is every step in order, in the person's language."""
+    """Both the text for the person and the digest have every step in order, in the person's language."""
     actions = [proposed("A"), proposed("B")]
     plan = plan_of(actions).head
     listed = [
@@ -51,15 +51,15 @@ def test_plan_lists_its_steps_in_its_arguments_and_its_preview():
     assert step_ids(plan) == tuple(each.pending_action_id for each in actions)
 
 
-def test_plan_is_its_users_and_nothing_else_is_taken_from_its_steps():
-    """Scope and language are those of the turn; a plan has no version and is not itself repeatable."""
+def test_plan_takes_only_scope_and_language():
+    """They are those of the turn. A plan has no version and is not itself repeatable."""
     plan = plan_of([proposed("A", idempotent=True), proposed("B")]).head
     assert (plan.user_id, plan.channel_id, plan.conversation_id, plan.language) == ("ana", "chat", "room", "pt")
     assert (plan.idempotent, plan.version) == (False, "")
 
 
 def test_window_of_a_plan_is_that_of_its_most_urgent_step():
-    """Nobody agrees to a step later than to the step alone."""
+    """A step cannot be confirmed later than it could be alone."""
     assert plan_of([proposed("A", ttl_seconds=60), proposed("B", ttl_seconds=5)]).head.ttl_seconds == 5
 
 
@@ -71,8 +71,8 @@ def test_first_code_of_any_step_is_asked_for_once():
     assert plan_of([proposed("A"), proposed("B")]).head.code == ""
 
 
-def test_only_the_head_of_a_plan_waits_for_words():
-    """Its steps are stored before it and reached through it; an undo waits for its button only."""
+def test_only_the_head_of_a_plan_waits_for_a_typed_answer():
+    """Its steps are stored before it and reached through it; an undo waits only for its button."""
     proposal = plan_of([proposed("A"), proposed("B")])
     arms = proposal.new_actions(SEAL, "-")
     names = tuple(step.pending_action_id for step in proposal.steps)
@@ -82,8 +82,8 @@ def test_only_the_head_of_a_plan_waits_for_words():
     assert [arm.live for arm in proposal.new_actions(SEAL, "-", live=False)] == [False, False, False]
 
 
-def test_step_is_one_at_its_own_place_only():
-    """Swapped, missing, or of another plan: it is not what the person agreed to."""
+def test_step_is_valid_only_at_its_own_place():
+    """The person did not agree to a swapped or missing step, or to one of another plan."""
     proposal, other = plan_of([proposed("A"), proposed("B")]), plan_of([proposed("A"), proposed("B")])
     plan, (first, second, _) = proposal.head, stored(proposal)
     assert (is_step_of(plan, 0, first), is_step_of(plan, 1, second)) == (True, True)
@@ -93,22 +93,22 @@ def test_step_is_one_at_its_own_place_only():
 
 
 @pytest.mark.parametrize("changes", [{"args": {"name": "Z"}, "args_digest": ""}, {"kind": "pay"}, {"plan": "another"}])
-def test_step_that_was_changed_is_none(changes):
-    """Sealed anew under its own name, with our key: it is still not what the plan lists."""
+def test_changed_step_is_invalid(changes):
+    """Even signed anew with the key, it does not fit the plan's list."""
     proposal = plan_of([proposed("A"), proposed("B")])
     (arm,) = plan_of([replace(proposal.steps[0], **changes)]).new_actions(SEAL, "-")
     assert not is_step_of(proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown"))
 
 
-def test_only_what_has_an_undo_can_be_undone():
-    """For as long as it says; anything else for no time at all."""
+def test_only_an_action_with_an_undo_can_be_undone():
+    """It lasts for as long as the tool says; other actions have no undo."""
     executors = Executors()
     executors.register_undo("delete", lambda _: print, 300.0)
     assert (executors.undo_seconds("delete"), executors.undo_seconds("pay")) == (300.0, 0.0)
 
 
-def test_undo_asks_for_what_took_effect_to_be_taken_back():
-    """It is an action of the same user and place, knows what was done and what came of it, and has a window."""
+def test_undo_is_an_action_of_the_same_user():
+    """It has the same user and conversation, the arguments and the result of the first action, and a window."""
     done = proposed("A")
     undo = undo_proposal([Effect(done, "deleted A")], 300.0).head
     assert (undo.kind, undo.preview) == (undo_kind("delete"), texts_for("pt").undo("Delete A"))
@@ -119,7 +119,7 @@ def test_undo_asks_for_what_took_effect_to_be_taken_back():
     assert undo.pending_action_id != done.pending_action_id
 
 
-def test_undo_of_several_takes_back_the_last_first():
-    """What was done on top of something goes before it."""
+def test_undo_of_several_starts_with_the_last():
+    """A later effect may build on an earlier one."""
     undo = undo_proposal([Effect(proposed("A")), Effect(proposed("B"))], 300.0)
     assert [step.args["args"] for step in undo.steps] == [{"name": "B"}, {"name": "A"}]

@@ -1,4 +1,4 @@
-"""Proposals: a tool asks for a yes inside a channel run, and nothing happens elsewhere."""
+"""Proposals: a tool asks for a yes inside a channel run and only there."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sayso.pending.proposals import restore_proposals as propose_again
 
 
 def run_of(user: str = "ana") -> ChannelRun:
-    """A channel run of this user."""
+    """Return a channel run of this user."""
     return ChannelRun(user, "chat", "room", 60.0, "v1")
 
 
 def test_same_proposal_twice_is_refused_and_named():
-    """A model that repeats itself must not have one thing done twice."""
+    """A model that repeats itself must not cause an effect twice."""
     with channel_run(run_of()) as run:
         stash_pending(kind="delete", preview="Delete A", args={"id": 1})
         with pytest.raises(PendingActionExistsError, match="Delete A"):
@@ -36,7 +36,7 @@ def test_same_proposal_twice_is_refused_and_named():
 
 
 def test_steps_that_are_too_long_together_are_refused():
-    """Each may be read by itself, all of them under one yes are not."""
+    """Each one is short enough alone, but not all of them under one yes."""
     with channel_run(run_of()) as run:
         stash_pending(kind="send", preview="x" * 10_000)
         with pytest.raises(PendingActionExistsError, match="as long as it may be"):
@@ -45,8 +45,8 @@ def test_steps_that_are_too_long_together_are_refused():
     assert len(run.proposals) == 2
 
 
-def test_more_steps_than_a_person_reads_are_refused():
-    """Ten fit under one yes."""
+def test_too_many_steps_are_refused():
+    """Ten fit under one yes, since a person must read them."""
     with channel_run(run_of()) as run:
         for number in range(MAX_STEPS):
             stash_pending(kind="delete", preview=f"Delete {number}")
@@ -56,7 +56,7 @@ def test_more_steps_than_a_person_reads_are_refused():
 
 
 def test_proposals_are_in_the_order_of_the_calls():
-    """Calls of one answer run at once: the order is not that of who was quickest."""
+    """Calls of one answer run in parallel, and the order is not that of their ends."""
     with channel_run(run_of()) as run:
         for at in (2, 0, 1, 0):
             copy_context().run(
@@ -66,7 +66,7 @@ def test_proposals_are_in_the_order_of_the_calls():
 
 
 def test_proposals_of_a_later_answer_come_after_those_before():
-    """A model that has seen what its first calls came to may propose more: each answer's places begin anew."""
+    """A model that saw the results of its first calls may propose more; each answer's numbers start anew."""
     begin_round()  # outside a run there is nothing to begin
     with channel_run(run_of()) as run:
         for answer, at in ((1, 2), (2, 1), (3, 0)):
@@ -77,13 +77,13 @@ def test_proposals_of_a_later_answer_come_after_those_before():
     assert [action.preview for action in run.proposals] == ["1", "2", "3"]
 
 
-def test_what_a_killed_attempt_proposed_comes_before_what_is_proposed_now():
-    """It is the same action; a tool that asked a model itself had gone through answers of its own."""
+def test_proposals_of_a_killed_attempt_come_first():
+    """The replayed action is the same, even from a tool that asked a model itself."""
     with channel_run(run_of()) as first:
         for _ in range(3):
             begin_round()
         early = ProposedAction(stash_pending(kind="k", preview="early"), first.positions[0])
-    propose_again([early])  # outside a run there is nobody to ask
+    propose_again([early])  # outside a run there is no person to ask
     with channel_run(run_of()) as run:
         begin_round()
         propose_again([ProposedAction.from_dict(early.to_dict())])
@@ -93,8 +93,8 @@ def test_what_a_killed_attempt_proposed_comes_before_what_is_proposed_now():
     assert run.proposals[0] == early.action
 
 
-def test_proposal_says_what_its_tool_says_and_no_more():
-    """What a tool does not say of itself is not promised: least of all that it may be repeated."""
+def test_proposal_promises_only_what_its_tool_declares():
+    """An undeclared property is not promised, least of all that the tool may be repeated."""
     with channel_run(run_of()):
         bare = stash_pending(kind="k", preview="p")
         full = stash_pending(kind="k", preview="q", idempotent=True, reason="a big sum", version="2")
@@ -103,20 +103,20 @@ def test_proposal_says_what_its_tool_says_and_no_more():
 
 
 def test_code_is_four_digits_and_only_where_asked_for():
-    """It is shown in the question and typed with the yes."""
+    """The question shows it, and the person types it with the yes."""
     with channel_run(run_of()):
         assert stash_pending(kind="k", preview="p").code == ""
         assert re.fullmatch(r"[0-9]{4}", stash_pending(kind="k", preview="q", typed_code=True).code)
 
 
-def test_outside_a_run_nothing_is_proposed():
-    """There is nobody to ask."""
+def test_tool_outside_a_run_proposes_nothing():
+    """There is no person to ask."""
     assert not in_channel_run()
     assert stash_pending(kind="delete", preview="Delete it", executor=lambda: None) is None
 
 
 def test_run_ends_with_its_turn():
-    """What was installed for one turn is gone after it, also when the turn broke."""
+    """Its state is gone after the turn, even if the turn failed."""
     with pytest.raises(RuntimeError), channel_run(run_of()):
         raise RuntimeError
     assert not in_channel_run()
@@ -137,7 +137,7 @@ def test_concurrent_runs_do_not_see_each_other():
 
 
 def test_inexact_arguments_are_refused_and_leave_nothing():
-    """A proposal that cannot be digested is none."""
+    """A proposal without a digest is refused."""
     with channel_run(run_of()) as run:
         with pytest.raises(TypeError, match="not exact JSON"):
             stash_pending(kind="k", preview="p", args={"a": (1,)})
@@ -145,7 +145,7 @@ def test_inexact_arguments_are_refused_and_leave_nothing():
 
 
 def test_proposal_has_the_scope_of_its_run():
-    """The tool cannot choose whose yes counts."""
+    """The tool cannot choose who confirms."""
     with channel_run(run_of()) as run:
         action = stash_pending(kind="k", preview="p", args={"a": 1}, executor=print, ttl_seconds=5)
     assert (action.user_id, action.channel_id, action.conversation_id) == ("ana", "chat", "room")
@@ -153,8 +153,8 @@ def test_proposal_has_the_scope_of_its_run():
     assert run.executors == {action.pending_action_id: print}
 
 
-def test_mark_of_a_factory_registers_nothing():
-    """Importing does nothing: the loader finds the mark."""
+def test_decorator_of_a_factory_registers_nothing():
+    """Importing does nothing; the loader finds the decorated function."""
 
     @executor_factory("delete")
     def rebuild(action):

@@ -1,4 +1,4 @@
-"""RedisCircuitBreaker: a server that hangs holds up one caller at a time, and only for its timeout."""
+"""RedisCircuitBreaker: a server that hangs delays one caller at a time, and only for its timeout."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Server:
         self.breaker = RedisCircuitBreaker(slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now)
 
     def hangs(self) -> None:
-        """From now on nobody hears from it."""
+        """Stop answering."""
         self.seconds, self.error = 0.5, RedisTimeoutError("Timeout reading from socket")
 
     def answers(self) -> None:
-        """From now on it is well."""
+        """Answer from now on."""
         self.seconds, self.error = 0.0, None
 
     def question(self) -> str:
-        """Ask it."""
+        """Call the server."""
         self.asked, self.now = self.asked + 1, self.now + self.seconds
         if self.error:
             raise self.error
         return "PONG"
 
     def ask(self) -> str:
-        """What a caller hears, or the name of what is raised."""
+        """Return what a caller gets, or the name of the error."""
         try:
             return self.breaker.call(self.question)
         except (RedisTimeoutError, RedisConnectionError, ResponseError) as exc:
@@ -42,19 +42,19 @@ class Server:
 
 @pytest.fixture
 def server() -> Server:
-    """One that answers."""
+    """Return a server that answers."""
     return Server()
 
 
-def test_after_one_that_was_held_up_nobody_asks(server: Server):
-    """They hear so at once."""
+def test_open_breaker_refuses_at_once(server: Server):
+    """After one timeout, callers get the error at once."""
     server.hangs()
     assert [server.ask() for _ in range(4)] == ["TimeoutError"] + ["CircuitOpen"] * 3
     assert (server.asked, server.now) == (1, 0.5)
 
 
-def test_one_asks_again_each_second(server: Server):
-    """The others go on hearing so, also while he waits for his answer."""
+def test_one_caller_probes_each_second(server: Server):
+    """The others get the error at once, even while the probe waits."""
     server.hangs()
     server.ask()
     server.now += 1.0
@@ -64,8 +64,8 @@ def test_one_asks_again_each_second(server: Server):
     assert (heard, server.ask(), server.asked) == (["CircuitOpen"], "CircuitOpen", 2)
 
 
-def test_without_a_pause_the_next_one_finds_out(server: Server):
-    """One at a time: who comes while he waits hears at once, and a server that was slow once loses hardly anybody."""
+def test_breaker_without_a_pause_lets_the_next_caller_probe(server: Server):
+    """One caller probes at a time, the others get the error at once. A single slow answer costs few calls."""
     server.breaker = RedisCircuitBreaker(slow_seconds=0.25, clock=lambda: server.now)
     server.hangs()
     server.ask()
@@ -76,8 +76,8 @@ def test_without_a_pause_the_next_one_finds_out(server: Server):
     assert (heard, server.ask(), server.ask()) == (["CircuitOpen"], "PONG", "PONG")
 
 
-def test_who_is_interrupted_leaves_finding_out_to_the_next(server: Server):
-    """It does not stay closed for want of an outcome."""
+def test_interrupted_probe_is_left_to_the_next_caller(server: Server):
+    """The breaker does not stay open because a probe had no outcome."""
     server.hangs()
     server.ask()
     server.now += 1.0
@@ -91,8 +91,8 @@ def test_who_is_interrupted_leaves_finding_out_to_the_next(server: Server):
     assert server.ask() == "PONG"
 
 
-def test_first_answer_opens_it_for_all(server: Server):
-    """Within a second of the server's return."""
+def test_first_answer_closes_the_breaker_for_all(server: Server):
+    """That happens within a second of the server's return."""
     server.hangs()
     server.ask()
     server.answers()
@@ -101,8 +101,8 @@ def test_first_answer_opens_it_for_all(server: Server):
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("refused"), ResponseError("OOM")])
-def test_quick_failure_holds_nobody_up(server: Server, error: Exception):
-    """All ask, so that a server that was restarted is noticed at once; so they do when one finds it gone."""
+def test_quick_failure_does_not_open_the_breaker(server: Server, error: Exception):
+    """All callers ask, so that a restarted server is noticed at once."""
     server.error = error
     assert (server.ask(), server.ask()) == (type(error).__name__,) * 2
     server.hangs()
@@ -112,7 +112,7 @@ def test_quick_failure_holds_nobody_up(server: Server, error: Exception):
     assert (server.ask(), server.ask()) == (type(error).__name__,) * 2
 
 
-def test_late_refusal_is_an_answer(server: Server):
-    """The server is there."""
+def test_late_error_reply_is_an_answer(server: Server):
+    """The server is reachable."""
     server.seconds, server.error = 0.4, ResponseError("BUSY")
     assert (server.ask(), server.ask()) == ("ResponseError", "ResponseError")

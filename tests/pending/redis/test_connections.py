@@ -1,4 +1,4 @@
-"""Connections: each caller gets the answer to his own command, whatever happens to the connection."""
+"""Connections: each caller gets the answer to its own command, whatever happens to the connection."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sayso.pending.redis.scripts import LuaScripts
 
 @pytest.fixture
 def connections(redis_url):
-    """Connections to the server, none open yet."""
+    """Return connections to the server, none open yet."""
     with connect(redis_url) as client:
         yield Connections.of(client)
 
 
 def opened(redis_client: Redis) -> set[str]:
-    """The connections the server knows, less the one that asks."""
+    """Return the server's connections without the one that asks."""
     mine = str(redis_client.client_id())
     return {client["id"] for client in redis_client.client_list()} - {mine}
 
 
-def test_interrupted_answer_is_nobody_elses(redis_client, connections, monkeypatch):
-    """Whoever was stopped while he waited leaves an answer behind: the next caller must not read it as his."""
+def test_interrupted_answer_reaches_no_other_caller(redis_client, connections, monkeypatch):
+    """An interrupted caller leaves an answer behind, which the next caller must not read as its own."""
     read = AbstractConnection.read_response
 
     def interrupted(*_args, **_kwargs):
@@ -47,7 +47,7 @@ def test_interrupted_answer_is_nobody_elses(redis_client, connections, monkeypat
 
 
 def test_forked_child_has_connections_of_its_own(connections):
-    """RQ's own worker forks: two processes on one socket would read each other's answers."""
+    """RQ's own worker forks, and two processes on one socket would read each other's answers."""
     connections.ask("PING")
     child = os.fork()
     if child == 0:
@@ -60,7 +60,7 @@ def test_forked_child_has_connections_of_its_own(connections):
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_closed_connection_is_opened_again(redis_url, redis_client, retries):
-    """A server that closes idle connections, or restarts, costs a caller nothing, not even one of his tries."""
+    """A server that closes idle connections, or restarts, costs a caller nothing, not even one of its attempts."""
     with Redis.from_url(redis_url, decode_responses=True, retry=Retry(NoBackoff(), retries)) as client:
         connections = Connections.of(client)
         connections.ask("PING")
@@ -69,8 +69,8 @@ def test_closed_connection_is_opened_again(redis_url, redis_client, retries):
         assert connections.ask("PING") == "PONG"
 
 
-def test_server_that_does_not_answer_is_tried_as_often_as_the_client_says(redis_url, redis_client, monkeypatch):
-    """Tries inside of tries would hold up a worker for minutes."""
+def test_silent_server_is_tried_as_often_as_the_client_says(redis_url, redis_client, monkeypatch):
+    """Retries inside of retries would stop a worker for minutes."""
     with Redis.from_url(redis_url, decode_responses=True, retry=Retry(NoBackoff(), 3)) as client:
         connections = Connections.of(client)
         connections.ask("PING")
@@ -85,8 +85,8 @@ def test_server_that_does_not_answer_is_tried_as_often_as_the_client_says(redis_
     assert len(tried) == 4
 
 
-def test_one_that_got_no_answer_leaves_no_others_to_wait_on(redis_client, connections, monkeypatch):
-    """A server that vanished without a word left all of them dead: each would cost a caller all his patience."""
+def test_timeout_closes_all_idle_connections(redis_client, connections, monkeypatch):
+    """A server that vanished left all of them dead, and each would cost a caller a whole timeout."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: connections.ask("ECHO", "x" * 100_000), range(100)))
     before = opened(redis_client)
@@ -98,8 +98,8 @@ def test_one_that_got_no_answer_leaves_no_others_to_wait_on(redis_client, connec
 
 
 @pytest.mark.parametrize(("patient", "tries"), [(False, 1), (True, 9)])
-def test_only_the_patient_wait_again_for_what_was_not_answered(redis_url, monkeypatch, patient, tries):
-    """For all others one wait is long enough; a connection that broke is another matter."""
+def test_only_patient_callers_retry_a_timeout(redis_url, monkeypatch, patient, tries):
+    """The others wait once; a broken connection is retried in any case."""
     asked = []
     with connect(redis_url, patient=patient) as client, monkeypatch.context() as patches:
         connections = Connections.of(client)
@@ -120,7 +120,7 @@ def _time_out() -> None:
 
 
 def test_pool_is_shared_with_its_client(redis_url):
-    """However many ask, they hold one set, and a client of few connections can still use them itself."""
+    """All callers share one set, and a client with few connections can still use them itself."""
     for most in (1, 2, 3):
         with Redis.from_url(redis_url, decode_responses=True, max_connections=most) as client:
             assert [Connections.of(client).ask("ECHO", str(number)) for number in range(5)] == list("01234")
@@ -129,7 +129,7 @@ def test_pool_is_shared_with_its_client(redis_url):
 
 
 def test_argument_that_redis_cannot_have_is_refused(connections):
-    """As redis-py refuses it, and without harm to a connection."""
+    """redis-py refuses it, without harm to a connection."""
     for wrong in (None, ["a"], {}):
         with pytest.raises(DataError, match="ECHO"):
             connections.ask("ECHO", wrong)
@@ -137,7 +137,7 @@ def test_argument_that_redis_cannot_have_is_refused(connections):
 
 
 def test_callers_at_once_have_a_connection_each(redis_client, connections):
-    """As many as there are callers, kept for the next ones."""
+    """There are as many as callers, kept for the next ones."""
     before = opened(redis_client)
     with ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(lambda number: connections.ask("ECHO", str(number)), range(400)))
@@ -146,7 +146,7 @@ def test_callers_at_once_have_a_connection_each(redis_client, connections):
 
 
 def test_refused_command_keeps_its_connection(redis_client, connections):
-    """An error is an answer too."""
+    """An error reply is an answer too."""
     connections.ask("PING")
     before = opened(redis_client)
     with pytest.raises(ResponseError, match="unknown command"):
@@ -155,8 +155,8 @@ def test_refused_command_keeps_its_connection(redis_client, connections):
     assert opened(redis_client) == before
 
 
-def test_away_is_told_at_once_and_back_is_noticed(tmp_path, redis_url):
-    """With nobody there the caller hears so; nothing that was tried then stands in the way later."""
+def test_outage_is_an_error_at_once_and_its_end_is_noticed(tmp_path, redis_url):
+    """Without a server the caller gets an error, and no failed attempt disturbs later ones."""
     connections = Connections.of(connect(f"unix://{tmp_path}/redis.sock"))
     for _ in range(2):
         with pytest.raises(RedisConnectionError):
@@ -166,13 +166,13 @@ def test_away_is_told_at_once_and_back_is_noticed(tmp_path, redis_url):
 
 
 def test_client_that_answers_in_bytes_is_refused(redis_url, tmp_path):
-    """At start, and not at the first yes."""
+    """It is refused at start, not at the first yes."""
     with Redis.from_url(redis_url) as client, pytest.raises(ValueError, match="decode_responses=True"):
         LuaScripts(client, tmp_path)
 
 
-def test_script_the_server_forgot_is_sent_again(redis_client, tmp_path):
-    """After SCRIPT FLUSH, a restart, or on another server."""
+def test_script_that_the_server_lost_is_sent_again(redis_client, tmp_path):
+    """The server lost it by SCRIPT FLUSH or a restart, or is another server."""
     (tmp_path / "echo.lua").write_text("return {KEYS[1], ARGV[1], ARGV[2]}")
     scripts = LuaScripts(redis_client, tmp_path, prefix="p:")
     assert scripts.run("echo", "room", "one")[1:] == ["room", "one"]

@@ -21,12 +21,12 @@ from tests.workers.proxy import Proxy, as_it_is
 
 
 def at_once() -> Retry:
-    """The usual number of tries, without pauses."""
+    """Return the usual number of retries without pauses."""
     return Retry(NoBackoff(), MAX_TRIES - 1, (RedisError,))
 
 
 class Server:
-    """Speaks as it is told: a list of answers to whatever comes, each to be sent as it is."""
+    """A server that sends the given answers, one for each command, unchanged."""
 
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
@@ -51,28 +51,28 @@ class Server:
 
 
 def asked(*words: str) -> bytes:
-    """A command as it travels."""
+    """Return the bytes of a command."""
     return pack_command(words)
 
 
 def once(find: bytes, then):
-    """A fate that meets the first bytes which hold this, and lets all others pass."""
+    """Return a filter that changes the first bytes with `find` and lets all others pass."""
     met = itertools.count()
     return lambda data: then(data) if find in data and next(met) == 0 else data
 
 
 def cut(_: bytes) -> None:
-    """The connection is gone."""
+    """Cut the connection."""
 
 
 def swallow(_: bytes) -> bytes:
-    """Nothing arrives, and the connection stays."""
+    """Drop the bytes and keep the connection."""
     return b""
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_cut_before_the_server_heard_is_asked_again(redis_url):
-    """Nobody notices but the connection count."""
+def test_command_lost_before_the_server_is_sent_again(redis_url):
+    """Only the number of connections shows it."""
 
     async def story():
         async with Proxy(redis_url) as proxy:
@@ -84,8 +84,8 @@ def test_cut_before_the_server_heard_is_asked_again(redis_url):
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_lost_answer_is_asked_for_again(redis_url):
-    """The server did it twice: that is why what is sent must bear it."""
+def test_command_with_a_lost_answer_is_sent_again(redis_url):
+    """The server runs it twice, so every command must be idempotent."""
 
     async def story():
         async with Proxy(redis_url) as proxy:
@@ -98,8 +98,8 @@ def test_lost_answer_is_asked_for_again(redis_url):
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_nothing_is_asked_twice_without_a_loss(redis_url):
-    """A thousand at once on a good connection: a thousand commands."""
+def test_no_command_is_sent_twice_without_a_loss(redis_url):
+    """A thousand callers on a good connection send a thousand commands."""
 
     async def story():
         pipeline = AutoPipeline(redis_url)
@@ -108,8 +108,8 @@ def test_nothing_is_asked_twice_without_a_loss(redis_url):
     assert asyncio.run(story()) == list(range(1, 1001))
 
 
-def test_each_of_a_thousand_has_his_own_answer_through_cuts(redis_url):
-    """Every fiftieth packet cuts the line."""
+def test_each_of_a_thousand_callers_gets_its_own_answer_through_cuts(redis_url):
+    """Every fiftieth packet cuts the connection."""
 
     async def story():
         packets = itertools.count(1)
@@ -128,8 +128,8 @@ def test_each_of_a_thousand_has_his_own_answer_through_cuts(redis_url):
     assert asyncio.run(story()) == [f"number {number}" for number in range(1000)]
 
 
-def test_asker_who_left_shifts_no_answer(redis_url):
-    """His answer is read and dropped; the others get theirs."""
+def test_cancelled_caller_shifts_no_answer(redis_url):
+    """Its answer is read and dropped; the others get theirs."""
 
     async def story():
         held = asyncio.Event()
@@ -147,8 +147,8 @@ def test_asker_who_left_shifts_no_answer(redis_url):
     assert [answer for answer in answers if isinstance(answer, str)] == ["1", "2", "4", "5", "7", "8"]
 
 
-def test_what_was_not_sent_yet_is_not_sent_for_who_left(redis_url, redis_client):
-    """A cancelled caller's command does not take place behind its back while Redis was away."""
+def test_unsent_command_of_a_cancelled_caller_is_not_sent(redis_url, redis_client):
+    """A command does not run after its caller was cancelled during an outage."""
 
     async def story():
         pipeline = AutoPipeline(redis_url)
@@ -162,8 +162,8 @@ def test_what_was_not_sent_yet_is_not_sent_for_who_left(redis_url, redis_client)
     assert redis_client.keys("*") == ["stays"]
 
 
-def test_away_is_told_after_bounded_tries(tmp_path):
-    """And the next caller has tries of his own."""
+def test_outage_is_an_error_after_a_bounded_number_of_attempts(tmp_path):
+    """The next caller has attempts of its own."""
 
     async def story():
         pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", retry=at_once())
@@ -174,8 +174,8 @@ def test_away_is_told_after_bounded_tries(tmp_path):
     asyncio.run(story())
 
 
-def test_all_who_wait_hear_that_redis_is_away(redis_url, tmp_path):
-    """Whatever stands in the way: here no socket, and a fault that no connection should have."""
+def test_all_waiting_callers_get_the_error_of_an_outage(redis_url, tmp_path):
+    """The causes here are a missing socket and an unexpected error."""
 
     async def story(url, break_it):
         pipeline = AutoPipeline(url, retry=at_once())
@@ -189,8 +189,8 @@ def test_all_who_wait_hear_that_redis_is_away(redis_url, tmp_path):
         assert {type(answer) for answer in asyncio.run(story(url, break_it))} == {RedisConnectionError}
 
 
-def test_line_that_is_cut_each_time_is_given_up(redis_url):
-    """A command that no connection survives is not asked for ever, and the tries are as many as promised."""
+def test_command_that_cuts_each_connection_is_given_up(redis_url):
+    """A command that no connection survives is not repeated for ever, and the number of attempts is exact."""
 
     async def story():
         async with Proxy(redis_url) as proxy:
@@ -205,8 +205,8 @@ def test_line_that_is_cut_each_time_is_given_up(redis_url):
     assert (opened, answer) == (MAX_TRIES, "fine")
 
 
-def test_silence_is_a_loss(redis_url, monkeypatch):
-    """An answer that does not come is asked for on another connection."""
+def test_missing_answer_counts_as_lost(redis_url, monkeypatch):
+    """The command is sent again on another connection."""
     monkeypatch.setattr(pipelines, "ANSWER_SECONDS", 0.02)
 
     async def story():
@@ -218,8 +218,8 @@ def test_silence_is_a_loss(redis_url, monkeypatch):
     assert asyncio.run(story()) == ("hello", 2)
 
 
-def test_server_that_lets_us_in_and_says_nothing_is_away(redis_url, monkeypatch):
-    """A stopped process still accepts connections: the greeting has a limit, too."""
+def test_server_that_accepts_and_stays_silent_is_an_outage(redis_url, monkeypatch):
+    """A stopped process still accepts connections, so the handshake has a timeout too."""
     monkeypatch.setattr(pipelines, "CONNECT_SECONDS", 0.02)
 
     async def story():
@@ -236,8 +236,8 @@ def test_server_that_lets_us_in_and_says_nothing_is_away(redis_url, monkeypatch)
     assert asyncio.run(story()) == (MAX_TRIES, "back")
 
 
-def test_loading_server_is_as_good_as_away_until_it_has_loaded():
-    """The question waits for the next connection; no caller sees LOADING."""
+def test_loading_server_counts_as_an_outage_until_it_has_loaded():
+    """The command waits for the next connection, and no caller sees LOADING."""
 
     async def story():
         loading = b"-LOADING Redis is loading the dataset in memory\r\n"
@@ -248,8 +248,8 @@ def test_loading_server_is_as_good_as_away_until_it_has_loaded():
     assert asyncio.run(story()) == ("back", 3)
 
 
-def test_answer_that_nobody_asked_for_costs_the_connection():
-    """Kept, it would be the answer to the next question, and each answer from there on somebody else's."""
+def test_unexpected_answer_closes_the_connection():
+    """Otherwise it would count as the answer to the next command, and later ones would be shifted."""
 
     async def story():
         async with Server(b"$3\r\none\r\n$5\r\nalien\r\n", b"$3\r\ntwo\r\n") as server:
@@ -259,8 +259,8 @@ def test_answer_that_nobody_asked_for_costs_the_connection():
     assert asyncio.run(story()) == (["one", "two"], 2)
 
 
-def test_news_of_the_server_is_nobodys_answer():
-    """Some services push notices between the answers."""
+def test_push_message_is_no_answer():
+    """Some services push notices between answers."""
 
     async def story():
         async with Server(b">2\r\n$6\r\nMOVING\r\n:1\r\n$3\r\none\r\n", b">1\r\n$4\r\nnews\r\n$3\r\ntwo\r\n") as server:
@@ -270,8 +270,8 @@ def test_news_of_the_server_is_nobodys_answer():
     assert asyncio.run(story()) == (["one", "two"], 1)
 
 
-def test_babble_is_asked_again_on_a_new_connection():
-    """What is no answer at all shifts none."""
+def test_invalid_answer_is_retried_on_a_new_connection():
+    """Invalid bytes do not shift later answers."""
 
     async def story():
         async with Server(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$3\r\none\r\n") as server:
@@ -280,8 +280,8 @@ def test_babble_is_asked_again_on_a_new_connection():
     assert asyncio.run(story()) == ("one", 2)
 
 
-def test_answer_that_is_no_text_fails_one_caller_only(redis_url, redis_client):
-    """It is read to its end: those before and after have their own."""
+def test_answer_that_is_no_text_fails_only_one_caller(redis_url, redis_client):
+    """It is read to its end, and the callers before and after get their own."""
     redis_client.execute_command("SET", "raw", b"\xff\xfe")
 
     async def story():
@@ -296,8 +296,8 @@ def test_answer_that_is_no_text_fails_one_caller_only(redis_url, redis_client):
     assert [answer for answer in answers if isinstance(answer, str)] == ["a", "b", "c"]
 
 
-def test_error_is_an_answer_for_who_asked(redis_url):
-    """And for nobody else in the packet."""
+def test_error_reply_reaches_only_its_caller(redis_url):
+    """The other callers in the packet get their answers."""
 
     async def story():
         pipeline = AutoPipeline(redis_url)
@@ -310,8 +310,8 @@ def test_error_is_an_answer_for_who_asked(redis_url):
     assert (a, type(unknown), type(no_script), b) == ("a", ResponseError, NoScriptError, "b")
 
 
-def test_big_answers_arrive_whole(redis_url, redis_client):
-    """Eight megabytes in pieces, with small ones around them."""
+def test_large_answers_arrive_whole(redis_url, redis_client):
+    """Eight megabytes come in pieces, with small answers around them."""
     redis_client.set("big", "x" * (8 << 20))
 
     async def story():
@@ -325,7 +325,7 @@ def test_big_answers_arrive_whole(redis_url, redis_client):
 
 @pytest.mark.parametrize("where", ["unix", "tcp"])
 def test_password_and_number_of_a_url_are_used(redis_url, redis_client, where):
-    """The same URLs as redis-py's, for a socket and for a host."""
+    """redis-py's URLs work for a socket and for a host."""
 
     async def story():
         async with Proxy(redis_url) as proxy:
@@ -343,8 +343,8 @@ def test_password_and_number_of_a_url_are_used(redis_url, redis_client, where):
     assert redis_client.keys("*") == ["here"]
 
 
-def test_wrong_password_is_told_and_not_shown(redis_url):
-    """No caller waits for ever, and no log has the secret."""
+def test_wrong_password_is_an_error_without_the_secret(redis_url):
+    """No caller waits for ever, and no log has the password."""
 
     async def story():
         socket = redis_url.partition("unix://")[2]
@@ -355,8 +355,8 @@ def test_wrong_password_is_told_and_not_shown(redis_url):
     assert "hunter2" not in asyncio.run(story())
 
 
-def test_close_tells_all_who_wait(redis_url):
-    """Those who were sent and those who were not; later ones at once."""
+def test_close_ends_all_waiting_calls(redis_url):
+    """Sent and unsent commands get an error, and later ones get it at once."""
 
     async def story():
         sent = asyncio.Event()
@@ -376,8 +376,8 @@ def test_close_tells_all_who_wait(redis_url):
     assert opened == 1
 
 
-def test_close_while_connecting_tells_all_who_wait(tmp_path):
-    """Redis away, and we leave."""
+def test_close_while_connecting_ends_all_waiting_calls(tmp_path):
+    """Redis is unreachable at the time of the close."""
 
     async def story():
         pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", retry=Retry(ConstantBackoff(60), 1, (RedisError,)))
@@ -391,7 +391,7 @@ def test_close_while_connecting_tells_all_who_wait(tmp_path):
 
 
 def test_pipeline_outlives_its_loop(redis_url):
-    """What a dead loop left half done holds up nobody on the next one."""
+    """Calls that an ended loop left unfinished do not block the next loop."""
     pipeline = AutoPipeline(redis_url)
 
     async def leave():
@@ -406,8 +406,8 @@ def test_pipeline_outlives_its_loop(redis_url):
     assert [asyncio.run(ask()), asyncio.run(ask())] == ["again", "again"]
 
 
-def test_second_loop_goes_another_way(redis_url, redis_client, tmp_path):
-    """A future is its own loop's: another one's caller would never wake. Its calls go through a thread instead."""
+def test_second_loop_uses_a_thread(redis_url, redis_client, tmp_path):
+    """A future belongs to one loop, so the calls of another loop go through a thread."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
     scripts, pipeline = LuaScripts(client, tmp_path), AutoPipeline(redis_url)
@@ -426,8 +426,8 @@ def test_second_loop_goes_another_way(redis_url, redis_client, tmp_path):
     assert asyncio.run(story()) == ("here", "there", "here again")
 
 
-def test_scripts_the_server_forgot_are_sent_again(redis_url, redis_client, tmp_path):
-    """After SCRIPT FLUSH a hundred callers at once have a hundred answers, each his own."""
+def test_scripts_that_the_server_lost_are_sent_again(redis_url, redis_client, tmp_path):
+    """After SCRIPT FLUSH a hundred callers at once get a hundred answers, each its own."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
     scripts = LuaScripts(client, tmp_path)
@@ -441,8 +441,8 @@ def test_scripts_the_server_forgot_are_sent_again(redis_url, redis_client, tmp_p
     assert asyncio.run(story()) == [str(number) for number in range(100)]
 
 
-def test_two_threads_at_first_find_one_owner(redis_url):
-    """The loop that asked first keeps the pipeline, whoever looks at the same moment."""
+def test_two_threads_at_the_start_find_one_owner(redis_url):
+    """The loop that asked first keeps the pipeline, even if another thread asks at the same moment."""
     pipeline, loops = AutoPipeline(redis_url), [asyncio.new_event_loop() for _ in range(8)]
     served: list[bool] = []
     start = threading.Barrier(8)

@@ -1,4 +1,4 @@
-"""The clock that processes share: Redis's, carried on while it is not asked or does not answer."""
+"""The shared clock: Redis's time, continued locally while Redis is not asked or does not answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sayso.pending.redis.client import AGAIN_SECONDS, TRUSTED_SECONDS, SharedClo
 
 
 class Server:
-    """A Redis that says what time it is, or nothing; and counts who asks."""
+    """A Redis that returns its time or fails, and counts the calls."""
 
     def __init__(self) -> None:
         self.now: float | None = 1000.5
@@ -35,12 +35,12 @@ class Watch:
 
 
 def shared(server: Any, watch: Watch) -> SharedClock:
-    """On a machine whose own clock is an hour ahead."""
+    """Return the shared clock on a machine whose own clock is an hour ahead."""
     return SharedClock(server, own=lambda: 4600.0, monotonic=watch)
 
 
-def test_redis_says_what_time_it_is_and_is_asked_once_a_minute() -> None:
-    """Between two questions the monotonic clock goes on; the machine's own clock counts for nothing."""
+def test_time_comes_from_redis_once_a_minute() -> None:
+    """The monotonic clock continues it; the machine's own time is not used."""
     server, watch = Server(), Watch()
     clock = shared(server, watch)
     assert clock() == 1000.5
@@ -50,8 +50,8 @@ def test_redis_says_what_time_it_is_and_is_asked_once_a_minute() -> None:
     assert (clock(), server.asked) == (2000.0, 2)
 
 
-def test_a_redis_that_is_away_is_carried_on_and_asked_again_soon() -> None:
-    """What it said last is better than what the machine says."""
+def test_time_goes_on_during_an_outage() -> None:
+    """The last time of Redis is better than the machine's. Redis is asked again soon."""
     server, watch = Server(), Watch()
     clock = shared(server, watch)
     clock()
@@ -62,15 +62,15 @@ def test_a_redis_that_is_away_is_carried_on_and_asked_again_soon() -> None:
     assert clock() == 3000.0
 
 
-def test_until_redis_has_answered_the_own_clock_is_all_there_is() -> None:
-    """A web that starts without Redis still shows the files of a console."""
+def test_own_clock_counts_until_redis_has_answered() -> None:
+    """A web that starts without Redis still serves the console's files."""
     server = Server()
     server.now = None
     assert shared(server, Watch())() == 4600.0
 
 
-def test_an_event_loop_does_not_wait_for_it() -> None:
-    """Redis may be silent for seconds, and everybody's turns would stand still."""
+def test_event_loop_does_not_wait_for_redis() -> None:
+    """Redis may be silent for seconds, and all turns would stand still."""
     server, watch = Server(), Watch()
     clock = shared(server, watch)
     clock()
