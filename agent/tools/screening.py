@@ -1,6 +1,7 @@
 """Prompt injection in the output of tools: recognized by phrases and patterns, fenced, and marked for the model.
 
-`injection_phrases.toml` holds whole phrases, `injection_building_blocks.toml` words in ten languages to combine.
+`injection_phrases.toml` holds whole phrases, `injection_building_blocks.toml` words in ten languages to combine, and
+`injection_shapes.toml` patterns of imitated text.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from itertools import count, product
+from itertools import chain, count, product
 from typing import Any
 
 from sayso.agent.tools.context import EnvironmentField, tool_environment
@@ -67,9 +67,13 @@ _LOOKALIKE_BRACKETS = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
 
 
 def fenced(text: str) -> str:
-    """Return the text, made `inert`, between two lines with a boundary that does not occur in it."""
+    """Return the text, made `inert`, between two lines with a boundary that does not occur in it.
+
+    The boundary is the first digest of the text that fits, so the same text has the same fence each time.
+    """
     body = inert(text)
-    boundary = _boundary(body)
+    digests = (hashlib.sha256(f"{number}:{body}".encode(errors="surrogatepass")).hexdigest() for number in count())
+    boundary = next(digest[:BOUNDARY_CHARS] for digest in digests if digest[:BOUNDARY_CHARS] not in body)
     return f"<<<data {boundary}>>>\n{body}\n<<<end of data {boundary}>>>"
 
 
@@ -84,24 +88,30 @@ def inert(text: str) -> str:
     return _SPECIAL_TOKENS.sub(lambda token: token[0].translate(_LOOKALIKE_BRACKETS), HIDDEN.sub("", text))
 
 
-def _boundary(body: str) -> str:
-    """Return the first digest of the body that does not occur in it: the same text has the same fence each time."""
-    for number in count():
-        boundary = hashlib.sha256(f"{number}:{body}".encode(errors="surrogatepass")).hexdigest()[:BOUNDARY_CHARS]
-        if boundary not in body:
-            return boundary
-    raise AssertionError("unreachable")  # a text holds finitely many boundaries
-
-
 def suspicions(output: str) -> tuple[str, ...]:
     """Return the kinds of injection that an output seems to hold, sorted. Takes time proportional to its length."""
-    kinds = {kind for kind, pattern in _hiding_patterns().items() if not output.isascii() and pattern.search(output)}
+    hides_text = not output.isascii() and _compiled(_HIDDEN_TEXT).search(output)
+    kinds = {"hidden text"} if hides_text else set[str]()
     from_base64 = decoded(output)
     for text in (output, from_base64) if from_base64 else (output,):
         plain_text = plain(text)
-        kinds |= {kind for kind, shapes in _shapes().items() if any(shape.is_in(plain_text) for shape in shapes)}
+        for kind, required, pattern in _shapes():
+            if kind not in kinds and required in plain_text and _compiled(pattern, re.MULTILINE).search(plain_text):
+                kinds.add(kind)
         kinds |= _kinds_of_phrases(words(plain_text), kinds)
     return tuple(sorted(kinds))
+
+
+@cache
+def _shapes() -> Sequence[tuple[str, str, str]]:
+    """Return the shapes of imitated text: kind, a string that every match contains, and pattern."""
+    content = _read("injection_shapes.toml")
+    shapes = []
+    for kind, of_kind in content["shapes"].items():
+        for required, pattern in of_kind:
+            whole = re.sub(r"<<(\w+)>>", lambda name: content["parts"][name[1]], pattern)
+            shapes.append((kind, required, whole))
+    return shapes
 
 
 def _kinds_of_phrases(text: str, known: set[str]) -> set[str]:
@@ -118,20 +128,17 @@ def _kinds_of_phrases(text: str, known: set[str]) -> set[str]:
 @cache
 def _phrases_by_first_word() -> Mapping[str, list[tuple[str, str]]]:
     """Return kind and rest pattern of every phrase, by each word it can begin with."""
+    whole = (
+        (kind, phrase)
+        for kind, languages in _read("injection_phrases.toml").items()
+        for of_language in languages.values()
+        for phrase in of_language
+    )
     phrases: dict[str, list[tuple[str, str]]] = {}
-    for kind, phrase in _all_phrases():
+    for kind, phrase in chain(whole, generated_phrases()):
         for first_word, rest in _split_phrase(phrase):
             phrases.setdefault(first_word, []).append((kind, rest))
     return phrases
-
-
-def _all_phrases() -> Iterator[tuple[str, str]]:
-    """Yield kind and text of the phrases in `injection_phrases.toml`, then of the generated ones."""
-    for kind, languages in _read("injection_phrases.toml").items():
-        for phrases in languages.values():
-            for phrase in phrases:
-                yield kind, phrase
-    yield from generated_phrases()
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -154,11 +161,8 @@ def _pattern_of(element: str) -> str:
     return " :" if element == ":" else f" (?:: )?(?:{element.replace('_', ' ')})"
 
 
-@cache
-def _compiled(rest: str) -> re.Pattern[str]:
-    """Compile a pattern when its first word is met: most texts are in one language."""
-    return re.compile(rest)
-
+#: Compiles a pattern when it is first needed: most texts are in one language.
+_compiled = cache(re.compile)
 
 _BLOCK = re.compile(r"\{([a-z_|]+)\}")
 _GAP = re.compile(r"~(\d)")
@@ -174,9 +178,11 @@ def generated_phrases() -> Iterator[tuple[str, str]]:
     `injection_building_blocks.toml` explains both.
     """
     content = _read("injection_building_blocks.toml")
-    languages = [
-        (name in _LANGUAGES_WITHOUT_SPACES, _words_by_block(blocks)) for name, blocks in content["blocks"].items()
-    ]
+    languages: list[tuple[bool, Mapping[str, str]]] = []
+    for name, blocks in content["blocks"].items():
+        prefixes = ("", *blocks.get("prefixes", "").split())
+        by_block = {block: "|".join(_expanded(entries, prefixes)) for block, entries in blocks.items()}
+        languages.append((name in _LANGUAGES_WITHOUT_SPACES, by_block))
     for kind, combinations in content["combinations"].items():
         for combination, (has_no_spaces, blocks) in product(combinations, languages):
             template = combination
@@ -192,122 +198,19 @@ def _block_words(blocks: Mapping[str, str], names: re.Match[str]) -> str:
     return "|".join(blocks[name] for name in names[1].split("|") if name in blocks) or "{}"
 
 
-def _words_by_block(blocks: Mapping[str, str]) -> dict[str, str]:
-    """Return the words of each block as they are matched, with "|" between them."""
-    prefixes = ("", *blocks.get("prefixes", "").split())
-    return {name: "|".join(_expanded(block, prefixes)) for name, block in blocks.items()}
-
-
 def _expanded(block: str, prefixes: tuple[str, ...]) -> Iterator[str]:
+    """Yield the words of a block as they are matched."""
     for entry in block.split():
         for prefix, parts in product(prefixes, product(*(side.split("|") for side in entry.split("+")))):
             yield words(plain(prefix + " ".join(parts).replace("_", " "))).replace(" ", "_")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A pattern, and a string that every match contains: searching that string first is much faster."""
-
-    required: str
-    pattern: re.Pattern[str]
-
-    def is_in(self, text: str) -> bool:
-        """Return whether the text contains this shape."""
-        return self.required in text and self.pattern.search(text) is not None
-
-
-@cache
-def _hiding_patterns() -> Mapping[str, re.Pattern[str]]:
-    """Return the patterns of hidden text by kind, compiled at first use."""
-    return {kind: re.compile(pattern) for kind, pattern in _HIDING.items()}
-
-
-@cache
-def _shapes() -> Mapping[str, Sequence[Shape]]:
-    """Return the shapes of imitated text by kind, compiled at first use."""
-    return {
-        kind: [Shape(required, re.compile(pattern, re.MULTILINE)) for required, pattern in patterns]
-        for kind, patterns in _SHAPES.items()
-    }
-
-
 #: Text that a person does not see. The only proper use of tag characters is flags of regions, with at most six.
-_HIDING: Mapping[str, str] = {
-    "hidden text": (
-        "(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007e]{2}|\U0001f3f4[\U000e0020-\U000e007e]{7}"
-        "|[\U000e0100-\U000e01ef]{2}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}"
-        "|[\u200b-\u200d\u2060-\u2064\ufeff\u180e]{6}|[\u202d\u202e]"
-    ),
-}
-
-_TO_A_MODEL = r"(?:you|your|ignore|assistant|must|obey|never|always|reveal|forget|disregard|policy|tools?)\b"
-#: The name of a function, and the verbs to call one: in English, and in languages whose manuals seldom use them.
-_NAME = r"[a-z]{2,20}(?:_[a-z]{2,20}){1,4}"
-_CALL = "call|invoke|execute|run|with"
-_CALL_IN_OTHER_LANGUAGES = (
-    r"rufe?|ejecut[ae]|llam[ae]|invo(?:ca|que)|appellez?|execut[ae]|execute[zm]|lancez?|cham[ae]|acione|esegui|chiama|panggil"
-    r"|jalankan"
+_HIDDEN_TEXT = (
+    "(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007e]{2}|\U0001f3f4[\U000e0020-\U000e007e]{7}"
+    "|[\U000e0100-\U000e01ef]{2}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}"
+    "|[\u200b-\u200d\u2060-\u2064\ufeff\u180e]{6}|[\u202d\u202e]"
 )
-
-#: Text that imitates a role, a chat template, a tool call or an operator: a required string, and the pattern.
-_SHAPES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "role": (
-        (
-            ":",
-            r"^[^\w\n]{0,20}(?:system|developer|admin(?:istrator)?)[ _]"
-            r"(?:prompt|message|override|instructions?|policy)\b[^\w\n]{0,8}:",
-        ),
-        ("system", r"^[^\w\n]{0,20}system\b[^\w\n]{0,4}[:\]][^\n]{0,200}\b" + _TO_A_MODEL),
-        ("developer", r"^[^\w\n]{0,20}developer\b[^\w\n]{0,4}[:\]][^\n]{0,200}\b" + _TO_A_MODEL),
-        ("#", r"^#{1,6} {0,3}(?:system|hidden) (?:instructions?|prompt|message)\b"),
-        ("system override", r"system override\b"),
-        (
-            "<",
-            r"</?(?:system|assistant|developer|system_prompt|[a-z]{1,20}_instructions?|(?:tool|function)_results?)"
-            r"(?:\s[^>\n]{0,60})?>",
-        ),
-        (":", r"^[ \t]{0,3}(?:user|human) ?:[^\n]{0,300}\n\s{0,5}(?:assistant|ai) ?:"),
-        (":", r"^[ \t]{0,3}(?:assistant|ai) ?:[^\n]{0,300}\n\s{0,5}(?:user|human) ?:"),
-        ("]", r"\[(?:human|user|assistant|ai)\] ?:"),
-        ("end of ", r"end of (?:the )?(?:tool|function|untrusted|external) (?:output|results?|data|content)\b"),
-    ),
-    "chat template": (
-        ("<|", r"<\|[a-z_]{2,30}\|>"),
-        ("inst]", r"\[/?inst\]"),
-        ("sys>>", r"<</?sys>>"),
-        ("_of_turn>", r"</?(?:start|end)_of_turn>"),
-    ),
-    "tool call": (
-        ("<", r"</?(?:tool_calls?|function_calls?|invoke|tool_use|tool_code)(?:\s[^>\n]{0,80})?>"),
-        ('"', r'"(?:tool_calls|function_call|tool_use)"\s{0,3}:'),
-        ('"arguments"', r'\{\s{0,9}"name"\s{0,3}:\s{0,3}"[^"\n]{1,64}"\s{0,3},\s{0,9}"arguments"\s{0,3}:\s{0,3}[{"]'),
-        ("action input", r"action ?:[^\n]{1,80}\n\s{0,5}action input ?:"),
-        (
-            "_",
-            rf"\b(?:{_CALL}) (?:[a-z]{{1,12}} ){{0,2}}{_NAME} "
-            r"(?:now|immediately|right away|at once|for (?:each|all|every))\b",
-        ),
-        ("_", rf"\b(?:{_CALL_IN_OTHER_LANGUAGES}) (?:[a-z]{{1,12}} ){{0,2}}{_NAME}\b"),
-        (" tool ", r"\b(?:call|use|invoke|run|execute) (?:the )?tool [`'\"]?[a-z0-9]{1,30}[`'\"_]"),
-    ),
-    "override": (
-        ("instructions", r"(?:new|updated|revised|nouvelles) (?:system )?instructions[ *_]{0,3}:"),
-        ("task", r"new task[ *_]{0,3}:"),
-        ("orders", r"(?:new|updated) orders[ *_]{0,3}:"),
-        ("novas instrucoes", r"novas instrucoes ?:"),
-        ("nuevas instrucciones", r"nuevas instrucciones ?:"),
-        ("neue anweisungen", r"neue anweisungen ?:"),
-        ("nuove istruzioni", r"nuove istruzioni ?:"),
-    ),
-    "exfiltration": (
-        (
-            "![",
-            r"!\[[^\]\n]{0,100}\]\(\s{0,3}https?://[^)\s]{1,300}[?&][a-z_]{1,20}=(?:e?mail|name|user|data|chat|history|query|"
-            r"secret|token|password)?\)",
-        ),
-        ("![", r"!\[[^\]\n]{0,100}\]\(\s{0,3}https?://[^)\s]{1,300}[?&=][^)\n\s]{0,60}[{\[<]"),
-    ),
-}
 
 #: Letters of other scripts that look like Latin ones, in lower case.
 _LOOKALIKES = str.maketrans("абвгезіјкмнорстухѕԁһԛԝαεηικνορτυχ", "abbre3ijkmhopctyxsdhqwaenikvoptux")
