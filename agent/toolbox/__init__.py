@@ -10,7 +10,7 @@ from sayso.agent.extras import install_command, is_installed
 from sayso.agent.tools.errors import ToolLoadError, did_you_mean
 from sayso.agent.tools.tool import Tool
 
-#: The families. Each is a module of this package with a function `tools(folder, hosts)`.
+#: The families, each a module of this package. One that reads a setting has a function `tools(folder, hosts)`.
 FAMILIES = ("calculator", "charts", "dates", "documents", "files", "tables", "text", "units", "web")
 #: Names listed in an error message, and characters of each.
 _LISTED_NAMES, _LISTED_CHARS = 20, 60
@@ -31,8 +31,14 @@ def open_toolbox(names: Sequence[str], *, folder: Path | None = None, hosts: Seq
             hint = did_you_mean(name, FAMILIES, "{} ")
             raise ToolLoadError(f"unknown toolbox {name!r}; {hint}known: {list(FAMILIES)!r}")
     _check_settings(families, folder, hosts)
-    modules = [importlib.import_module(f"sayso.agent.toolbox.{family}") for family in families]
-    return [tool for module in modules for tool in module.tools(folder, tuple(hosts))]
+    tools: list[Tool] = []
+    for family in families:
+        module = importlib.import_module(f"sayso.agent.toolbox.{family}")
+        if hasattr(module, "tools"):
+            tools += module.tools(folder, tuple(hosts))
+        else:
+            tools += [each for each in vars(module).values() if isinstance(each, Tool)]
+    return tools
 
 
 def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequence[str]) -> None:

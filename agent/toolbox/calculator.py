@@ -1,4 +1,7 @@
-"""The tool `calculate`: decimal arithmetic with a limited number of digits, and so in limited time."""
+"""The tool `calculate`: decimal arithmetic with a limited number of digits, and so in limited time.
+
+Also the reading and writing of numbers for other tools: amounts with currencies, and decimals of many digits.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import functools
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import (
     ROUND_CEILING,
     ROUND_FLOOR,
@@ -23,13 +27,11 @@ from decimal import (
     getcontext,
     localcontext,
 )
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from sayso.agent.toolbox.tables import format_number
-from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.tools.tool import tool
 
 #: Characters of the longest expression.
 MAX_EXPRESSION_CHARS = 500
@@ -39,6 +41,14 @@ DIGITS = 60
 MAX_EXPONENT = 9999
 #: Largest n of factorial, comb and perm.
 MAX_COUNTED = 1000
+#: Significant digits of the longest number that is written as it is, if it is not whole.
+EXACT_DIGITS = 30
+#: Significant digits of a number that has more than EXACT_DIGITS.
+ROUNDED_DIGITS = 15
+#: Digits of the longest whole number that is written in full.
+MAX_WHOLE_DIGITS = 50
+#: Characters of the longest text that is read as a number.
+MAX_NUMBER_CHARS = 60
 _NAMES: Mapping[str, Decimal] = {
     "pi": Decimal("3.14159265358979323846264338327950288419716939937510582097494459"),
     "e": Decimal("2.71828182845904523536028747135266249775724709369995957496696763"),
@@ -80,11 +90,6 @@ def calculate(
     result = format_number(value)
     exact = Decimal(result) == value and not context.flags[Inexact]
     return f"{text} {'=' if exact else '≈'} {result}"
-
-
-def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family."""
-    return [calculate]
 
 
 @contextmanager
@@ -273,3 +278,61 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
     "sum": (lambda *values: sum(values, Decimal(0)), 1, _MANY),
     "tan": (_of_floats(math.tan), 1, 1),
 }
+
+#: Not all of them: INV100 is an invoice, and codes that are words, such as ALL and TOP, are left out.
+_CURRENCIES = (
+    "AED|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KES|KRW|MAD|MXN|MYR|NGN|NOK|"
+    "NZD|PEN|PHP|PKR|PLN|QAR|RON|RSD|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
+)
+_CURRENCY_SIGNS = {"€": "EUR", "£": "GBP", "₹": "INR"}
+_UNIT = rf"(?:{_CURRENCIES}|[$€£¥₹%])"
+_AMOUNT = re.compile(rf"({_UNIT})?\s*(.*?)\s*({_UNIT})?", re.DOTALL)
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_GROUPED_BY_COMMAS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
+_GROUPED_BY_POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+,\d+", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number with its unit: a currency, `%` or ""."""
+
+    number: Decimal
+    unit: str
+
+
+def parse_amount(text: str) -> Amount | None:
+    """Return the number in a cell with its unit: `12.50`, `1,234.50`, `1.234,50`, `12,5`, `$5`, `8 EUR`, `7%`.
+
+    `1,234` is a thousand and `1.234` is not: one comma before three digits groups, one point never does. A number
+    that begins with zero is never grouped: `0,125` is an eighth.
+    """
+    match = _AMOUNT.fullmatch(text.strip()) if len(text) <= MAX_NUMBER_CHARS else None
+    if not match or (match[1] and match[3]):
+        return None
+    bare, unit = match[2], match[1] or match[3] or ""
+    if _GROUPED_BY_COMMAS.fullmatch(bare):
+        bare = bare.replace(",", "")
+    elif _GROUPED_BY_POINTS.fullmatch(bare) or _DECIMAL_COMMA.fullmatch(bare):
+        bare = bare.replace(".", "").replace(",", ".")
+    return Amount(Decimal(bare), _CURRENCY_SIGNS.get(unit, unit)) if _PLAIN_NUMBER.fullmatch(bare) else None
+
+
+def parse_number(text: str) -> Decimal | None:
+    """Return the number in a cell, whatever its unit."""
+    amount = parse_amount(text)
+    return amount.number if amount else None
+
+
+def format_number(value: Decimal) -> str:
+    """Return the number in full up to EXACT_DIGITS, else rounded. Very large and small ones look like 1.5E+60.
+
+    A rounded number keeps at least ROUNDED_DIGITS, and two places after the point if there is room.
+    """
+    if value == value.to_integral_value() and value.adjusted() < MAX_WHOLE_DIGITS:
+        return "0" if value == 0 else f"{value:.0f}"
+    tidy = Context(prec=EXACT_DIGITS).normalize(value)
+    if tidy != value:
+        digits = min(EXACT_DIGITS, max(ROUNDED_DIGITS, value.adjusted() + 3 if value.adjusted() < EXACT_DIGITS else 0))
+        tidy = Context(prec=digits).normalize(value)
+    return f"{tidy:f}" if -7 <= tidy.adjusted() < MAX_WHOLE_DIGITS else f"{tidy:E}"

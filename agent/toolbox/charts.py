@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sayso.agent.toolbox import need
 from sayso.agent.toolbox.documents import filename, refuse_undrawable, visible
 from sayso.agent.tools.context import emit_artifact
-from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.tools.tool import tool
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,11 +120,6 @@ def draw_chart(
     return f"The {kind} chart is made and goes to the user with your reply: {count}{of_series}."
 
 
-def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family."""
-    return [draw_chart]
-
-
 def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> None:
     """Raise ValueError for a chart that would be wrong or illegible, and say what to send instead."""
     for one in series:
@@ -145,16 +139,12 @@ def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> 
     if kind == "pie" and (min(values) < 0 or sum(values) <= 0):
         raise ValueError("a pie shows shares: its values must not be negative, nor all zero; use bars")
     if kind == "scatter":
-        _check_x_numbers(labels)
-
-
-def _check_x_numbers(labels: Sequence[str]) -> None:
-    try:
-        numbers = [float(label) for label in labels]
-    except ValueError as exc:
-        raise ValueError(f"the labels of a scatter chart are its x numbers: {exc}") from exc
-    if not all(abs(number) <= MAX_VALUE for number in numbers):
-        raise ValueError(f"the x numbers must be between -{MAX_VALUE:g} and {MAX_VALUE:g}")
+        try:
+            numbers = [float(label) for label in labels]
+        except ValueError as exc:
+            raise ValueError(f"the labels of a scatter chart are its x numbers: {exc}") from exc
+        if not all(abs(number) <= MAX_VALUE for number in numbers):
+            raise ValueError(f"the x numbers must be between -{MAX_VALUE:g} and {MAX_VALUE:g}")
 
 
 def png(kind: ChartKind, labels: Sequence[str], series: Sequence[Series], titles: ChartTitles) -> bytes:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
-from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -16,7 +15,7 @@ from pydantic import Field
 
 from sayso.agent.toolbox import need
 from sayso.agent.tools.errors import nearest
-from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.tools.tool import tool
 
 #: Environment variable with the default time zone, such as Europe/Berlin. Without it, the server's zone is used.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
@@ -59,8 +58,11 @@ def parse_zone(name: str) -> tzinfo:
     stripped = name.strip()
     if not stripped:
         return _default_zone()
-    if offset := _OFFSET.fullmatch(stripped):
-        return _fixed_offset(offset)
+    if match := _OFFSET.fullmatch(stripped):
+        offset = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
+        if offset > timedelta(hours=14):
+            raise ValueError(f"{match[0]!r} is not an offset: they end at +14:00")
+        return timezone(-offset if match[1] == "-" else offset)
     key = _zones().get(_fold(stripped))
     if key is None:
         close = nearest(_fold(stripped), _zones())
@@ -79,13 +81,6 @@ def _default_zone() -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
         raise ValueError(f"{ZONE_VARIABLE} is not a time zone: {name!r}. Write it like Europe/Berlin.") from exc
-
-
-def _fixed_offset(match: re.Match[str]) -> tzinfo:
-    offset = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
-    if offset > timedelta(hours=14):
-        raise ValueError(f"{match[0]!r} is not an offset: they end at +14:00")
-    return timezone(-offset if match[1] == "-" else offset)
 
 
 @functools.lru_cache(maxsize=1)
@@ -186,11 +181,6 @@ def convert_time_zone(time: Time, to_zone: Zone, from_zone: Zone = "", _clock: C
     except OverflowError as exc:
         raise ValueError(f"{time!r} is outside the years 1 to 9999 there") from exc
     return f"{_Moment(moment.at)} = {_Moment(there)}"
-
-
-def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family."""
-    return [current_time, shift_date, date_difference, convert_time_zone]
 
 
 def _parse_moment(text: str, zone: tzinfo, now: datetime) -> _Moment:

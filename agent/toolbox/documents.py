@@ -18,7 +18,7 @@ from pydantic import Field
 
 from sayso.agent.toolbox import need
 from sayso.agent.tools.context import emit_artifact
-from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.tools.tool import tool
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
@@ -49,8 +49,8 @@ MAX_NESTING = 12
 _CODE_CHARS, _CODE_LINES = 90, 40
 #: Characters that a message names.
 _NAMED_CHARS = 10
-#: Margin of a page in points: two centimeters.
-_MARGIN = 56.0
+#: Width and height of a page (A4), and its margin (two centimeters), in points.
+_PAGE, _MARGIN = (595.2755905511812, 841.8897637795277), 56.0
 #: The names of our fonts in reportlab.
 _FONT, _MONO = "SaysoSans", "SaysoMono"
 _DARK, _GREY, _LIGHT, _ACCENT = "#111827", "#6b7280", "#e5e7eb", "#4338ca"
@@ -126,11 +126,6 @@ def make_csv(
     data = text.getvalue().encode("utf-8-sig", "replace")  # without the byte order mark, Excel garbles umlauts
     emit_artifact(data=data, filename=name, mime_type="text/csv")
     return f"{name} is made ({len(rows)} row{'' if len(rows) == 1 else 's'}) and goes to the user with your reply."
-
-
-def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family."""
-    return [make_pdf, make_csv]
 
 
 def _csv_cell(value: Cell) -> str | float | int:
@@ -225,7 +220,7 @@ def pdf_of_markdown(title: str, text: str) -> tuple[bytes, int]:
     margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), _MARGIN)
     with _reportlab_lock:
         story = _StoryBuilder(title, _styles()).story(tree)
-        document = SimpleDocTemplate(out, pagesize=_page_size(), title=title, creator="Sayso", invariant=1, **margins)
+        document = SimpleDocTemplate(out, pagesize=_PAGE, title=title, creator="Sayso", invariant=1, **margins)
         try:
             document.build(story, onFirstPage=_draw_page_number, onLaterPages=_draw_page_number)
         except LayoutError as exc:  # its message holds memory addresses
@@ -243,16 +238,10 @@ def _parse(text: str) -> SyntaxTreeNode:
     return SyntaxTreeNode(parser.parse(text))
 
 
-def _page_size() -> tuple[float, float]:
-    from reportlab.lib.pagesizes import A4
-
-    return A4[0], A4[1]
-
-
 def _draw_page_number(canvas: Any, document: Any) -> None:
     canvas.setFont(_FONT, 8)
     canvas.setFillColor(_GREY)
-    canvas.drawRightString(_page_size()[0] - _MARGIN, _MARGIN / 2, str(document.page))
+    canvas.drawRightString(_PAGE[0] - _MARGIN, _MARGIN / 2, str(document.page))
 
 
 @functools.lru_cache(maxsize=1)
@@ -472,7 +461,7 @@ def _escape(text: str) -> str:
 
 def _column_widths(lengths: Sequence[Sequence[int]]) -> list[float]:
     """Return each column's width in points: for its longest cell, within limits, and at most the page in all."""
-    page = _page_size()[0] - 2 * _MARGIN
+    page = _PAGE[0] - 2 * _MARGIN
     wanted = [
         16.0 + 6.2 * min(40, max(3, *(row[column] for row in lengths if column < len(row))))
         for column in range(len(lengths[0]))

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolLoadError
-from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.tools.tool import Tool
 
 #: Bytes of the largest file that is read.
 MAX_FILE_BYTES = 2_000_000
@@ -45,7 +46,6 @@ FilePath = Annotated[
     ),
 ]
 FolderName = Annotated[str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")]
-_READS_FILES = ToolMetadata(tags={ToolTag.FILE_SYSTEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +203,22 @@ _DESCRIPTIONS: Mapping[Callable[..., str], str] = {
 
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family for one folder. Their output is screened: files may hold instructions."""
+    """Return the tools of this family for one folder."""
     if folder is None:
         raise ToolLoadError("toolbox 'files' needs folder: the one folder whose files it may read")
-    given = {"_folder": Folder(folder)}
-    return [
-        tool(description=words, injected_kwargs=given, read_only=True, screen_output=True, metadata=_READS_FILES)(
-            function
-        )
-        for function, words in _DESCRIPTIONS.items()
-    ]
+    return folder_tools(folder, _DESCRIPTIONS)
+
+
+def folder_tools(folder: Path, descriptions: Mapping[Callable[..., str], str]) -> list[Tool]:
+    """Return functions that take a `_folder` as tools. Their output is screened: files may hold instructions."""
+    decorate = partial(
+        Tool.from_function,
+        injected_kwargs={"_folder": Folder(folder)},
+        read_only=True,
+        screen_output=True,
+        metadata=ToolMetadata(tags={ToolTag.FILE_SYSTEM}),
+    )
+    return [decorate(function, description=description) for function, description in descriptions.items()]
 
 
 def _matching_lines(name: str, text: str, wanted: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The tools that query CSV and JSON, from a text or from a file; and the reading and writing of numbers in cells.
+"""The tools that query CSV and JSON, from a text or from a file.
 
 Rows are filtered, grouped and summed here and not in SQL: cells hold amounts with units, sums are exact decimals, and
 text is compared without case in every script. SQLite computes in floats and folds the case of ASCII letters only.
@@ -11,7 +11,6 @@ import functools
 import io
 import json
 import operator
-import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sayso.agent.toolbox import list_names, need
-from sayso.agent.toolbox.files import MAX_NAME_CHARS, Folder
-from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.toolbox.calculator import Amount, format_number, parse_amount, parse_number
+from sayso.agent.toolbox.files import MAX_NAME_CHARS, Folder, folder_tools
 from sayso.agent.tools.tool import Tool, tool
 
 #: Characters of the longest text that a call may carry. Files may have more: `files.MAX_FILE_BYTES`.
@@ -40,27 +39,7 @@ MAX_ANSWER_ROWS, MAX_ANSWER_CHARS = 100, 10_000
 MAX_QUERY_CHARS = 300
 #: Steps and values that one expression may take.
 MAX_WORK = 2_000_000
-#: Significant digits of the longest number that is written as it is, if it is not whole.
-EXACT_DIGITS = 30
-#: Significant digits of a number that has more than EXACT_DIGITS.
-ROUNDED_DIGITS = 15
-#: Digits of the longest whole number that is written in full.
-MAX_WHOLE_DIGITS = 50
-#: Characters of the longest text that is read as a number.
-MAX_NUMBER_CHARS = 60
 _DELIMITERS = ",;\t|"
-#: Not all of them: INV100 is an invoice, and codes that are words, such as ALL and TOP, are left out.
-_CURRENCIES = (
-    "AED|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KES|KRW|MAD|MXN|MYR|NGN|NOK|"
-    "NZD|PEN|PHP|PKR|PLN|QAR|RON|RSD|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
-)
-_CURRENCY_SIGNS = {"€": "EUR", "£": "GBP", "₹": "INR"}
-_UNIT = rf"(?:{_CURRENCIES}|[$€£¥₹%])"
-_AMOUNT = re.compile(rf"({_UNIT})?\s*(.*?)\s*({_UNIT})?", re.DOTALL)
-_PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_GROUPED_BY_COMMAS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
-_GROUPED_BY_POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+,\d+", re.ASCII)
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 #: JMESPath nodes whose value may be larger than what it is made of.
 _GROWING_NODES = frozenset({"multi_select_list", "multi_select_dict", "function_expression", "literal"})
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "contains", "starts with", "is empty", "is not empty"]
@@ -197,17 +176,8 @@ _FILE_TOOLS: Mapping[Callable[..., str], str] = {
 
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family. With a folder also those that read its files; their output is screened."""
-    if folder is None:
-        return [query_csv, query_json]
-    options: dict[str, Any] = {
-        "injected_kwargs": {"_folder": Folder(folder)},
-        "read_only": True,
-        "screen_output": True,
-        "metadata": ToolMetadata(tags={ToolTag.FILE_SYSTEM}),
-    }
-    file_tools = [tool(description=text, **options)(function) for function, text in _FILE_TOOLS.items()]
-    return [query_csv, query_json, *file_tools]
+    """Return the tools of this family, with a folder also those that read its files."""
+    return [query_csv, query_json, *(folder_tools(folder, _FILE_TOOLS) if folder else ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,51 +388,6 @@ def _write_answer(table: Table, matching: Table, result: Table, limit: int, note
 
 def _count_rows(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """A number with its unit: a currency, `%` or ""."""
-
-    number: Decimal
-    unit: str
-
-
-def parse_amount(text: str) -> Amount | None:
-    """Return the number in a cell with its unit: `12.50`, `1,234.50`, `1.234,50`, `12,5`, `$5`, `8 EUR`, `7%`.
-
-    `1,234` is a thousand and `1.234` is not: one comma before three digits groups, one point never does. A number
-    that begins with zero is never grouped: `0,125` is an eighth.
-    """
-    match = _AMOUNT.fullmatch(text.strip()) if len(text) <= MAX_NUMBER_CHARS else None
-    if not match or (match[1] and match[3]):
-        return None
-    bare, unit = match[2], match[1] or match[3] or ""
-    if _GROUPED_BY_COMMAS.fullmatch(bare):
-        bare = bare.replace(",", "")
-    elif _GROUPED_BY_POINTS.fullmatch(bare) or _DECIMAL_COMMA.fullmatch(bare):
-        bare = bare.replace(".", "").replace(",", ".")
-    return Amount(Decimal(bare), _CURRENCY_SIGNS.get(unit, unit)) if _PLAIN_NUMBER.fullmatch(bare) else None
-
-
-def parse_number(text: str) -> Decimal | None:
-    """Return the number in a cell, whatever its unit."""
-    amount = parse_amount(text)
-    return amount.number if amount else None
-
-
-def format_number(value: Decimal) -> str:
-    """Return the number in full up to EXACT_DIGITS, else rounded. Very large and small ones look like 1.5E+60.
-
-    A rounded number keeps at least ROUNDED_DIGITS, and two places after the point if there is room.
-    """
-    if value == value.to_integral_value() and value.adjusted() < MAX_WHOLE_DIGITS:
-        return "0" if value == 0 else f"{value:.0f}"
-    tidy = Context(prec=EXACT_DIGITS).normalize(value)
-    if tidy != value:
-        digits = min(EXACT_DIGITS, max(ROUNDED_DIGITS, value.adjusted() + 3 if value.adjusted() < EXACT_DIGITS else 0))
-        tidy = Context(prec=digits).normalize(value)
-    return f"{tidy:f}" if -7 <= tidy.adjusted() < MAX_WHOLE_DIGITS else f"{tidy:E}"
 
 
 def search_json(text: str, expression: str) -> str:

@@ -10,14 +10,13 @@ import difflib
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.tools.tool import tool
 
 #: Characters of the longest text.
 MAX_TEXT_CHARS = 50_000
@@ -67,7 +66,9 @@ def find_in_text(
     pattern = rf"(?<!\w){re.escape(words)}(?!\w)" if whole_words else re.escape(words)
     places = [match.start() for match in re.finditer(pattern, text, 0 if match_case else re.IGNORECASE)]
     times = {0: "not at all", 1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
-    listed = "".join(f"\n- at character {at + 1}: {_surroundings(text, at, len(words))}" for at in places[:MAX_PLACES])
+    parts = [text[max(0, at - CONTEXT_CHARS) : at + len(words) + CONTEXT_CHARS] for at in places[:MAX_PLACES]]
+    shown = zip(places, (" ".join(part.split()) for part in parts), strict=False)
+    listed = "".join(f"\n- at character {at + 1}: {part!r}" for at, part in shown)
     more = f"\n... and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
     return f"{words!r} is there {times}.{listed}{more}"
 
@@ -102,16 +103,6 @@ def encode_text(text: Text, how: Annotated[Encoding, Field(description="What to 
         return _ENCODERS[how](text)
     except ValueError as exc:
         raise ValueError(f"cannot {how} {text[:60]!r}: it does not decode to text in UTF-8") from exc
-
-
-def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family."""
-    return [text_stats, find_in_text, change_text, compare_texts, encode_text]
-
-
-def _surroundings(text: str, at: int, length: int) -> str:
-    part = text[max(0, at - CONTEXT_CHARS) : at + length + CONTEXT_CHARS]
-    return repr(" ".join(part.split()))
 
 
 def _composed(text: str) -> str:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 from decimal import Context, Decimal, DecimalException, localcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from sayso.agent.toolbox import need
-from sayso.agent.toolbox.tables import format_number
+from sayso.agent.toolbox.calculator import format_number
 from sayso.agent.tools.errors import did_you_mean
-from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.tools.tool import tool
 
 if TYPE_CHECKING:
     import pint
@@ -112,11 +110,6 @@ def convert_units(
     with localcontext(Context(prec=DIGITS)):
         value = _convert(exact_amount, _pint_spelling(from_unit), _pint_spelling(to_unit))
         return f"{format_number(exact_amount)} {from_unit.strip()} = {format_number(value)} {to_unit.strip()}"
-
-
-def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family."""
-    return [convert_units]
 
 
 def _pint_spelling(unit: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.toolbox.tables import Amount, format_number, parse_amount, parse_number
+from sayso.agent.toolbox.calculator import Amount, format_number, parse_amount, parse_number
 
 
 @pytest.mark.parametrize(
