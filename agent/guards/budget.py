@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -47,7 +47,7 @@ class RunBudget:
     max_cost_usd: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, ("max_total_tokens", "max_cost_usd"))
+        _require_positive(self)
 
     def refusal(self, usage: UsageStats) -> BudgetRefusal | None:
         """Return the limit that forbids a run with this usage another model call, or None.
@@ -71,7 +71,7 @@ class BudgetLimits:
     day_usd: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, ("conversation_tokens", "conversation_usd", "day_tokens", "day_usd"))
+        _require_positive(self)
 
     def refusal(self, conversation: tuple[int, int], day: tuple[int, int]) -> BudgetRefusal | None:
         """Return the limit that is reached, or None. Usage is given as (tokens, millionths of a US dollar)."""
@@ -177,9 +177,8 @@ def utc_day(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).date().isoformat()
 
 
-def _require_positive(limits: RunBudget | BudgetLimits, names: tuple[str, ...]) -> None:
-    for name in names:
-        value = getattr(limits, name)
+def _require_positive(limits: RunBudget | BudgetLimits) -> None:
+    for name, value in asdict(limits).items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} is no limit: use a number above 0, or None for no limit")
 
@@ -230,25 +229,19 @@ class RedisBudget:
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See `Budget`."""
-        conversation, day = await self._used(self._keys(scope))
+        answer = await self._ask("EVAL", _USED_SCRIPT, 2, *self._keys(scope))
+        conversation, day = [(int(tokens or 0), int(micros or 0)) for tokens, micros in answer]
         return self._limits.refusal(conversation, day)
 
     async def book(self, scope: str, usage: UsageStats) -> None:
         """See `Budget`."""
         tokens, micros = counted_usage(usage)
         if tokens or micros:
-            await self._add(self._keys(scope), tokens, micros)
+            await self._ask("EVAL", _ADD_SCRIPT, 2, *self._keys(scope), tokens, micros, COUNTER_TTL_SECONDS)
 
     def _keys(self, scope: str) -> tuple[str, str]:
         day = f"{self._prefix}:{utc_day(self._clock())}"
         return f"{day}:{scope_digest(scope)}", day
-
-    async def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
-        answer = await self._ask("EVAL", _USED_SCRIPT, 2, *keys)
-        return [(int(tokens or 0), int(micros or 0)) for tokens, micros in answer]
-
-    async def _add(self, keys: tuple[str, str], tokens: int, micros: int) -> None:
-        await self._ask("EVAL", _ADD_SCRIPT, 2, *keys, tokens, micros, COUNTER_TTL_SECONDS)
 
     async def _ask(self, *command: str | int) -> Any:
         """Send a command, unless the circuit is open because Redis did not answer."""

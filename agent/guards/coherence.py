@@ -62,7 +62,8 @@ async def check_coherence(
     try:
         answer, answer_usage = await acall(provider, _request(call, tool_description, user_words, model, timeout))
         usage = answer_usage or usage
-        coherent, explanation = _parse(answer.content)
+        reply = _CODE_BLOCK.sub(r"\1", answer.content.strip())
+        coherent, explanation = _parse_json(reply) if reply.startswith("{") else _parse_text(reply)
     except Exception as exc:  # a failed check never breaks a run
         reason = type(exc).__name__
         log.warning("coherence.check_failed", extra={"reason": reason, "tool": call.tool_name, "model": model})
@@ -87,13 +88,8 @@ def _request(
     )
 
 
-def _parse(reply: str) -> tuple[bool, str]:
-    """Return the verdict and its explanation, from a JSON object or from text. Raise NotUnderstood."""
-    text = _CODE_BLOCK.sub(r"\1", reply.strip())
-    return _parse_json(text) if text.startswith("{") else _parse_text(text)
-
-
 def _parse_json(text: str) -> tuple[bool, str]:
+    """Return the verdict and its explanation. Raise NotUnderstood."""
     try:
         verdict = json.loads(text, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as exc:
