@@ -102,12 +102,15 @@ class context_field(Generic[T]):  # noqa: N801  # used like a function
         self._value = value
 
     def __enter__(self) -> T:
-        change: dict[str, Any] = {self._field: self._value}
-        self._token = _context.set(_context.get()._replace(**change))
+        self._token = _context.set(self._changed(_context.get()))
         return self._value
 
     def __exit__(self, *_: object) -> None:
         _context.reset(self._token)
+
+    def _changed(self, context: CallContext) -> CallContext:
+        change: dict[str, Any] = {self._field: self._value}
+        return context._replace(**change)
 
 
 def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:

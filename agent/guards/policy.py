@@ -151,7 +151,12 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
     its source calls destructive is reviewed unless a rule names it; a rule that allows it lets it run. A tool of the
     agent's memory runs unless a rule names it, because turning on the memory is asking for it.
     """
-    decision = policy.evaluate(tool.name, {**_schema_defaults(tool), **args}) if policy else _NO_POLICY
+    decision = _NO_POLICY
+    if policy:
+        # The source of a tool described by JSON Schema fills in the defaults of missing arguments.
+        described = tool.parameters if tool.input_schema is not None else ()
+        defaults = {each.name: each.default for each in described if each.default is not None}
+        decision = policy.evaluate(tool.name, {**defaults, **args})
     if tool.requires_approval and decision.decision == "allow":
         return PolicyDecision("review", f"{tool.name!r} requires approval", decided_by="requires_approval")
     if decision.rule is None and ToolTag.DESTRUCTIVE in tool.metadata.tags:
@@ -169,13 +174,6 @@ def is_always_denied(tool: Tool, policy: ToolPolicy | None) -> bool:
 def allowed_tools(tools: Iterable[Tool], policy: ToolPolicy | None) -> list[Tool]:
     """Return the tools that may be shown."""
     return [tool for tool in tools if not is_always_denied(tool, policy)]
-
-
-def _schema_defaults(tool: Tool) -> Mapping[str, Any]:
-    """Return the defaults that the source of a tool described by JSON Schema fills in for missing arguments."""
-    if tool.input_schema is None:
-        return {}
-    return {each.name: each.default for each in tool.parameters if each.default is not None}
 
 
 class ToolCallRefused(Exception):
@@ -306,7 +304,8 @@ def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
     """Return whether something of this form in the text matches the pattern."""
     match form:
         case "email":
-            wanted = _address_pattern(pattern)
+            local, at, domain = _plain(pattern).strip("<>").rpartition("@")
+            wanted = f"{local}@{_host(domain)}" if at else domain
             return any(fnmatchcase(address, wanted) for address in _addresses(text))
         case "domain":
             wanted = _host(_plain(pattern))
@@ -315,7 +314,8 @@ def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
             wanted = _path(_plain(pattern))
             return any(fnmatchcase(path, wanted) for path in _paths(text))
         case "number":
-            return _matches_number(text, pattern)
+            compare, limit = _compared(pattern)
+            return any(compare(number, each) for number in _numbers(text) for each in _numbers(limit))
     return False
 
 
@@ -350,11 +350,6 @@ def _addresses(text: str) -> Iterator[str]:
             name, host = local.strip('"').strip(), _host(domain)
             yield f"{name}@{host}"
             yield f"{name.partition('+')[0]}@{host}"
-
-
-def _address_pattern(pattern: str) -> str:
-    local, at, domain = _plain(pattern).strip("<>").rpartition("@")
-    return f"{local}@{_host(domain)}" if at else domain
 
 
 def _hosts(text: str) -> Iterator[str]:
@@ -393,11 +388,6 @@ def _paths(text: str) -> Iterator[str]:
 def _path(written: str) -> str:
     local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", written.replace("\\", "/").strip("\"'"))
     return posixpath.normpath(re.sub("/+", "/", local)) if local else ""
-
-
-def _matches_number(text: str, pattern: str) -> bool:
-    compare, wanted = _compared(pattern)
-    return any(compare(number, limit) for number in _numbers(text) for limit in _numbers(wanted))
 
 
 def _compared(pattern: str) -> tuple[Callable[[Decimal, Decimal], bool], str]:

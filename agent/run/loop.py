@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
@@ -36,9 +35,8 @@ from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import collect_artifacts
-from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import Toolset
-from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.tool import schemas_for_model
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
 
@@ -112,7 +110,6 @@ class AgentLoop:
             run_memory=RunMemory(self._provider, config, events, own=request.uses_agent_knowledge, scope=request.scope),
             context=context,
             compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
-            loop_watch=config.loop_detector.watch() if config.loop_detector else None,
             on_text=None if response_format is not None or is_checked else request.on_text,
         )
 
@@ -249,21 +246,9 @@ class AgentLoop:
         if self._selector is not None:
             names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
             tools = [tool for tool in tools if tool.name in names]
-        schemas = [schema for tool in tools if (schema := await self._schema(tool)) is not None]
+        schemas = await schemas_for_model(tools, self._tools_without_schema)
         answer, usage = await self._model_caller.ask(run, schemas)
         return ModelAnswer(answer, usage, names)
-
-    async def _schema(self, tool: Tool) -> dict[str, Any] | None:
-        """Return the schema of a tool, or None if it fails: the tool is left out, so that the turn gets an answer."""
-        try:
-            schema = await tool.aschema()
-        except ToolError as exc:
-            if tool.name not in self._tools_without_schema:
-                log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})
-            self._tools_without_schema.add(tool.name)
-            return None
-        self._tools_without_schema.discard(tool.name)
-        return schema
 
     async def _handle_answer(
         self, run: RunState, answer: ModelAnswer, journaled: JournaledAnswer | None
@@ -330,6 +315,8 @@ class AgentLoop:
         await self._model_caller.book(run, sum(new_usage, NO_USAGE))
         await self._model_caller.book_side_usage(run)  # now, so that a run that is stopped later has booked it
         end = _end_by_outcomes(outcomes)
+        if run.loop_watch is None and config.loop_detector is not None:
+            run.loop_watch = config.loop_detector.watch()
         watch = run.loop_watch if end is None else None
         fingerprints = [outcome.fingerprint for outcome in outcomes] if watch else []
         verdict = watch.add_round(answer.tool_calls, fingerprints) if watch else ""

@@ -23,9 +23,10 @@ from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result
 from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timer_changes, restore_timers
 from sayso.agent.tools.errors import ToolError
-from sayso.agent.tools.registry import CallLike, batches, unknown_tool
+from sayso.agent.tools.registry import batches, unknown_tool
+from sayso.agent.tools.results import result_for_model
 from sayso.agent.tools.screening import screen
-from sayso.agent.tools.tool import Tool, result_for_model
+from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import keep_caller_thread
 from sayso.pending.context import set_position
 from sayso.pending.executors import with_idempotency_key
@@ -131,7 +132,7 @@ class _CallsRunner:
         if is_sequential or any(request.decision.decision == "review" for request in requests):
             return [[at] for at in remaining]
 
-        def is_concurrency_safe(call: CallLike) -> bool:
+        def is_concurrency_safe(call: ToolCall) -> bool:
             tool = self.tools.get(call.tool_name)
             return tool is None or tool.metadata.is_concurrency_safe
 

@@ -1,16 +1,20 @@
-"""The arguments of one call, checked against the type hints of a tool's parameters."""
+"""The arguments of one call: those of the model, checked by the type hints of a tool, and those that are injected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property, partial
+from typing import Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ValidationError
 
-from sayso.agent.tools.errors import ToolError, ToolParameterError, nearest
+from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolParameterError, nearest
 from sayso.agent.tools.json_schema import thawed
 from sayso.agent.tools.parameter import ParameterModel, ToolParameter
+from sayso.pending.context import with_context
+from sayso.pending.proposals import current_context
 
 #: Longest value that an error quotes to the model, in characters.
 MAX_QUOTED_CHARS = 80
@@ -25,19 +29,14 @@ MISSING = "Missing required parameter"
 class ValidatedArguments:
     """The arguments of one call. The function is called with `values` once, and may change them."""
 
-    __slots__ = ("_json", "_to_json", "values")
-
     def __init__(self, values: dict[str, Any], to_json: Callable[[], dict[str, Any]]) -> None:
         self.values = values
         self._to_json = to_json
-        self._json: dict[str, Any] | None = None
 
-    @property
+    @cached_property
     def json(self) -> dict[str, Any]:
         """The arguments as exact JSON values. Read it before the call begins. Raises ToolParameterError."""
-        if self._json is None:
-            self._json = self._to_json()
-        return self._json
+        return self._to_json()
 
 
 class TypedArguments:
@@ -45,27 +44,15 @@ class TypedArguments:
 
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
         """Raises ToolValidationError for a type hint that no JSON can fill."""
-        compiled = ParameterModel(tool_name, parameters)
         self._tool_name = tool_name
-        self._parameters = compiled.parameters
-        self._renamed = compiled.renamed
-        self._internal_defaults = compiled.internal_defaults
-        self.model = compiled.model
-        self.schema = compiled.schema
+        self._compiled = ParameterModel(tool_name, parameters)
+        self.model, self.schema = self._compiled.model, self._compiled.schema
         self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
 
-    def read(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as Python values, with defaults filled in. Raises ToolParameterError."""
-        return self._values(self._validated(params))
-
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
-        """Return the arguments for one call, as Python values and as JSON. Raises ToolParameterError."""
+        """Return the arguments as Python values, with defaults filled in, and as JSON. Raises ToolParameterError."""
         validated = self._validated(params)
         return ValidatedArguments(self._values(validated), partial(self._as_json, validated))
-
-    def read_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as exact JSON values. Raises ToolParameterError."""
-        return self._as_json(self._validated(params))
 
     def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as JSON values that read as the same Python values later.
@@ -87,12 +74,12 @@ class TypedArguments:
         return recorded
 
     def _values(self, validated: BaseModel) -> dict[str, Any]:
-        if not self._renamed:
+        if not (renamed := self._compiled.renamed):
             return validated.__dict__
-        return {self._renamed.get(name, name): value for name, value in validated.__dict__.items()}
+        return {renamed.get(name, name): value for name, value in validated.__dict__.items()}
 
     def _as_json(self, validated: BaseModel) -> dict[str, Any]:
-        omitted = self._internal_defaults - validated.model_fields_set
+        omitted = self._compiled.internal_defaults - validated.model_fields_set
         try:
             return validated.model_dump(mode="json", by_alias=True, exclude=set(omitted), warnings=False)
         except Exception as exc:  # a value that JSON lacks, or a serializer written by the tool's author
@@ -118,7 +105,7 @@ class TypedArguments:
             raise self._refusal(error)
         repaired = thawed(dict(params))
         for issue in error.errors(include_url=False, include_context=False):
-            parameter = self._parameters.get(str(issue["loc"][0]))
+            parameter = self._compiled.parameters.get(str(issue["loc"][0]))
             is_optional = len(issue["loc"]) > 1 or (parameter is not None and not parameter.required)
             if issue["input"] is None and is_optional:
                 _repair(repaired, issue["loc"])
@@ -130,7 +117,7 @@ class TypedArguments:
             raise self._refusal(exc) from exc
 
     def _refusal(self, error: ValidationError) -> ToolParameterError:
-        expected = {name: bool(each.required) for name, each in self._parameters.items()}
+        expected = {name: bool(each.required) for name, each in self._compiled.parameters.items()}
         return refusal(self._tool_name, [_mistake(issue) for issue in error.errors(include_url=False)], expected)
 
     def _unusable(self, why: str) -> ToolParameterError:
@@ -243,3 +230,112 @@ def _mistake(issue: Mapping[str, Any]) -> Mistake:
     # Below the top level, a path may name a part of a union, which a call cannot give.
     wanted = _WANTED.get(issue["type"]) if is_top_level else None
     return Mistake(name, problem, cure_of_type(name, value, wanted) if wanted else "")
+
+
+#: Returns what to inject into a call: a mapping or None, or a context manager or generator of one, closed after the
+#: call. It may have one ToolContext parameter.
+Injector = Callable[..., Any]
+
+
+class InjectedArguments(Mapping[str, Any]):
+    """An immutable mapping of injected values. Neither repr nor pickle shows them: they may be secret."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<injected: {', '.join(self._values) or 'nothing'}>"
+
+    def __copy__(self) -> InjectedArguments:
+        return self
+
+    def __deepcopy__(self, _: Any) -> InjectedArguments:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("injected arguments of a tool cannot be pickled: they may be secret")
+
+
+class HiddenArguments:
+    """The arguments of one tool that no model fills: `fixed` values, and what the injector returns at each call.
+
+    A name that was injected once stays hidden for the life of the process, as do the `unfillable` ones: an injector
+    that leaves a name out does not hand it to the model.
+    """
+
+    def __init__(
+        self, tool_name: str, fixed: Mapping[str, Any], injector: Injector | None, unfillable: Collection[str] = ()
+    ) -> None:
+        self._tool_name = tool_name
+        self._fixed = dict(fixed)
+        self._injector = injector
+        self._hidden = {*fixed, *unfillable}
+        self._is_complete = injector is None
+
+    def names(self) -> frozenset[str]:
+        """Return the names that no model fills. Calls the injector the first time. Raises ToolExecutionError."""
+        if not self._is_complete:
+            with self.opened():
+                pass
+        return frozenset(self._hidden)
+
+    @contextmanager
+    def opened(self) -> Iterator[dict[str, Any]]:
+        """Yield what is injected now; what the injector opened is closed afterwards.
+
+        An injector returns a mapping or None, or a context manager that yields one; a generator function that yields
+        one is taken for a context manager. A ToolContext parameter of the injector is filled. Raises ToolExecutionError
+        if the injector fails or returns something else. If the context manager swallows an error of the tool, the error
+        is raised all the same: a failed call never counts as done.
+        """
+        if self._injector is None:
+            yield self._fixed
+            return
+        failure: BaseException | None = None
+        with ExitStack() as stack:
+            injected = self._call(self._injector, stack)
+            self._hidden.update(injected)
+            self._is_complete = True
+            try:
+                yield {**self._fixed, **injected}
+            except BaseException as exc:
+                failure = exc
+                raise
+        if failure is not None:
+            raise failure
+
+    def _call(self, injector: Injector, stack: ExitStack) -> Mapping[str, Any]:
+        """Return what the injector returns or yields; `stack` closes it. Raises ToolExecutionError."""
+        try:
+            returned = injector(**with_context(injector, current_context))
+            if inspect.isgenerator(returned):
+                generator = returned
+                returned = contextmanager(lambda: generator)()
+            if isinstance(returned, AbstractContextManager):
+                returned = stack.enter_context(returned)
+            injected = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
+        except (Exception, *FATAL_ERRORS) as exc:
+            raise ToolExecutionError(
+                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
+                tool_name=self._tool_name, error=exc,
+            ) from exc  # fmt: skip
+        if injected is None or not all(isinstance(name, str) for name in injected):
+            if inspect.iscoroutine(returned):
+                returned.close()  # avoids the warning that it was never awaited
+            raise ToolExecutionError(
+                f"the config_injector of {self._tool_name!r} returned a {type(returned).__name__}: "
+                "return a dict of names and values, or None",
+                tool_name=self._tool_name,
+            )
+        return injected

@@ -1,31 +1,29 @@
-"""What the code of a running tool can reach: files to send and received, choices, timers, and injected arguments.
+"""What the code of a running tool can reach: files to send and received, choices, and timers.
 
-All of it except the injected arguments is in the ToolEnvironment, which is part of the CallContext of
-`sayso.pending.context`. Tasks and threads that are started inside a block inherit it.
+All of it is in the ToolEnvironment, which is part of the CallContext of `sayso.pending.context`. Tasks and threads that
+are started inside a block inherit it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import mimetypes
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError
+from sayso.agent.tools.errors import ToolError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media, storable
-from sayso.pending.context import call_context, context_field, with_context
+from sayso.pending.context import CallContext, call_context, context_field
 from sayso.pending.limits import MAX_TIMERS
-from sayso.pending.proposals import current_context
 from sayso.pending.turns import Timer
 
 #: The MIME type of bytes of unknown type.
@@ -129,7 +127,7 @@ class ToolEnvironment(NamedTuple):
     timer_changes: list[TimerChange] | None = None
     #: Kinds of prompt injection found in the outputs of tools.
     suspicions: list[str] | None = None
-    #: Whose memory the tools read and write. "" is a memory that belongs to nobody in particular.
+    #: The scope of the memory that the tools read and write. "" is a memory without an owner.
     memory_scope: str | None = None
 
 
@@ -142,23 +140,15 @@ def tool_environment() -> ToolEnvironment:
     return environment if isinstance(environment, ToolEnvironment) else _OUTSIDE
 
 
-class EnvironmentField(Generic[T]):
+class EnvironmentField(context_field[T]):
     """`with EnvironmentField("choices", []) as choices:` sets one field of the ToolEnvironment for the block."""
 
-    __slots__ = ("_change", "_field", "_value")
+    __slots__ = ()
 
-    def __init__(self, field: str, value: T) -> None:
-        self._field = field
-        self._value = value
-
-    def __enter__(self) -> T:
+    def _changed(self, context: CallContext) -> CallContext:
+        before = context.environment if isinstance(context.environment, ToolEnvironment) else _OUTSIDE
         change: dict[str, Any] = {self._field: self._value}
-        self._change = context_field("environment", tool_environment()._replace(**change))
-        self._change.__enter__()
-        return self._value
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._change.__exit__(*exc_info)
+        return context._replace(environment=before._replace(**change))
 
 
 def collect_artifacts() -> AbstractContextManager[list[Artifact]]:
@@ -361,7 +351,14 @@ class TurnTimers:
     def add(self, text: str, at: float, note: str) -> Timer:
         """Add a timer that says `text` at `at` (Unix seconds). Raises SchedulingError."""
         with self._lock:
-            self._check(text, at)
+            if at <= self.now:
+                raise SchedulingError("That time is in the past.")
+            if at > self.now + HORIZON_SECONDS:
+                raise SchedulingError(f"That is too far ahead: at most {HORIZON_SECONDS / 86_400:g} days.")
+            if len(text) > MAX_TIMER_CHARS:
+                raise SchedulingError(f"That is too long: at most {MAX_TIMER_CHARS} characters.")
+            if len(self.waiting) + len(self.added) - len(self.cancelled) >= MAX_TIMERS:
+                raise SchedulingError(f"{MAX_TIMERS} reminders are waiting here already: cancel one first.")
             numbers = [int(timer.id) for timer in (*self.waiting, *self.added) if timer.id.isdecimal()]
             timer_id = str(max(numbers, default=0) + 1)
             timer = Timer(timer_id, round(at, 3), storable(text), self.user, storable(note), self.language)
@@ -394,16 +391,6 @@ class TurnTimers:
             self.cancel(change.cancelled)
         else:
             self.added.append(change.timer)
-
-    def _check(self, text: str, at: float) -> None:
-        if at <= self.now:
-            raise SchedulingError("That time is in the past.")
-        if at > self.now + HORIZON_SECONDS:
-            raise SchedulingError(f"That is too far ahead: at most {HORIZON_SECONDS / 86_400:g} days.")
-        if len(text) > MAX_TIMER_CHARS:
-            raise SchedulingError(f"That is too long: at most {MAX_TIMER_CHARS} characters.")
-        if len(self.waiting) + len(self.added) - len(self.cancelled) >= MAX_TIMERS:
-            raise SchedulingError(f"{MAX_TIMERS} reminders are waiting here already: cancel one first.")
 
 
 def _record(change: TimerChange) -> None:
@@ -460,116 +447,3 @@ def _timers() -> TurnTimers:
     if timers is None:
         raise SchedulingError(CANNOT_SCHEDULE)
     return timers
-
-
-#: Returns what to inject into a call: a mapping or None, or a context manager or generator of one, closed after the
-#: call. It may have one ToolContext parameter.
-Injector = Callable[..., Any]
-
-
-class InjectedArguments(Mapping[str, Any]):
-    """An immutable mapping of injected values. Neither repr nor pickle shows them: they may be secret."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"<injected: {', '.join(self._values) or 'nothing'}>"
-
-    def __copy__(self) -> InjectedArguments:
-        return self
-
-    def __deepcopy__(self, _: Any) -> InjectedArguments:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("injected arguments of a tool cannot be pickled: they may be secret")
-
-
-class HiddenArguments:
-    """The arguments of one tool that no model fills: `fixed` values, and what the injector returns at each call.
-
-    A name that was injected once stays hidden for the life of the process, as do the `unfillable` ones: an injector
-    that leaves a name out does not hand it to the model.
-    """
-
-    def __init__(
-        self, tool_name: str, fixed: Mapping[str, Any], injector: Injector | None, unfillable: Collection[str] = ()
-    ) -> None:
-        self._tool_name = tool_name
-        self._fixed = dict(fixed)
-        self._injector = injector
-        self._hidden = {*fixed, *unfillable}
-        self._is_complete = injector is None
-
-    def names(self) -> frozenset[str]:
-        """Return the names that no model fills. Calls the injector the first time. Raises ToolExecutionError."""
-        if not self._is_complete:
-            self.values()
-        return frozenset(self._hidden)
-
-    def values(self) -> dict[str, Any]:
-        """Return what is injected now, and close the injector at once. Raises ToolExecutionError like `opened`."""
-        with self.opened() as values:
-            return values
-
-    @contextmanager
-    def opened(self) -> Iterator[dict[str, Any]]:
-        """Yield what is injected now; what the injector opened is closed afterwards.
-
-        An injector returns a mapping or None, or a context manager that yields one; a generator function that yields
-        one is taken for a context manager. A ToolContext parameter of the injector is filled. Raises ToolExecutionError
-        if the injector fails or returns something else. If the context manager swallows an error of the tool, the error
-        is raised all the same: a failed call never counts as done.
-        """
-        if self._injector is None:
-            yield self._fixed
-            return
-        failure: BaseException | None = None
-        with ExitStack() as stack:
-            injected = self._call(self._injector, stack)
-            self._hidden.update(injected)
-            self._is_complete = True
-            try:
-                yield {**self._fixed, **injected}
-            except BaseException as exc:
-                failure = exc
-                raise
-        if failure is not None:
-            raise failure
-
-    def _call(self, injector: Injector, stack: ExitStack) -> Mapping[str, Any]:
-        """Return what the injector returns or yields; `stack` closes it. Raises ToolExecutionError."""
-        try:
-            returned = injector(**with_context(injector, current_context))
-            if inspect.isgenerator(returned):
-                generator = returned
-                returned = contextmanager(lambda: generator)()
-            if isinstance(returned, AbstractContextManager):
-                returned = stack.enter_context(returned)
-            injected = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
-        except (Exception, *FATAL_ERRORS) as exc:
-            raise ToolExecutionError(
-                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
-                tool_name=self._tool_name, error=exc,
-            ) from exc  # fmt: skip
-        if injected is None or not all(isinstance(name, str) for name in injected):
-            if inspect.iscoroutine(returned):
-                returned.close()  # avoids the warning that it was never awaited
-            raise ToolExecutionError(
-                f"the config_injector of {self._tool_name!r} returned a {type(returned).__name__}: "
-                "return a dict of names and values, or None",
-                tool_name=self._tool_name,
-            )
-        return injected

@@ -1,4 +1,4 @@
-"""What a tool is: its fields, names and tags, and the checks when it is defined."""
+"""What a tool is: its fields, names and tags, the checks when it is defined, and the proposal of a call."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Set as AbstractSet
 from dataclasses import InitVar, dataclass, field, replace
 from enum import StrEnum
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
-from sayso.agent.tools.context import InjectedArguments, Injector
-from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.arguments import InjectedArguments, Injector
+from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.preview import Preview, check_preview
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
-from sayso.pending.action import MAX_TTL_SECONDS
+from sayso.pending.action import MAX_TTL_SECONDS, PendingActionExistsError
 from sayso.pending.concurrency import call_in_tool_thread
 from sayso.pending.context import context_parameters, with_context
-from sayso.pending.executors import Reconciler
+from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
 from sayso.pending.proposals import current_context, stash_pending
 
 #: The `source` of tools that write into an agent's memory.
@@ -84,6 +84,34 @@ class ToolMetadata:
     def all_tags(self) -> frozenset[str]:
         """The tags of both kinds, as text."""
         return frozenset(map(str, self.tags)) | frozenset(self.custom_tags)
+
+
+class ToolOptions(TypedDict, total=False):
+    """The options of the `tool` decorator: fields of ToolDefinition, which explains them, and `param_metadata`."""
+
+    name: str | None
+    description: str | None
+    param_metadata: Mapping[str, Mapping[str, Any]] | None
+    streaming: bool
+    screen_output: bool
+    terminal: bool
+    requires_approval: bool
+    config_injector: Injector | None
+    injected_kwargs: Mapping[str, Any] | None
+    idempotent: bool
+    preview: Preview | None
+    undo: Undo | None
+    undo_seconds: float
+    reconcile: Reconciler | None
+    typed_code: bool
+    version: str
+    read_only: bool
+    cacheable: bool
+    cache_ttl: float
+    namespace: str | None
+    method_name: str | None
+    metadata: ToolMetadata | None
+    proposes: bool | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +194,30 @@ class ToolDefinition:
             self._set(parameters=as_parameters(self.name, SchemaArguments(self.name, self.input_schema).parameters))
         self._check()
 
+    @property
+    def qualified_name(self) -> str:
+        """`{namespace}-{method_name}` if it has both, else its name."""
+        return f"{self.namespace}-{self.method_name}" if self.namespace and self.method_name else self.name
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether an interrupted call may run again."""
+        return self.idempotent or self.read_only
+
+    def update_namespace(self, namespace: str | None, force: bool = False, sep: Literal["-", "."] = "-") -> Self:
+        """Return the same tool in a namespace: `{namespace}{sep}{method_name}`.
+
+        A name that has a namespace already keeps it, unless `force`. The seed renames in place; a Tool is immutable, so
+        this returns another one.
+        """
+        if not namespace:
+            return self
+        *in_name, rest = _SEPARATORS.split(self.name, maxsplit=1)  # what is before a `-` or `.` is a namespace, too
+        base = self.method_name or rest
+        existing = self.namespace or "".join(in_name)
+        normalized = normalize_namespace(namespace if force or not existing else existing)
+        return replace(self, name=f"{normalized}{sep}{base}", namespace=normalized, method_name=base)
+
     def _reconcile_aliases(self, original: ToolDefinition | None) -> None:
         """Set fields that can be given in two ways. In a copy, the one that differs from the original counts."""
         if original is None:
@@ -246,7 +298,7 @@ class ToolDefinition:
             given.add(next(iter(signature)))
         unfilled = [param.name for param in signature.values() if param.name not in given and _is_required(param)]
         if unfilled and self.config_injector is None:
-            raise self._undefinable(f"nobody fills {unfilled!r}; inject them", unfilled)
+            raise self._undefinable(f"no model fills {unfilled!r}; inject them", unfilled)
 
     def _undefinable(self, issue: str, parameters: Sequence[str] = ()) -> ToolValidationError:
         message = f"tool {self.name!r} cannot be defined: {issue}"
@@ -255,6 +307,44 @@ class ToolDefinition:
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class AlreadyPending(ToolResult):
+    """The result when this turn has a proposal already, and nothing was added."""
+
+    kind: ClassVar[str] = "already_pending"
+
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalDraft:
+    """A call's recorded arguments and its preview. A ToolResult as `preview` means that there is nothing to propose."""
+
+    tool: ToolDefinition
+    args: dict[str, Any]
+    preview: str | ToolResult
+
+    def propose(self, reason: str = "") -> ToolResult:
+        """Ask the user of the current channel run to confirm; `reason` is why. Raises ToolExecutionError."""
+        name, preview = self.tool.name, self.preview
+        if isinstance(preview, ToolResult):
+            return preview
+        try:
+            proposal = stash_pending(
+                kind=name, preview=preview, args=self.args, idempotent=self.tool.idempotent, reason=reason,
+                typed_code=self.tool.typed_code, version=self.tool.version,
+            )  # fmt: skip
+        except PendingActionExistsError as exc:
+            return AlreadyPending(message=str(exc))
+        except (TypeError, ValueError) as exc:
+            raise ToolExecutionError(f"cannot propose {name!r}: {exc}", tool_name=name, error=exc) from exc
+        if proposal is None:
+            raise ToolExecutionError(
+                f"{name!r} needs a confirmation, but there is no user to give it: run it on a channel", tool_name=name
+            )
+        return PendingConfirmation(action=name, preview=preview)
 
 
 def returns_awaitable(function: Any) -> bool:
@@ -343,15 +433,6 @@ def normalize_namespace(namespace: str) -> str:
     if not normalized:
         raise ToolValidationError(f"namespace {namespace!r} has no character that a name may have: use a-z and 0-9")
     return normalized
-
-
-def split_namespace(name: str, namespace: str | None, method_name: str | None) -> tuple[str, str]:
-    """Return a name's namespace, "" without one, and the rest. The part before a `-` or `.` is a namespace."""
-    if namespace:
-        return namespace, method_name or _SEPARATORS.split(name, maxsplit=1)[-1]
-    parts = _SEPARATORS.split(name, maxsplit=1)
-    existing, base = (parts[0], parts[1]) if len(parts) == 2 else ("", name)
-    return existing, method_name or base
 
 
 def loggable_name(name: str) -> str:

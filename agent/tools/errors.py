@@ -55,20 +55,16 @@ class ToolValidationError(ToolError):
     def __init__(
         self, message: str = "", *, tool_name: str = "", param_name: str = "", issue: str = "", suggestion: str = ""
     ) -> None:
-        super().__init__(message or _boxed(tool_name, param_name, issue, suggestion))
+        names = param_name if len(param_name) <= MAX_NAME_CHARS else f"{param_name[:MAX_NAME_CHARS]}..."
+        lines = [_RULE, f"❌ Tool Validation Error: {tool_name!r}", _RULE, ""]
+        lines += [f"Parameter: {names}"] if names else []
+        lines += [f"Issue: {issue}"]
+        lines += ["", f"💡 Suggestion: {suggestion}"] if suggestion else []
+        super().__init__(message or "\n".join([*lines, "", _RULE]))
         self.tool_name = tool_name
         self.param_name = param_name
         self.issue = issue
         self.suggestion = suggestion
-
-
-def _boxed(tool_name: str, param_name: str, issue: str, suggestion: str) -> str:
-    lines = [_RULE, f"❌ Tool Validation Error: {tool_name!r}", _RULE, ""]
-    names = param_name if len(param_name) <= MAX_NAME_CHARS else f"{param_name[:MAX_NAME_CHARS]}..."
-    lines += [f"Parameter: {names}"] if names else []
-    lines += [f"Issue: {issue}"]
-    lines += ["", f"💡 Suggestion: {suggestion}"] if suggestion else []
-    return "\n".join([*lines, "", _RULE])
 
 
 class ToolParameterError(ToolValidationError):

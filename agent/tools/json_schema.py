@@ -93,7 +93,13 @@ class _Inliner:
         self.definitions: dict[str, Any] = {}
 
     def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
-        inlined = _without_decoration(each_part(_modernized(schema), self.inline))
+        """Return the schema inlined, without pydantic's titles and discriminators, which name inlined definitions."""
+        whole = each_part(_modernized(schema), self.inline)
+        inlined = without(whole, *_DROPPED_KEYWORDS)
+        if "const" in whole:  # all vendors know an enum
+            inlined["enum"] = [whole["const"]]
+        if isinstance(inlined.get("default"), float) and not math.isfinite(inlined["default"]):
+            del inlined["default"]  # JSON cannot hold it
         reference = inlined.pop("$ref", None)
         if reference is None:
             return inlined
@@ -104,11 +110,14 @@ class _Inliner:
         self._inlined_count += 1
         if self._inlined_count <= MAX_INLINED and not self._contains_itself(reference):
             return self.inline(target)
-        name = self._name(reference)
-        if name not in self.definitions:
+        if reference not in self._names:
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", reference.rpartition("/")[2])
+            while name in self.definitions:
+                name += "_"
+            self._names[reference] = name
             self.definitions[name] = {}  # before its parts, which refer to it
             self.definitions[name] = self.inline(target)
-        return {"$ref": f"#/$defs/{name}"}
+        return {"$ref": f"#/$defs/{self._names[reference]}"}
 
     def _target(self, reference: Any) -> dict[str, Any] | None:
         """Return the schema that a reference names: a definition, or any other place in the root schema."""
@@ -117,15 +126,6 @@ class _Inliner:
         if reference not in self._targets:
             self._targets[reference] = _schema_at(self._root, reference)
         return self._targets[reference]
-
-    def _name(self, reference: str) -> str:
-        """Return a unique name for a definition, made from the reference's last part."""
-        if reference not in self._names:
-            name = re.sub(r"[^A-Za-z0-9_.-]", "_", reference.rpartition("/")[2])
-            while name in self._names.values():
-                name += "_"
-            self._names[reference] = name
-        return self._names[reference]
 
     def _contains_itself(self, reference: str) -> bool:
         visited: set[str] = set()
@@ -161,34 +161,18 @@ def _references_in(schema: Any) -> set[str]:
     return {reference for part in schema for reference in _references_in(part)} if isinstance(schema, list) else set()
 
 
-def _without_decoration(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without pydantic's titles, and with `const` as an enum, which all vendors know.
-
-    A `discriminator` names definitions that have been inlined by now.
-    """
-    rest = {key: value for key, value in schema.items() if key not in _DROPPED_KEYWORDS}
-    if isinstance(rest.get("default"), float) and not math.isfinite(rest["default"]):
-        del rest["default"]  # JSON cannot hold it
-    return {**rest, "enum": [schema["const"]]} if "const" in schema else rest
-
-
 def _parameter(schema: dict[str, Any], *, is_optional: bool) -> dict[str, Any]:
-    parameter = {key: value for key, value in schema.items() if key != "anyOf"}
+    """Return one parameter's schema. Bare scalars beside a bare string are a string (seed: Multi-Type Unions)."""
+    parameter = without(schema, "anyOf")
     if "anyOf" in schema:
         parts = [part for part in schema["anyOf"] if not (is_optional and part.get("type") == "null")]
-        parameter = {**_union(parts), **parameter}
+        are_scalars = all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts)
+        is_text = {"type": "string"} in parts and are_scalars
+        union = parts[0] if len(parts) == 1 else {"type": "string"} if is_text else {"anyOf": parts}
+        parameter = {**union, **parameter}
     if parameter.get("default", ...) is None:
         del parameter["default"]
     return parameter
-
-
-def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return alternatives as one schema. Bare scalars beside a bare string are a string (seed: Multi-Type Unions)."""
-    if len(parts) == 1:
-        return parts[0]
-    if {"type": "string"} in parts and all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts):
-        return {"type": "string"}
-    return {"anyOf": parts}
 
 
 def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:
@@ -412,7 +396,10 @@ def _intersection(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     for key in one.keys() & other.keys():
         both[key] = _merged_keyword(key, one[key], other[key])
     if "type" in one and "type" in other:
-        kinds = _common_types(types_of(one), types_of(other))
+        here, there = types_of(one), types_of(other)
+        kinds = [kind for kind in here if kind in there or (kind == "integer" and "number" in there)]
+        kinds += [kind for kind in there if kind == "integer" and "number" in here and kind not in kinds]
+        kinds = kinds or here
         both["type"] = kinds[0] if len(kinds) == 1 else kinds
     return both
 
@@ -434,12 +421,6 @@ def _merged_keyword(key: str, one: Any, other: Any) -> Any:
     if key in _LOWER_LIMITS:
         return max(one, other)
     return min(one, other) if key in _UPPER_LIMITS else one
-
-
-def _common_types(one: list[Any], other: list[Any]) -> list[Any]:
-    """Return the types in both lists; each integer is a number, too."""
-    both = [kind for kind in one if kind in other or (kind == "integer" and "number" in other)]
-    return both + [kind for kind in other if kind == "integer" and "number" in one and kind not in both] or one
 
 
 def _refuse(_: Any, *__: Any, **___: Any) -> NoReturn:

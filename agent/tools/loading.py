@@ -174,39 +174,30 @@ def _import_name(source: str, *, again: bool = False) -> ModuleType:
         return _executed(source, source, Path(str(known.__file__)))
     try:
         return importlib.import_module(source)
-    except ModuleNotFoundError as exc:
-        if exc.name and f"{source}.".startswith(f"{exc.name}."):
-            raise ToolLoadError(
-                f"cannot load tools from {source!r}: no module {exc.name!r} in {here!r} or sys.path"
-            ) from exc
-        raise ToolLoadError(_broken(source, _origin(source), exc)) from exc
     except _FAILURES as exc:
-        raise ToolLoadError(_broken(source, _origin(source), exc)) from exc
+        missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
+        if missing and f"{source}.".startswith(f"{missing}."):
+            raise ToolLoadError(
+                f"cannot load tools from {source!r}: no module {missing!r} in {here!r} or sys.path"
+            ) from exc
+        raise ToolLoadError(_broken(source, source.replace(".", "/") + ".py", exc)) from exc
 
 
 #: The exceptions of a failed import. SystemExit is one: a module must not end the process. Ctrl-C is not.
 _FAILURES = (Exception, SystemExit)
 
 
-def _origin(source: str) -> str:
-    return source.replace(".", "/") + ".py"
-
-
 def _broken(source: str, path: str, exc: BaseException) -> str:
-    file, line = _place(path, exc)
+    """Return the error. It names the last place in the module itself, else the deepest outside Python's importer."""
+    if isinstance(exc, SyntaxError):
+        file, line = exc.filename or path, exc.lineno
+    else:
+        frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if "importlib" not in frame.filename]
+        frame = ([frame for frame in frames if frame.filename.endswith(path)] or frames)[-1]
+        file, line = frame.filename, frame.lineno
     place = f"{file}, line {line}" if line else file
     what = "ends the program when imported" if isinstance(exc, SystemExit) else f"{type(exc).__name__}: {exc}"
     return f"cannot load tools from {source!r}: {place}: {what}"
-
-
-def _place(path: str, exc: BaseException) -> tuple[str, int | None]:
-    """Return file and line to look at: the last in the module itself, else the deepest outside Python's importer."""
-    if isinstance(exc, SyntaxError):
-        return exc.filename or path, exc.lineno
-    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if "importlib" not in frame.filename]
-    own = [frame for frame in frames if frame.filename.endswith(path)]
-    frame = (own or frames)[-1]
-    return frame.filename, frame.lineno
 
 
 def _contents(source: str, module: ModuleType) -> LoadedTools:

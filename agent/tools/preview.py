@@ -1,4 +1,4 @@
-"""The preview of a call that needs a confirmation: its text, and the proposal made from it."""
+"""The preview of a call that needs a confirmation, and the reason that a model may give for a call."""
 
 from __future__ import annotations
 
@@ -7,80 +7,19 @@ import json
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
+from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.parameter import ToolParameter
 from sayso.channels.i18n.invisible import readable
-from sayso.pending.action import PendingActionExistsError
 from sayso.pending.context import with_context
-from sayso.pending.executors import PendingConfirmation, ToolResult
-from sayso.pending.proposals import current_context, stash_pending
-
-
-@dataclass(frozen=True)
-class AlreadyPending(ToolResult):
-    """The result when this turn has a proposal already, and nothing was added."""
-
-    kind: ClassVar[str] = "already_pending"
-
-    message: str = ""
-
-
-class Proposable(Protocol):
-    """The fields of a tool that a proposal needs."""
-
-    @property
-    def name(self) -> str:
-        """The kind of the proposed action."""
-
-    @property
-    def idempotent(self) -> bool:
-        """Whether running twice does no harm."""
-
-    @property
-    def typed_code(self) -> bool:
-        """Whether the user must type a code to confirm."""
-
-    @property
-    def version(self) -> str:
-        """The version of the tool that the preview shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalDraft:
-    """A call's recorded arguments and its preview. A ToolResult as `preview` means that there is nothing to propose."""
-
-    tool: Proposable
-    args: dict[str, Any]
-    preview: str | ToolResult
-
-    def propose(self, reason: str = "") -> ToolResult:
-        """Ask the user of the current channel run to confirm; `reason` is why. Raises ToolExecutionError."""
-        name, preview = self.tool.name, self.preview
-        if isinstance(preview, ToolResult):
-            return preview
-        try:
-            proposal = stash_pending(
-                kind=name, preview=preview, args=self.args, idempotent=self.tool.idempotent, reason=reason,
-                typed_code=self.tool.typed_code, version=self.tool.version,
-            )  # fmt: skip
-        except PendingActionExistsError as exc:
-            return AlreadyPending(message=str(exc))
-        except (TypeError, ValueError) as exc:
-            raise ToolExecutionError(f"cannot propose {name!r}: {exc}", tool_name=name, error=exc) from exc
-        if proposal is None:
-            raise ToolExecutionError(
-                f"{name!r} needs a confirmation, but there is no user to give it: run it on a channel", tool_name=name
-            )
-        return PendingConfirmation(action=name, preview=preview)
-
+from sayso.pending.executors import ToolResult
+from sayso.pending.proposals import current_context
 
 #: A format template over the arguments, or a function of them. A ToolResult means that there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
@@ -99,7 +38,7 @@ _MARKUP = re.compile(
 #: Markdown syntax at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
 _AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
-#: Text that could pass for the end of an argument in a list of arguments, and space that nobody would see there.
+#: Text that could pass for the end of an argument in a list of arguments, and space that would not be visible there.
 _ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
 #: Code blocks, code and links, in which no escape keeps an argument literal.
 _CODE_OR_LINK = re.compile(

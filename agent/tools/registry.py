@@ -7,18 +7,21 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any, Protocol, runtime_checkable
 
+from sayso.agent.messages import ToolCall
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.definition import normalize_namespace
 from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError, nearest
-from sayso.agent.tools.results import ToolOutcome
+from sayso.agent.tools.results import ToolOutcome, result_for_model
 from sayso.agent.tools.signature import name_of
-from sayso.agent.tools.tool import Tool, result_for_model
+from sayso.agent.tools.tool import Tool
 from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.pending.concurrency import run_sync
+
+log = logging.getLogger(__name__)
 
 
 def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
@@ -34,8 +37,8 @@ def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
         for name, each in members
     ]
     if not tools:
-        raise ToolValidationError(f"{_name(target)!r} has no public functions: nothing to register")
-    space = _name(target).rpartition(".")[2] if namespace is True else namespace or None
+        raise ToolValidationError(f"{name_of(target)!r} has no public functions: nothing to register")
+    space = name_of(target).rpartition(".")[2] if namespace is True else namespace or None
     return [tool.update_namespace(space and normalize_namespace(space), force=True) for tool in tools]
 
 
@@ -77,25 +80,6 @@ def _instance(kind: type) -> Any:
         ) from exc
 
 
-def _name(target: Any) -> str:
-    return str(getattr(target, "__name__", "") or type(target).__name__)
-
-
-log = logging.getLogger(__name__)
-
-
-class CallLike(Protocol):
-    """A call as a model makes it; `agent.ToolCall` is one."""
-
-    @property
-    def tool_name(self) -> str:
-        """The name of the called tool."""
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """The arguments."""
-
-
 @runtime_checkable
 class Toolset(Protocol):
     """Tools that may change while an agent uses them; a ToolRegistry is one."""
@@ -103,6 +87,15 @@ class Toolset(Protocol):
     def all(self) -> list[Tool]:
         """Return the present tools."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """A tool of a registry: as models see it, as it was registered, and where it comes from."""
+
+    tool: Tool
+    given: Tool
+    source: str
 
 
 class ToolRegistry:
@@ -114,11 +107,9 @@ class ToolRegistry:
     """
 
     def __init__(self, tools: Iterable[Tool] = (), *, think_augment: bool = False) -> None:
-        self._tools: dict[str, Tool] = {}
-        self._sources: dict[str, str] = {}
+        self._tools: dict[str, _Registered] = {}
+        #: Why tools are disabled, by name. A tool that is loaded again stays disabled.
         self._disabled: dict[str, str] = {}
-        #: The tools as they were registered; `think_augment` replaces them by copies.
-        self._given: dict[str, Tool] = {}
         self._think_augment = think_augment
         self._changes = threading.RLock()
         for tool in tools:
@@ -135,12 +126,10 @@ class ToolRegistry:
         """
         given = (tool if isinstance(tool, Tool) else Tool.from_function(tool)).update_namespace(namespace)
         with self._changes:
-            if given.name in self._tools and self._given[given.name] is not given:
+            if given.name in self._tools and self._tools[given.name].given is not given:
                 self._check_free([given], source="")
-            self._sources = {**self._sources, given.name: source}
-            self._given = {**self._given, given.name: given}
-            self._tools = {**self._tools, given.name: self._with_reason(given)}
-            return self._tools[given.name]
+            self._tools = {**self._tools, given.name: self._registered(given, source)}
+            return self._tools[given.name].tool
 
     def register_from(self, target: Any, *, namespace: bool | str = False, source: str = "") -> list[Tool]:
         """Add the public functions of a module, or the public methods of a class or an instance.
@@ -157,10 +146,8 @@ class ToolRegistry:
         new = list(tools)
         with self._changes:
             self._check_free(new, source)
-            kept = {name: each for name, each in self._tools.items() if self._sources[name] != source}
-            self._sources = {**{name: self._sources[name] for name in kept}, **{each.name: source for each in new}}
-            self._given = {**{name: self._given[name] for name in kept}, **{each.name: each for each in new}}
-            self._tools = {**kept, **{each.name: self._with_reason(each) for each in new}}
+            kept = {name: each for name, each in self._tools.items() if each.source != source}
+            self._tools = {**kept, **{each.name: self._registered(each, source) for each in new}}
 
     def remove(self, name: str) -> Tool:
         """Remove a tool and return it. Raises ToolNotFoundError."""
@@ -172,22 +159,19 @@ class ToolRegistry:
 
     def get(self, name: str) -> Tool:
         """Return the tool of that name, also a disabled one. Raises ToolNotFoundError."""
-        tool = self._tools.get(name)
-        if tool is None:
+        if name not in self._tools:
             raise ToolNotFoundError(unknown_tool(name, self._tools))
-        return tool
+        return self._tools[name].tool
 
     def all(self, *, tags: Collection[str] = (), exclude_tags: Collection[str] = ()) -> list[Tool]:
         """Return the enabled tools in the order of registration: with any of `tags`, and none of `exclude_tags`."""
+        enabled = [each.tool for name, each in self._tools.items() if name not in self._disabled]
         if not tags and not exclude_tags:
-            if not self._disabled:
-                return list(self._tools.values())
-            return [tool for name, tool in self._tools.items() if name not in self._disabled]
+            return enabled
         return [
             tool
-            for name, tool in self._tools.items()
-            if name not in self._disabled
-            and (not tags or tool.metadata.all_tags.intersection(tags))
+            for tool in enabled
+            if (not tags or tool.metadata.all_tags.intersection(tags))
             and not tool.metadata.all_tags.intersection(exclude_tags)
         ]
 
@@ -223,11 +207,11 @@ class ToolRegistry:
         """Run `execute_tool` in an event loop."""
         return await self._enabled(tool_name).arun_raw(parameters)
 
-    def execute_tool_calls(self, tool_calls: Sequence[CallLike]) -> list[ToolOutcome]:
+    def execute_tool_calls(self, tool_calls: Sequence[ToolCall]) -> list[ToolOutcome]:
         """Run `aexecute_tool_calls` from sync code."""
         return run_sync(self.aexecute_tool_calls(tool_calls))
 
-    async def aexecute_tool_calls(self, tool_calls: Sequence[CallLike]) -> list[ToolOutcome]:
+    async def aexecute_tool_calls(self, tool_calls: Sequence[ToolCall]) -> list[ToolOutcome]:
         """Run the calls of one answer, concurrently where their tools are `is_concurrency_safe`. Raises no ToolError.
 
         Returns the outcomes in the order of the calls; results are texts as the model sees them. No policy is applied:
@@ -239,21 +223,22 @@ class ToolRegistry:
             outcomes.update(zip(group, results, strict=True))
         return [outcomes[index] for index in range(len(tool_calls))]
 
-    async def _outcome(self, call: CallLike) -> ToolOutcome:
+    async def _outcome(self, call: ToolCall) -> ToolOutcome:
         try:
             tool = self._enabled(call.tool_name)
             return ToolOutcome(True, await result_for_model(tool, await tool.aexecute(call.parameters)))
         except ToolError as exc:
             return ToolOutcome(False, error=str(exc))
 
-    def _may_run_beside_others(self, call: CallLike) -> bool:
-        tool = self._tools.get(call.tool_name)
-        return tool is None or tool.metadata.is_concurrency_safe
+    def _may_run_beside_others(self, call: ToolCall) -> bool:
+        known = self._tools.get(call.tool_name)
+        return known is None or known.tool.metadata.is_concurrency_safe
 
-    def _with_reason(self, tool: Tool) -> Tool:
-        if not self._think_augment or tool.metadata.think_augment is not None:
-            return tool
-        return replace(tool, metadata=replace(tool.metadata, think_augment=True))
+    def _registered(self, given: Tool, source: str) -> _Registered:
+        if not self._think_augment or given.metadata.think_augment is not None:
+            return _Registered(given, given, source)
+        augmented = replace(given, metadata=replace(given.metadata, think_augment=True))
+        return _Registered(augmented, given, source)
 
     def _enabled(self, name: str) -> Tool:
         tool = self.get(name)
@@ -265,13 +250,14 @@ class ToolRegistry:
     def _check_free(self, tools: Sequence[Tool], source: str) -> None:
         names = [tool.name for tool in tools]
         twice = sorted({name for name in names if names.count(name) > 1})
-        taken = sorted(name for name in names if name in self._tools and (not source or self._sources[name] != source))
+        others = {name for name, each in self._tools.items() if not source or each.source != source}
+        taken = sorted(others.intersection(names))
         if twice or taken:
             name = (twice or taken)[0]
             raise ToolValidationError(f"two tools are called {name!r}: rename one with name=, or use a namespace")
 
 
-def batches(calls: Sequence[CallLike], may_run_beside_others: Callable[[CallLike], bool]) -> list[list[int]]:
+def batches(calls: Sequence[ToolCall], may_run_beside_others: Callable[[ToolCall], bool]) -> list[list[int]]:
     """Return the calls' indexes in groups that run concurrently, in order; a call that must run alone is a group."""
     groups: list[list[int]] = []
     last_is_safe = False

@@ -1,4 +1,4 @@
-"""The results of tools: their values as text for the model, streams joined, long texts cut."""
+"""The results of tools: their values as text for the model, streams joined, long texts cut, injections marked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sayso.pending.concurrency import await_isolated
+from sayso.agent.tools.definition import ToolDefinition
+from sayso.agent.tools.screening import marked, suspicions
+from sayso.pending.concurrency import await_isolated, call_in_thread
 from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, json_as_text
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
 TAIL_SHARE = 0.25
+#: Longest text that is screened in the event loop, in characters: about 5 ms. Longer texts are screened in a thread.
+MAX_INLINE_CHARS = 20_000
 #: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
 ChunkCallback = Callable[[str], None]
 
@@ -53,6 +57,22 @@ def serialize(value: Any) -> str:
         return value.to_json() if isinstance(value, ToolResult) else as_json(value)
     except Exception:  # the tool has acted: its return value must not fail the turn
         return f"done, with a {type(value).__name__} that cannot be written down"
+
+
+async def result_for_model(
+    tool: ToolDefinition, raw: str, *, summary: str | None = None, mark: str = "", whole: bool = False
+) -> str:
+    """Return a result as the model sees it, or the `summary` of it behind its `mark`.
+
+    The text is fenced if a tool with `screen_output` returned what looks like instructions to the model, and cut to the
+    tool's `max_result_size` unless `whole`.
+    """
+    text = raw if summary is None else summary
+    kinds: set[str] = set()
+    for each in dict.fromkeys((raw, text)) if tool.screen_output else ():
+        kinds.update(suspicions(each) if len(each) <= MAX_INLINE_CHARS else await call_in_thread(suspicions, each))
+    text = truncate(text, None if whole else tool.metadata.max_result_size)
+    return mark + (marked(tool.name, text, sorted(kinds)) if kinds else text)
 
 
 def is_async_value(value: Any) -> bool:

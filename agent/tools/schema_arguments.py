@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -54,8 +53,16 @@ class SchemaArguments:
         except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:
             raise ToolValidationError(f"the parameters of {tool_name!r} are no JSON Schema: {exc}") from exc
 
-    def read(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
         """Return the arguments; text becomes the number or boolean it stands for. Raises ToolParameterError."""
+        values = self._values(params)
+        return ValidatedArguments(values, partial(self._copied, values))
+
+    def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of the arguments: JSON values read as themselves again. Raises ToolParameterError."""
+        return self.check(params).json
+
+    def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
         arguments: Any = dict(params) if isinstance(params, Mapping) else params
         budget = StepBudget()
         validator = with_budget(self._validator, budget)
@@ -73,19 +80,6 @@ class SchemaArguments:
         if problem := _not_writable(arguments):
             raise self._refusal([Mistake("parameters", f"is {quoted(arguments)}: {problem}")])
         return dict(arguments)
-
-    def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
-        """Return the arguments for one call, as values and as JSON. Raises ToolParameterError."""
-        values = self.read(params)
-        return ValidatedArguments(values, partial(self._copied, values))
-
-    def read_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as a copy. Raises ToolParameterError."""
-        return self._copied(self.read(params))
-
-    def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `read_json`: JSON values read as themselves again. Raises ToolParameterError."""
-        return self.read_json(params)
 
     def _copied(self, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -249,20 +243,15 @@ _READERS: Mapping[Any, Callable[[str], Any]] = {"integer": int, "number": float,
 
 def _not_writable(value: Any) -> str:
     """Return why the value cannot be written as JSON in UTF-8; "" if it can."""
-    if isinstance(value, str):
-        return "" if value.isascii() or _is_utf8(value) else LONE_SURROGATE
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else "JSON holds neither NaN nor infinities"
-    inside = itertools.chain(value, value.values()) if isinstance(value, dict) else value
-    return next(filter(None, map(_not_writable, inside)), "") if isinstance(value, dict | list) else ""
-
-
-def _is_utf8(text: str) -> bool:
     try:
-        text.encode()
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return LONE_SURROGATE
+    except ValueError:
+        return "JSON holds neither NaN nor infinities"
+    except TypeError:  # refused where it has to be written as JSON
+        return ""
+    return ""
 
 
 class TooMuchWork(Exception):
@@ -326,19 +315,16 @@ _Keyword = Callable[[Any, Any, Any, Any], Any]
 
 @functools.cache
 def _bounded_class(draft: Any) -> Any:
+    """Return the validator of a draft whose keywords each spend a step."""
     import jsonschema
 
-    own: dict[str, _Keyword] = {"pattern": _pattern, "uniqueItems": _unique_items}
-    keywords = {name: _counted(own.get(name, keyword)) for name, keyword in draft.VALIDATORS.items()}
-    return jsonschema.validators.extend(draft, keywords)  # type: ignore[no-untyped-call]  # missing in the stubs
-
-
-def _counted(keyword: _Keyword) -> _Keyword:
-    def evaluate(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+    def counted(keyword: _Keyword, validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         validator.format_checker.spend()
         return keyword(validator, value, instance, schema)
 
-    return evaluate
+    own: dict[str, _Keyword] = {"pattern": _pattern, "uniqueItems": _unique_items}
+    keywords = {name: partial(counted, own.get(name, keyword)) for name, keyword in draft.VALIDATORS.items()}
+    return jsonschema.validators.extend(draft, keywords)  # type: ignore[no-untyped-call]  # missing in the stubs
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:

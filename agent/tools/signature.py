@@ -101,32 +101,21 @@ def _check_metadata(
 def _parameter(param: inspect.Parameter, hint: Any, options: Mapping[str, Any], documented: str) -> ToolParameter:
     default = param.default
     if isinstance(default, FieldInfo):  # `x: int = Field(3, description=...)` means the same as Annotated
-        hint = typing.Annotated[(hint, *_annotations_of(default))]
+        kept = ("description", "discriminator", "examples", "json_schema_extra")  # all but the default
+        annotations = [*default.metadata, Field(**{name: getattr(default, name) for name in kept})]
+        hint = typing.Annotated[(hint, *annotations)]
         default = inspect.Parameter.empty if default.is_required() else default.get_default(call_default_factory=True)
     has_default = default is not inspect.Parameter.empty
+    own = [each.description for each in getattr(hint, "__metadata__", ()) if isinstance(each, FieldInfo)]
+    of_hint = next(filter(None, reversed(own)), "")
     return ToolParameter(
         name=param.name,
         param_type=hint,
-        description=options.get("description", documented)
-        or _field_description(hint)
-        or default_description(param.name),
+        description=options.get("description", documented) or of_hint or default_description(param.name),
         required=not has_default and not may_be_none(hint),
         enum=options.get("enum", _literal_choices(hint)),
         default=default if has_default else None,
     )
-
-
-def _annotations_of(field: FieldInfo) -> list[Any]:
-    """Return all of a field but its default, which a hint cannot hold."""
-    names = ("description", "discriminator", "examples", "json_schema_extra")
-    return [*field.metadata, Field(**{name: getattr(field, name) for name in names})]
-
-
-def _field_description(hint: Any) -> str:
-    """Return the description in `Annotated[..., Field(description=...)]`; "" for any other hint."""
-    annotations = getattr(hint, "__metadata__", ())
-    fields = (each for each in reversed(annotations) if isinstance(each, FieldInfo) and each.description)
-    return next((each.description or "" for each in fields), "")
 
 
 def _literal_choices(hint: Any) -> tuple[Any, ...] | None:

@@ -3,52 +3,49 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import GenericAlias, MethodType
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import Any, ClassVar, Self, Unpack, overload
 
 from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
-from sayso.agent.tools.arguments import TypedArguments, ValidatedArguments
-from sayso.agent.tools.context import ArtifactsOfCall, HiddenArguments, Injector
+from sayso.agent.tools.arguments import HiddenArguments, TypedArguments, ValidatedArguments
+from sayso.agent.tools.context import ArtifactsOfCall
 from sayso.agent.tools.definition import (
-    UNDO_SECONDS,
+    ProposalDraft,
     ToolDefinition,
     ToolMetadata,
+    ToolOptions,
     Undo,
     call_undo,
     name_in_words,
-    normalize_namespace,
     returns_awaitable,
-    split_namespace,
 )
 from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
-from sayso.agent.tools.parameter import ToolParameter
-from sayso.agent.tools.preview import REASON, Preview, ProposalDraft, preview_text, with_reason, without_reason
-from sayso.agent.tools.results import ChunkCallback, await_value, is_async_value, join_chunks, serialize, truncate
+from sayso.agent.tools.preview import REASON, preview_text, with_reason, without_reason
+from sayso.agent.tools.results import ChunkCallback, await_value, is_async_value, join_chunks, serialize
 from sayso.agent.tools.schema_arguments import SchemaArguments
-from sayso.agent.tools.screening import marked, suspicions
 from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 from sayso.pending.concurrency import (
     call_in_caller_thread,
-    call_in_thread,
     call_in_tool_thread,
     execution_timeout,
     run_sync,
 )
 from sayso.pending.context import context_parameters
-from sayso.pending.executors import Reconciler, ToolResult
+from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import current_context, running_tool
 
-#: Longest text that is screened in the event loop, in characters: about 5 ms. Longer texts are screened in a thread.
-MAX_INLINE_CHARS = 20_000
+log = logging.getLogger(__name__)
+
 #: Runs a sync function in a thread.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -130,16 +127,6 @@ class Tool(ToolDefinition):
         return tool.update_namespace(namespace, force=True)
 
     @property
-    def qualified_name(self) -> str:
-        """`{namespace}-{method_name}` if it has both, else its name."""
-        return f"{self.namespace}-{self.method_name}" if self.namespace and self.method_name else self.name
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether an interrupted call may run again."""
-        return self.idempotent or self.read_only
-
-    @property
     def takes_hidden_arguments(self) -> bool:
         """Whether the function is given anything that no model sends: injected values or a ToolContext."""
         return bool(self.injected_kwargs or self.config_injector is not None or self._context_parameters)
@@ -149,18 +136,6 @@ class Tool(ToolDefinition):
         """The pydantic model that checks the arguments; None for a tool defined by a JSON Schema."""
         compiled = self._compiled
         return compiled.model if isinstance(compiled, TypedArguments) else None
-
-    def update_namespace(self, namespace: str | None, force: bool = False, sep: Literal["-", "."] = "-") -> Tool:
-        """Return the same tool in a namespace: `{namespace}{sep}{method_name}`.
-
-        A name that has a namespace already keeps it, unless `force`. The seed renames in place; a Tool is immutable, so
-        this returns another one.
-        """
-        if not namespace:
-            return self
-        existing, base = split_namespace(self.name, self.namespace, self.method_name)
-        normalized = normalize_namespace(namespace if force or not existing else existing)
-        return replace(self, name=f"{normalized}{sep}{base}", namespace=normalized, method_name=base)
 
     def schema(self) -> dict[str, Any]:
         """Return name, description and JSON schema of the parameters, as a model reads them. Immutable."""
@@ -206,11 +181,11 @@ class Tool(ToolDefinition):
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments checked, coerced and with defaults filled in. Raises ToolParameterError."""
-        return self._compiled.read(self._without_reason(params))
+        return self.check(params).values
 
     def validate_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return `validate` as exact JSON values: what a policy reads and a pending action stores."""
-        return self._compiled.read_json(self._without_reason(params))
+        return self.check(params).json
 
     def validate_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return `validate_json` for a later run: values that read as the same again. Raises ToolParameterError."""
@@ -271,48 +246,27 @@ class Tool(ToolDefinition):
         chunk_callback: ChunkCallback | None,
         thread: InThread,
     ) -> Any:
-        function = self._own_function()
-        if self.config_injector is not None:
-            return await self._value_with_injector(function, parameters, chunk_callback, thread)
-        kwargs = self._arguments(parameters, self.injected_kwargs, checked)
-        with ArtifactsOfCall():
-            if returns_awaitable(function):
-                value = function(**kwargs)
-            else:  # also where `is_async` is claimed: a plain function might block the event loop
-                value = await thread(lambda: join_chunks(function(**kwargs), chunk_callback))
-            return await await_value(value, chunk_callback) if is_async_value(value) else value
-
-    async def _value_with_injector(
-        self,
-        function: Callable[..., Any],
-        parameters: Mapping[str, Any],
-        chunk_callback: ChunkCallback | None,
-        thread: InThread,
-    ) -> Any:
-        """Open the injector in the thread that runs the tool, run the tool, and close the injector.
-
-        An async tool's injector is opened and closed in a thread too, since it may block.
-        """
-        still_open, is_async = ExitStack(), returns_awaitable(function)
+        """Run the function in a thread, or in the event loop where neither it nor an injector can block."""
+        function, still_open = self._own_function(), ExitStack()
 
         def begin() -> Any:
             with ExitStack() as stack:
                 injected = stack.enter_context(self._hidden_arguments.opened())
-                kwargs = self._arguments(parameters, injected)
-                value = kwargs if is_async else join_chunks(function(**kwargs), chunk_callback)
-                if is_async or is_async_value(value):
+                value = join_chunks(function(**self._arguments(parameters, injected, checked)), chunk_callback)
+                if is_async_value(value):
                     still_open.push(stack.pop_all())
                 return value
 
+        may_block = self.config_injector is not None or not returns_awaitable(function)  # whatever `is_async` claims
         with ArtifactsOfCall():
-            value = await thread(begin)
+            value = await thread(begin) if may_block else begin()
+            if not is_async_value(value):
+                return value
             try:
-                if is_async:
-                    value = function(**value)
-                return await await_value(value, chunk_callback) if is_async_value(value) else value
+                return await await_value(value, chunk_callback)
             finally:
-                if is_async or is_async_value(value):
-                    error = sys.exc_info()
+                error = sys.exc_info()
+                if self.config_injector is not None:  # closing it may block, too
                     await thread(lambda: still_open.__exit__(*error))
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
@@ -364,10 +318,6 @@ class Tool(ToolDefinition):
             raise
         except (Exception, *FATAL_ERRORS) as exc:
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
-
-    async def aundo(self, params: Mapping[str, Any], result: str = "") -> str:
-        """Undo a run like `aundo_raw`, and return the text that a model would see."""
-        return serialize(await self.aundo_raw(params, result))
 
     async def aundo_raw(self, params: Mapping[str, Any], result: str = "") -> Any:
         """Undo the effect of a run with these arguments that returned `result`, and return the undo's own value.
@@ -434,8 +384,13 @@ class Tool(ToolDefinition):
 
     @functools.cached_property
     def _hidden_arguments(self) -> HiddenArguments:
-        remaining = [each for each in self.parameters if each.name not in self.injected_kwargs]
-        unfillable = [each.name for each in remaining if self.config_injector and not _is_fillable(each)]
+        unfillable: list[str] = []
+        for each in self.parameters if self.config_injector else ():
+            if each.name not in self.injected_kwargs:
+                try:
+                    TypedArguments("parameter", [each])
+                except ToolValidationError:
+                    unfillable.append(each.name)
         return HiddenArguments(self.name, self.injected_kwargs, self.config_injector, unfillable)
 
     @functools.cached_property
@@ -463,14 +418,14 @@ class Tool(ToolDefinition):
         given = self._without_reason(params)
         context = dict.fromkeys(self._context_parameters, current_context()) if self._context_parameters else {}
         if self.config_injector is None and not self.injected_kwargs:
-            values = self._compiled.read(given) if checked is None else checked.values
+            values = (checked or self._compiled.check(given)).values
             return {**values, **context} if context else values
         if shadowed := [name for name in self._newly_hidden(injected) if isinstance(given, Mapping) and name in given]:
             raise ToolExecutionError(
                 f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
                 tool_name=self.name,
             )
-        values = {**self._compiled.read(given), **injected}
+        values = {**self._compiled.check(given).values, **injected}
         missing = [each.name for each in self.parameters if each.required and each.name not in values]
         if missing:
             raise ToolExecutionError(
@@ -499,14 +454,6 @@ class Tool(ToolDefinition):
         return self.function
 
 
-def _is_fillable(parameter: ToolParameter) -> bool:
-    try:
-        TypedArguments("parameter", [parameter])
-    except ToolValidationError:
-        return False
-    return True
-
-
 _AS_DUMPED = core_schema.plain_serializer_function_ser_schema(Tool.model_dump)
 #: Without this, pydantic would serialize a tool in an untyped field as a dataclass, with its injected values.
 Tool.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serialization=_AS_DUMPED))
@@ -517,32 +464,7 @@ def tool(function: Callable[..., Any], /) -> Tool: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    param_metadata: Mapping[str, Mapping[str, Any]] | None = None,
-    streaming: bool = False,
-    screen_output: bool = False,
-    terminal: bool = False,
-    requires_approval: bool = False,
-    config_injector: Injector | None = None,
-    injected_kwargs: Mapping[str, Any] | None = None,
-    idempotent: bool = False,
-    preview: Preview | None = None,
-    undo: Undo | None = None,
-    undo_seconds: float = UNDO_SECONDS,
-    reconcile: Reconciler | None = None,
-    typed_code: bool = False,
-    version: str = "",
-    read_only: bool = False,
-    cacheable: bool = False,
-    cache_ttl: float = 300,
-    namespace: str | None = None,
-    method_name: str | None = None,
-    metadata: ToolMetadata | None = None,
-    proposes: bool | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -552,22 +474,19 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
     return lambda decorated: Tool.from_function(decorated, **options)
 
 
-async def result_for_model(
-    tool: Tool, raw: str, *, summary: str | None = None, mark: str = "", whole: bool = False
-) -> str:
-    """Return a result as the model sees it, or the `summary` of it behind its `mark`.
+async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[dict[str, Any]]:
+    """Return the schemas of tools. A tool whose `config_injector` fails is left out, so that the turn gets an answer.
 
-    The text is fenced if a tool with `screen_output` returned what looks like instructions to the model, and cut to the
-    tool's `max_result_size` unless `whole`.
+    `left_out` are the tools that failed the last time. A failure is logged when it is new.
     """
-    text = raw if summary is None else summary
-    kinds = await _suspicions(raw, text) if tool.screen_output else ()
-    text = truncate(text, None if whole else tool.metadata.max_result_size)
-    return mark + (marked(tool.name, text, kinds) if kinds else text)
-
-
-async def _suspicions(*texts: str) -> list[str]:
-    kinds: set[str] = set()
-    for text in dict.fromkeys(texts):
-        kinds.update(suspicions(text) if len(text) <= MAX_INLINE_CHARS else await call_in_thread(suspicions, text))
-    return sorted(kinds)
+    schemas: list[dict[str, Any]] = []
+    for each in tools:
+        try:
+            schemas.append(await each.aschema())
+        except ToolError as exc:
+            if each.name not in left_out:
+                log.warning("tool.left_out", extra={"tool": each.name, "why": str(exc)})
+            left_out.add(each.name)
+        else:
+            left_out.discard(each.name)
+    return schemas

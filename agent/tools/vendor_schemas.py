@@ -122,7 +122,12 @@ class SchemaDialect:
         """Return the keywords that the vendor supports, with the others in words in the description."""
         applicable = limited_to_types(schema, types_of(schema))
         supported = {key: value for key, value in applicable.items() if self._supports(key, value)}
-        words = [_in_words(key, schema[key]) for key in _IN_WORDS if key in schema and key not in supported]
+        words = [
+            # A default as JSON: a model that reads `True` would send it.
+            form.format(json.dumps(schema[key], ensure_ascii=False) if key == "default" else schema[key])
+            for key, form in _IN_WORDS.items()
+            if key in schema and key not in supported
+        ]
         if not words:
             return supported
         return {**supported, "description": f"{supported.get('description', '')} ({', '.join(words)})".strip()}
@@ -133,11 +138,6 @@ class SchemaDialect:
         if key == "pattern" and _UNSUPPORTED_PATTERN.search(str(value)):
             return False
         return key in self.keywords and (key != "minItems" or not self.min_items or value in self.min_items)
-
-
-def _in_words(key: str, value: Any) -> str:
-    # A default as JSON: a model that reads `True` would send it.
-    return _IN_WORDS[key].format(json.dumps(value, ensure_ascii=False) if key == "default" else value)
 
 
 _COMMON_KEYWORDS = frozenset((
@@ -170,6 +170,12 @@ def _strict_dialect(name: str, schema: Mapping[str, Any], api_format: str) -> Sc
     return STRICT_ANTHROPIC
 
 
+#: Names of types in JSON.
+_JSON_TYPES: Mapping[type, str] = {
+    bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null",
+}  # fmt: skip
+
+
 def strict_schema(name: str, schema: dict[str, Any], dialect: SchemaDialect) -> dict[str, Any]:
     """Return the strict schema of a tool's parameters: all are required, and optional ones may be null.
 
@@ -177,7 +183,13 @@ def strict_schema(name: str, schema: dict[str, Any], dialect: SchemaDialect) -> 
     """
 
     def strict(part: dict[str, Any]) -> dict[str, Any]:
-        whole = each_part(dialect.translated(_without_siblings_of_ref(_with_enum_type(part))), strict)
+        part = dict(part)
+        if "enum" in part and "type" not in part:  # OpenAI refuses an enum without the types of its choices
+            kinds = list(dict.fromkeys(_JSON_TYPES.get(type(choice), "object") for choice in part["enum"]))
+            part["type"] = kinds[0] if len(kinds) == 1 else kinds
+        if "$ref" in part and len(part) > 1:  # OpenAI accepts siblings beside a choice of one, not beside a reference
+            part["anyOf"] = [{"$ref": part.pop("$ref")}]
+        whole = each_part(dialect.translated(part), strict)
         if isinstance(whole.get("$defs"), dict):
             whole["$defs"] = {key: strict(each) for key, each in whole["$defs"].items()}
         if not whole.keys() & {"type", "anyOf", "enum", "$ref"}:
@@ -187,26 +199,6 @@ def strict_schema(name: str, schema: dict[str, Any], dialect: SchemaDialect) -> 
         return _closed_object(name, whole) if "object" in types_of(whole) else whole
 
     return strict(schema)
-
-
-_JSON_TYPES: Mapping[type, str] = {
-    bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null",
-}  # fmt: skip
-
-
-def _with_enum_type(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an enum with the types of its choices: OpenAI refuses one without."""
-    if "enum" not in schema or "type" in schema:
-        return schema
-    kinds = list(dict.fromkeys(_JSON_TYPES.get(type(choice), "object") for choice in schema["enum"]))
-    return {**schema, "type": kinds[0] if len(kinds) == 1 else kinds}
-
-
-def _without_siblings_of_ref(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a reference with siblings as a choice of one: OpenAI accepts siblings beside that only."""
-    if "$ref" not in schema or len(schema) == 1:
-        return schema
-    return {**without(schema, "$ref"), "anyOf": [{"$ref": schema["$ref"]}]}
 
 
 def _closed_object(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -296,16 +288,12 @@ def _with_null_flag(schema: dict[str, Any]) -> dict[str, Any]:
         annotations: dict[str, Any] = {key: schema[key] for key in ("description", "default") if key in schema}
         rest = without(schema, "type", *annotations)
         return {**annotations, **flag, "anyOf": [{**limited_to_types(rest, [kind]), "type": kind} for kind in others]}
-    parts = [part for part in schema.get("anyOf", ()) if not _is_null(part)]
+    parts = [part for part in schema.get("anyOf", ()) if types_of(part) != ["null"] and part.get("enum") != [None]]
     if not parts or (len(parts) == len(schema["anyOf"]) > 1):
         return schema
     flag = {"nullable": True} if len(parts) < len(schema["anyOf"]) else {}
     rest = {**without(schema, "anyOf"), **flag}
     return _with_null_flag({**parts[0], **rest}) if len(parts) == 1 else {**rest, "anyOf": parts}
-
-
-def _is_null(schema: Mapping[str, Any]) -> bool:
-    return types_of(schema) == ["null"] or schema.get("enum") == [None]
 
 
 def _with_text_enum(schema: dict[str, Any]) -> dict[str, Any]:

@@ -378,7 +378,7 @@ def test_parameter_the_function_lacks_is_refused():
 
 def test_argument_nobody_fills_is_refused():
     """A function argument that is neither declared nor injected would fail at every call."""
-    with pytest.raises(ToolValidationError, match="nobody fills"):
+    with pytest.raises(ToolValidationError, match="no model fills"):
         Tool("t", "t", [], lambda connection: connection)
 
 
