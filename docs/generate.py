@@ -75,8 +75,8 @@ PARTS = (
     Part("Length", agent.LengthSettings, "`length` of a guardrail"),
     Part("Coherence", agent.CoherenceSettings, "`agent.guards.coherence`", agent.SideSettings),
     Part("agent.observe", agent.ObserveSettings, "`agent.observe`", see="how-to/operate.md"),
-    Part("workers", top.WorkerSettings, "`workers`", see="how-to/deploy.md"),
-    Part("limits", top.LimitSettings, "`limits`", see="how-to/deploy.md"),
+    Part("workers", top.WorkerSettings, "`workers`", see="how-to/operate.md"),
+    Part("limits", top.LimitSettings, "`limits`", see="how-to/operate.md"),
     Part("media", top.MediaSettings, "`media`"),
     Part(
         "Sources of tools",
