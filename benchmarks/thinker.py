@@ -17,7 +17,7 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
 from sayso.config.wiring.observability import set_up_logs
 from sayso.config.wiring.rq_entry import install, worker_services
-from sayso.workers.rq.worker import run_worker
+from sayso.workers.rq.process import run_worker
 
 #: What a message begins with that names the seconds to think.
 COMMAND = "/think "

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -32,6 +33,10 @@ MAX_TOOL_THREADS, MAX_OWN_THREADS = 32, 16
 IDLE_SECONDS = 30.0
 #: Seconds that running tasks get to clean up when a LoopThread closes. Then the thread is left to the process's end.
 CLOSE_SECONDS = 3.0
+#: Seconds between two checks of a watched loop.
+LOOK_SECONDS = 0.1
+#: Seconds without a sign of life after which the loop counts as blocked.
+BLOCKED_SECONDS = 0.5
 
 
 def _do_nothing() -> None:
@@ -232,3 +237,67 @@ async def _cancel_all_tasks() -> None:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=CLOSE_SECONDS)
+
+
+class Watchdog:
+    """Reports an event loop that is blocked: once per block, and once when it is over. Runs in a daemon thread.
+
+    Only time in which this thread itself ran counts: if the process was stopped, or the laptop slept, the loop is not
+    to blame.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stack: Callable[[int | None], str] = stack_of,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._stack = stack
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="sayso-watchdog", daemon=True)
+        self._answered = threading.Event()
+        self._answered.set()
+        self._looked_at = clock()
+        self._waited = 0.0
+        self._reported = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> None:
+        """Ask the loop for a sign of life, or measure how long there has been none. Raises RuntimeError: the loop is
+        closed.
+        """
+        now = self._clock()
+        self._waited += min(now - self._looked_at, 2 * LOOK_SECONDS)
+        self._looked_at = now
+        if self._answered.is_set():
+            self._ask_again()
+        elif self._waited > BLOCKED_SECONDS and not self._reported:
+            self._reported = True
+            stack = self._stack(self._loop.thread_id)
+            log.warning("loop.blocked", extra={"seconds": round(self._waited, 1), "stack": stack})
+
+    def _ask_again(self) -> None:
+        if self._reported:
+            log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
+        self._waited, self._reported = 0.0, False
+        self._answered.clear()
+        self._loop.call_soon(self._answered.set)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except RuntimeError:  # the loop is closed
+                return

@@ -184,7 +184,7 @@ def worker(options: Options, processes: int | None, *, reload: bool) -> None:
     from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
     from sayso.config.wiring.observability import set_up_logs
     from sayso.config.wiring.rq_entry import install, worker_services
-    from sayso.workers.rq.worker import run_worker
+    from sayso.workers.rq.process import run_worker
 
     set_up_logs()
     settings = load(options.config)

@@ -9,7 +9,8 @@ from pathlib import Path
 from sayso.config.settings.loader import default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.pending.threads import LoopThread
-from sayso.workers.rq.worker import Capacity, WorkerServices
+from sayso.workers.rq.process import WorkerServices
+from sayso.workers.rq.worker import Capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def worker_services(services: Services) -> WorkerServices:
         reaper=services.reaper,
         audit_collector=services.audit_collector,
         lock=services.worker_lock,
-        sweeps={"media": services.media, "texts": services.texts},
+        sweeps={"media": services.media.sweep, "texts": services.texts.sweep},
         close_tools=services.tools.close,
         close_models=services.agent_deps.aclose if services.agent_deps else None,
         data_loss_guard=services.data_loss_guard,

@@ -13,7 +13,8 @@ from sayso.pending.threads import LoopThread
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
-from sayso.workers.rq.worker import Capacity, new_worker
+from sayso.workers.rq.process import new_worker
+from sayso.workers.rq.worker import Capacity
 from tests.channels.web.services import FakeChannel, browser
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot

@@ -1,62 +1,37 @@
-"""SaysoWorker: an RQ worker that runs many conversations at once on one event loop, and the process around it."""
+"""SaysoWorker: an RQ worker that runs many conversations at once on one event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import gc
 import logging
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from redis import Redis
-from redis.backoff import ConstantBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.retry import Retry
 from rq.command import handle_command, parse_payload
 from rq.exceptions import NoSuchJobError
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job
 from rq.queue import Queue
-from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import URGENT_JOB
-from sayso.pending.threads import LoopThread, set_tool_thread_limit, stack_of
-from sayso.workers.lease import listen_for_stops
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.redis.data_loss import DataLossGuard
+from sayso.pending.threads import LoopThread
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import SaysoJob
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two checks of the loop.
-LOOK_SECONDS = 0.1
-#: Seconds without a sign of life after which the loop counts as blocked.
-BLOCKED_SECONDS = 0.5
-#: Blocks of this size and more are returned to the system when freed. Below: glibc's number for that setting.
-LARGE_BLOCK_BYTES = 1024 * 1024
-_M_MMAP_THRESHOLD = -3
 #: Seconds until a silent worker counts as gone for RQ.
 WORKER_TTL = 60
-#: Seconds between two removals of old files.
-SWEEP_SECONDS = 3600
-#: Seconds between RQ's own clean-ups of its registries.
-MAINTENANCE_INTERVAL = 60
 #: Seconds that the main thread waits for a job before it checks for a signal.
 WAIT_SECONDS = 1
 #: Seconds after which a Redis that does not answer counts as away. RQ's own 55 is longer than most grace periods.
@@ -71,9 +46,6 @@ BATCH = 16
 ROUNDS = 8
 #: Seconds that cancelled conversations have to release their leases at the end of the grace period.
 CUT_SECONDS = 3.0
-#: Objects created and not yet freed until Python searches for unreachable cycles. A thousand turns in progress are
-#: none: at Python's own 700 the search takes a quarter of the time.
-COLLECT_EVERY = 100_000
 _TAKE = """
 -- Take jobs off RQ's queue, as its workers do, with the fields that running them needs. KEYS: queue, RQ's intermediate
 -- queue. ARGV: places for any job, places for urgent ones, prefix of urgent ids, a job taken already or ''.
@@ -92,70 +64,6 @@ while #taken < tonumber(ARGV[2]) do
 end
 return taken
 """
-
-
-class Watchdog:
-    """Reports an event loop that is blocked: once per block, and once when it is over. Runs in a daemon thread.
-
-    Only time in which this thread itself ran counts: if the process was stopped, or the laptop slept, the loop is not
-    to blame.
-    """
-
-    def __init__(
-        self,
-        loop: LoopThread,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        stack: Callable[[int | None], str] = stack_of,
-    ) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._stack = stack
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="sayso-watchdog", daemon=True)
-        self._answered = threading.Event()
-        self._answered.set()
-        self._looked_at = clock()
-        self._waited = 0.0
-        self._reported = False
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def look(self) -> None:
-        """Ask the loop for a sign of life, or measure how long there has been none. Raises RuntimeError: the loop is
-        closed.
-        """
-        now = self._clock()
-        self._waited += min(now - self._looked_at, 2 * LOOK_SECONDS)
-        self._looked_at = now
-        if self._answered.is_set():
-            self._ask_again()
-        elif self._waited > BLOCKED_SECONDS and not self._reported:
-            self._reported = True
-            stack = self._stack(self._loop.thread_id)
-            log.warning("loop.blocked", extra={"seconds": round(self._waited, 1), "stack": stack})
-
-    def _ask_again(self) -> None:
-        if self._reported:
-            log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
-        self._waited, self._reported = 0.0, False
-        self._answered.clear()
-        self._loop.call_soon(self._answered.set)
-
-    def _watch(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
-            try:
-                self.look()
-            except RuntimeError:  # the loop is closed
-                return
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,153 +369,3 @@ async def _rounds_of_the_loop() -> None:
 
 def _intermediate_queue(queue: Queue) -> str:
     return str(IntermediateQueue.get_intermediate_queue_key(queue.key))
-
-
-def return_large_blocks() -> None:
-    """Have glibc return freed blocks of 1 MB and more to the system at once.
-
-    Otherwise each thread keeps the memory that a large file took: with 40 files of 12 MB a worker grew by 199 MB
-    instead of 102.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # another library than glibc
-            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
-
-
-class SweptFolder(Protocol):
-    """A folder whose files are removed when they are old."""
-
-    def sweep(self) -> int:
-        """Remove old files and return how many. Raises OSError."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerServices:
-    """The parts of a worker process. `sweeps` are its folders by the name that log events begin with."""
-
-    queue: str
-    key_prefix: str
-    redis_url: str
-    capacity: Capacity
-    tool_threads: int
-    processor: ConversationProcessor
-    reaper: Reaper
-    audit_collector: AuditCollector
-    lock: WorkerLock
-    sweeps: Mapping[str, SweptFolder]
-    close_tools: Callable[[], None]
-    #: Closes the connections to models.
-    close_models: Callable[[], Awaitable[None]] | None = None
-    data_loss_guard: DataLossGuard | None = None
-
-
-def run_worker(services: WorkerServices, loop: LoopThread) -> None:
-    """Work until SIGTERM or SIGINT, and finish what is in progress first. A restart of Redis does not end a worker."""
-    set_tool_thread_limit(services.tool_threads)
-    return_large_blocks()
-    gc.freeze()  # the objects of the process itself stay for as long as it lives
-    gc.set_threshold(COLLECT_EVERY)
-    watchdog = Watchdog(loop)
-    watchdog.start()
-    if services.data_loss_guard:
-        services.data_loss_guard.watch()
-    background = [loop.submit(each) for each in _background_work(services)]
-    for each in background:
-        each.add_done_callback(_report_end)
-    services.lock.hold()
-    said_good_bye = _work_until_stopped(services, loop)
-    watchdog.stop()
-    for each in background:
-        each.cancel()
-    if said_good_bye:  # without Redis, silence says the same
-        with contextlib.suppress(RedisError):
-            services.reaper.heartbeat.leave()
-    _close_models(services, loop)
-    loop.close()
-    services.close_tools()
-    if services.processor.is_idle:  # conversations that are still held are taken over when this process has ended
-        services.lock.leave()
-
-
-def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
-    """Run one RQ worker after the other until a signal. Return whether the last one could say good-bye to Redis."""
-    stop_requested, said_good_bye = threading.Event(), False
-    while not stop_requested.is_set():
-        try:
-            new_worker(services, loop, stop_requested).work(logging_level="WARNING")
-            said_good_bye = True
-        except RedisError as exc:  # at its birth or at its good-bye
-            said_good_bye = False
-            log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
-        if not stop_requested.is_set():
-            time.sleep(1)
-    return said_good_bye
-
-
-def _background_work(services: WorkerServices) -> list[Coroutine[Any, Any, None]]:
-    """Return what runs beside the jobs for as long as the process lives."""
-    stops = listen_for_stops(services.redis_url, services.processor.renew_now, prefix=services.key_prefix)
-    return [services.reaper.forever(), services.audit_collector.forever(), _sweep(services.sweeps), stops]
-
-
-def _report_end(future: Future[None]) -> None:
-    """Log that background work has ended. Each handles its own errors; an end would otherwise go unnoticed."""
-    if not future.cancelled() and (error := future.exception()):
-        log.error("worker.background_ended", exc_info=error)
-
-
-def _close_models(services: WorkerServices, loop: LoopThread) -> None:
-    """Close the connections to models, so that vendors see an end and no library warns of an open one."""
-    if services.close_models is None:
-        return
-    try:
-        loop.submit(_awaited(services.close_models)).result(CUT_SECONDS)
-    except Exception as exc:  # noqa: BLE001  # whatever a vendor's client raises, the worker is leaving
-        log.warning("worker.models_not_closed", extra={"reason": type(exc).__name__})
-
-
-async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
-    await call()
-
-
-async def _sweep(folders: Mapping[str, SweptFolder]) -> None:
-    """Remove old files now and then. Several workers may sweep the same folder."""
-    while True:
-        for name, folder in folders.items():
-            await _sweep_one(name, folder)
-        await asyncio.sleep(SWEEP_SECONDS)
-
-
-async def _sweep_one(name: str, folder: SweptFolder) -> None:
-    try:
-        removed = await call_in_thread(folder.sweep)
-    except Exception:
-        log.exception(f"{name}.not_swept")
-    else:
-        if removed:
-            log.info(f"{name}.swept", extra={"files": removed})
-
-
-def new_worker(
-    services: WorkerServices, loop: LoopThread, stop_requested: threading.Event | None = None
-) -> SaysoWorker:
-    """Return an RQ worker that runs the conversations of the queue on `loop`."""
-    return SaysoWorker(
-        [services.queue],
-        perform=services.processor.run,
-        loop=loop,
-        capacity=services.capacity,
-        on_stop=services.processor.hand_over,
-        stop_requested=stop_requested,
-        connection=_connect(services.redis_url),
-        serializer=JSONSerializer,
-        worker_ttl=WORKER_TTL,
-        maintenance_interval=MAINTENANCE_INTERVAL,
-        log_job_description=False,
-    )
-
-
-def _connect(url: str) -> Redis:
-    """Return RQ's client. It retries a lost connection but not a silent one: the loop does, and sees signals then."""
-    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
-    return Redis.from_url(url, socket_connect_timeout=2, retry=retry)

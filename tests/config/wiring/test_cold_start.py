@@ -20,7 +20,7 @@ from sayso.channels.base import SendError
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.cli import main as cli
 from sayso.config.wiring import rq_entry
-from sayso.workers.rq import worker
+from sayso.workers.rq import process
 
 def send(_, __):
     services = next(iter(rq_entry._processes.values())).services
@@ -29,7 +29,7 @@ def send(_, __):
         asyncio.run(services.channels["bot"].send(Delivery("d", Conversation("bot", "1"), Reply("hello"))))
     print(json.dumps([sorted(ready), sorted(set(sys.modules) - ready)]))
 
-worker.run_worker = send
+process.run_worker = send
 cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_mode=False)
 """
 WEB = """

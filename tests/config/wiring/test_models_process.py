@@ -23,7 +23,7 @@ import asyncio, json, sys
 from pathlib import Path
 from sayso.config.cli import main as cli
 from sayso.config.wiring import rq_entry
-from sayso.workers.rq import worker
+from sayso.workers.rq import process
 from sayso.pending.threads import LoopThread
 
 def ask(parts, _):
@@ -33,10 +33,10 @@ def ask(parts, _):
     said = loop.run(agent.arun("hello", scope="ana")).content
     added = sorted(set(sys.modules) - ready)
     open_before = len(agent.provider._clients)
-    worker._close_models(parts, loop)
+    process._close_models(parts, loop)
     print(json.dumps([said, added, open_before, len(agent.provider._clients)]))
 
-worker.run_worker = ask
+process.run_worker = ask
 cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_mode=False)
 """
 

@@ -25,7 +25,8 @@ from sayso.pending.turns import TurnChange
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
-from sayso.workers.rq.worker import Capacity, new_worker
+from sayso.workers.rq.process import new_worker
+from sayso.workers.rq.worker import Capacity
 from tests.contracts.rigs import CHAT, BlockingOutsideLoops, turn, voice
 
 struck: list[str] = []

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from sayso.pending.threads import LoopThread
-from sayso.workers.rq.worker import BLOCKED_SECONDS, LOOK_SECONDS, Watchdog
+from sayso.pending.threads import BLOCKED_SECONDS, LOOK_SECONDS, LoopThread, Watchdog
 from tests.flows.system import until
 
 

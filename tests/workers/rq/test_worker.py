@@ -26,7 +26,8 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.threads import LoopThread
 from sayso.workers.rq import worker as workers
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
-from sayso.workers.rq.worker import Capacity, run_worker
+from sayso.workers.rq.process import run_worker
+from sayso.workers.rq.worker import Capacity
 from tests.flows.system import until
 from tests.workers.works import Turns, chat, enqueue, left_behind, make_worker, work_while
 
@@ -572,7 +573,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
         reaper=rounds,
         audit_collector=Rounds(),
         lock=lock,
-        sweeps={"media": rounds, "texts": rounds},
+        sweeps={"media": rounds.sweep, "texts": rounds.sweep},
         are_tools_closed=closed.is_set,
         close_tools=closed.set,
         close_models=None,

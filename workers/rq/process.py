@@ -1,0 +1,179 @@
+"""The worker process: RQ workers in the main thread, their conversations and the background work on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from rq.serializers import JSONSerializer
+
+from sayso.pending.audit.collector import AuditCollector
+from sayso.pending.concurrency import call_in_thread
+from sayso.pending.threads import LoopThread, Watchdog, set_tool_thread_limit
+from sayso.workers.lease import listen_for_stops
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.recovery import Reaper, WorkerLock
+from sayso.workers.redis.data_loss import DataLossGuard
+from sayso.workers.rq.worker import CUT_SECONDS, WORKER_TTL, Capacity, SaysoWorker
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two removals of old files.
+SWEEP_SECONDS = 3600
+#: Seconds between RQ's own clean-ups of its registries.
+MAINTENANCE_INTERVAL = 60
+#: Objects created and not yet freed until Python searches for unreachable cycles. A thousand turns in progress are
+#: none: at Python's own 700 the search takes a quarter of the time.
+COLLECT_EVERY = 100_000
+#: Blocks of this size and more are returned to the system when freed. Below: glibc's number for that setting.
+LARGE_BLOCK_BYTES = 1024 * 1024
+_M_MMAP_THRESHOLD = -3
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerServices:
+    """The parts of a worker process.
+
+    `sweeps`: what removes the old files of each folder and returns how many, by the name that log events begin with.
+    """
+
+    queue: str
+    key_prefix: str
+    redis_url: str
+    capacity: Capacity
+    tool_threads: int
+    processor: ConversationProcessor
+    reaper: Reaper
+    audit_collector: AuditCollector
+    lock: WorkerLock
+    sweeps: Mapping[str, Callable[[], int]]
+    close_tools: Callable[[], None]
+    #: Closes the connections to models.
+    close_models: Callable[[], Coroutine[Any, Any, None]] | None = None
+    data_loss_guard: DataLossGuard | None = None
+
+
+def run_worker(services: WorkerServices, loop: LoopThread) -> None:
+    """Work until SIGTERM or SIGINT, and finish what is in progress first. A restart of Redis does not end a worker."""
+    set_tool_thread_limit(services.tool_threads)
+    _return_large_blocks()
+    gc.freeze()  # the objects of the process itself stay for as long as it lives
+    gc.set_threshold(COLLECT_EVERY)
+    watchdog = Watchdog(loop)
+    watchdog.start()
+    if services.data_loss_guard:
+        services.data_loss_guard.watch()
+    stops = listen_for_stops(services.redis_url, services.processor.renew_now, prefix=services.key_prefix)
+    work = (services.reaper.forever(), services.audit_collector.forever(), _sweep(services.sweeps), stops)
+    background = [loop.submit(each) for each in work]
+    for each in background:
+        each.add_done_callback(_report_end)
+    services.lock.hold()
+    said_good_bye = _work_until_stopped(services, loop)
+    watchdog.stop()
+    for each in background:
+        each.cancel()
+    if said_good_bye:  # without Redis, silence says the same
+        with contextlib.suppress(RedisError):
+            services.reaper.heartbeat.leave()
+    _close_models(services, loop)
+    loop.close()
+    services.close_tools()
+    if services.processor.is_idle:  # conversations that are still held are taken over when this process has ended
+        services.lock.leave()
+
+
+def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
+    """Run one RQ worker after the other until a signal. Return whether the last one could say good-bye to Redis."""
+    stop_requested, said_good_bye = threading.Event(), False
+    while not stop_requested.is_set():
+        try:
+            new_worker(services, loop, stop_requested).work(logging_level="WARNING")
+            said_good_bye = True
+        except RedisError as exc:  # at its birth or at its good-bye
+            said_good_bye = False
+            log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
+        if not stop_requested.is_set():
+            time.sleep(1)
+    return said_good_bye
+
+
+def _report_end(future: Future[None]) -> None:
+    """Log that background work has ended. Each handles its own errors; an end would otherwise go unnoticed."""
+    if not future.cancelled() and (error := future.exception()):
+        log.error("worker.background_ended", exc_info=error)
+
+
+def _close_models(services: WorkerServices, loop: LoopThread) -> None:
+    """Close the connections to models, so that vendors see an end and no library warns of an open one."""
+    if services.close_models is None:
+        return
+    try:
+        loop.submit(services.close_models()).result(CUT_SECONDS)
+    except Exception as exc:  # noqa: BLE001  # whatever a vendor's client raises, the worker is leaving
+        log.warning("worker.models_not_closed", extra={"reason": type(exc).__name__})
+
+
+async def _sweep(sweeps: Mapping[str, Callable[[], int]]) -> None:
+    """Remove old files now and then. Several workers may sweep the same folder."""
+    while True:
+        for name, sweep in sweeps.items():
+            try:
+                removed = await call_in_thread(sweep)
+            except Exception:
+                log.exception(f"{name}.not_swept")
+            else:
+                if removed:
+                    log.info(f"{name}.swept", extra={"files": removed})
+        await asyncio.sleep(SWEEP_SECONDS)
+
+
+def new_worker(
+    services: WorkerServices, loop: LoopThread, stop_requested: threading.Event | None = None
+) -> SaysoWorker:
+    """Return an RQ worker that runs the conversations of the queue on `loop`."""
+    return SaysoWorker(
+        [services.queue],
+        perform=services.processor.run,
+        loop=loop,
+        capacity=services.capacity,
+        on_stop=services.processor.hand_over,
+        stop_requested=stop_requested,
+        connection=_connect(services.redis_url),
+        serializer=JSONSerializer,
+        worker_ttl=WORKER_TTL,
+        maintenance_interval=MAINTENANCE_INTERVAL,
+        log_job_description=False,
+    )
+
+
+def _connect(url: str) -> Redis:
+    """Return RQ's client. It retries a lost connection but not a silent one: the loop does, and sees signals then."""
+    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
+    return Redis.from_url(url, socket_connect_timeout=2, retry=retry)
+
+
+def _return_large_blocks() -> None:
+    """Have glibc return freed blocks of 1 MB and more to the system at once.
+
+    Otherwise each thread keeps the memory that a large file took: with 40 files of 12 MB a worker grew by 199 MB
+    instead of 102.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # another library than glibc
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
