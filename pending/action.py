@@ -26,7 +26,7 @@ DEFAULT_IGNORE_TTL_SECONDS = 10.0
 #: Most seconds that a user may have to answer: records are kept for two days.
 MAX_TTL_SECONDS = 86_400.0
 #: Most characters of a preview, and of the arguments as JSON. Platforms show a long preview whole, in several messages;
-#: nobody reads more than this, and so nobody agrees to it.
+#: people do not read more than this, and so do not agree to it.
 MAX_PREVIEW_CHARS = 16_000
 MAX_ARGS_CHARS = 65_536
 #: The prefix of our own kinds, which tools must not use.

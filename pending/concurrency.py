@@ -456,7 +456,7 @@ class _CallInThread(Generic[T]):
         self._call_on_loop(_set_outcome, self._outcome, _outcome_of(self._context, self._function))
 
     def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the task that waited
             self._loop.call_soon_threadsafe(callback, *args)
 
 

@@ -44,7 +44,7 @@ class ToolContext:
     """The person, the conversation and the yes of a call. Sayso fills parameters with this type; models never see them.
 
     `channel` is the channel's name in the YAML, `conversation` its address there, `language` a BCP 47 tag. Outside a
-    conversation `person` is None and the texts are "". `confirmed` is None unless the call runs by somebody's yes.
+    conversation `person` is None and the texts are "". `confirmed` is None unless the call runs by a person's yes.
     """
 
     person: Person | None = None

@@ -24,7 +24,7 @@ UNDO_PREFIX = "sayso:undo:"
 #: Rebuilds the executor of a confirmed action from its record alone; None when the action must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
 #: Finds out how an interrupted action ended; sync or async. True, or a text for the user: it took effect. False: it
-#: certainly did not. None: nobody can tell.
+#: certainly did not. None: that is not known.
 Reconciler = Callable[[PendingAction], Any]
 
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=ExecutorFactory)
 
-#: Most proposals of one turn that share a yes. Nobody reads more, and so nobody agrees to more.
+#: Most proposals of one turn that share a yes. People do not read more, and so do not agree to more.
 MAX_STEPS = 10
 #: The kind of a plan's own record, which no tool can have. A plan has no effect of its own: its steps have.
 PLAN_KIND = "sayso:plan"

@@ -37,7 +37,7 @@ class StoredAction:
     """A pending action as stored: the signed record exactly as it was signed, and its state.
 
     `pid`: the id it was found under.
-    `by`: the event or the random word of whoever decided on it; `attempt`: the id of its last start.
+    `by`: the event or the random word of the decision; `attempt`: the id of its last start.
     `outcome_text`: what the user is told about its end. An open action has one after its user was asked again.
     `seen`: the number of the last turn that came in before it was shown.
     `begun_at`: when it was claimed or started. `looked_at`: the store's own time at the lookup. Both in Unix seconds.
@@ -198,7 +198,7 @@ class Claim:
 
     `by` is the event id of the turn that decides, so that a redelivery makes the same claim. A worker adds its `lease`
     and the number `seq` of its turn as proof. `received_at` is when the decision came in, in Unix seconds; 0 when
-    nobody noted it.
+    it was not noted.
     """
 
     scope: Scope

@@ -340,7 +340,7 @@ class Settlement:
                 return await self._end_started(claim, action, "done", texts.done(action.preview, result))
 
     async def _reconcile(self, claim: Claim, action: PendingAction) -> str | bool | None:
-        """Return whether the action took effect, True or a text for the user if it did. None: nobody can tell."""
+        """Return whether the action took effect, True or a text for the user if it did. None: that is not known."""
         reconcile = self._executors.reconciler(action.kind)
         if reconcile is None:
             return None
@@ -348,7 +348,7 @@ class Settlement:
             with _confirmed(claim, action):
                 context = with_context(reconcile, current_context)
                 answer = await run_with_timeout(lambda: reconcile(action, **context), RECONCILE_TIMEOUT)
-        except Exception:  # a reconciler is user code; when it fails, nobody can tell
+        except Exception:  # a reconciler is user code; when it fails, nothing is known
             log.exception("pending.not_reconciled", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None
         return answer if isinstance(answer, str | bool) else None

@@ -47,7 +47,7 @@ def _do_nothing() -> None:
 class ThreadCall:
     """A call for a DaemonThreadPool. `run` must not raise; `on_start` is called right before it, in the same thread.
 
-    `thread_id` is None until the call has started. `is_abandoned` says that nobody waits for the call any more.
+    `thread_id` is None until the call has started. `is_abandoned` says that nothing waits for the call any more.
     """
 
     run: Callable[[], None]

@@ -26,7 +26,7 @@ FORWARD = '{"forward"'
 PART = "+"
 #: Before the id of an action in `TurnChange.replies`: the reply repeats its question. Quoting it quotes the question.
 ABOUT = "="
-#: How the scripts write the silence of a conversation in which nobody ever wrote, or nobody knows when.
+#: How the scripts write the silence of a conversation without any message, or without a known time of the last one.
 _SILENCES = {-1: -1.0, -2: inf}
 
 
@@ -94,7 +94,7 @@ class NewAction:
     `live`: whether it occupies its scope. Any other is reached by its button, or as one of the `steps` of a plan.
     `notice`: the outbox entry to send when its window closes without an answer.
     `ending`: the entry that then replaces the message with the question. Its id is known once that is delivered.
-    `alarm`: the entry to send when nobody answered within `alarm_after_ms`, at the latest when the window closes.
+    `alarm`: the entry to send when no answer came within `alarm_after_ms`, at the latest when the window closes.
     "" is none.
     """
 
@@ -121,7 +121,7 @@ class NewAction:
         fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
         fields["idempotent"] = "1" if self.idempotent else ""
         entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
-        fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}  # whom it is about
+        fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}  # the user it is about
         fields["alarm_after"] = str(self.alarm_after_ms) if self.alarm else ""
         return tuple(text for name, value in fields.items() if value for text in (name, value))
 
@@ -374,7 +374,7 @@ class QueuedReply:
     `suspect`: it may have arrived already; `receipt`: the platform has confirmed since that it did.
     `wait`: seconds until the channel's rate limit allows it, None where no limit is known.
     `ahead`: seconds by which its chat is ahead of its own rate limit.
-    `silence`: seconds since anybody wrote here, as in `Delivery`. `held`: seconds it has waited for somebody to write,
+    `silence`: seconds since a person wrote here, as in `Delivery`. `held`: seconds it has waited for a person to write,
     None where it does not wait.
     `closed`: why the address accepts nothing, "" if it does.
     """

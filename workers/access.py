@@ -56,7 +56,7 @@ AccessDecision = Admitted | Ignored | UnknownSender
 class AccessRules:
     """Who may talk on one channel, in which chats, and how often.
 
-    `allow`: only these people, None for everybody, unless `pairing` asks unknown senders for a code. `block`: never
+    `allow`: only these people, None for all, unless `pairing` asks unknown senders for a code. `block`: never
     these. `chats`: only there, None for everywhere. `per_minute`: turns of one person, None for no limit. Ids must be
     in the form that `spelled` returns: create rules with `rules`.
     """

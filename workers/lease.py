@@ -143,5 +143,5 @@ async def listen_for_stops(url: str, on_stop: Callable[[str], None], *, prefix: 
         except (RedisError, OSError) as exc:
             log.warning("stop_signal.redis_away", extra={"reason": type(exc).__name__})
         except Exception:
-            log.exception("stop_signal.failed")  # anybody may publish, and not only text
+            log.exception("stop_signal.failed")  # any client may publish, and not only text
         await asyncio.sleep(PAUSE_SECONDS)

@@ -81,7 +81,7 @@ class AccessList(Protocol):
     """What is stored of people, for operators."""
 
     def people(self, channel: str) -> list[ListedPerson]:
-        """Return everybody who is approved or blocked, the newest first."""
+        """Return all people who are approved or blocked, the newest first."""
 
     def waiting(self, channel: str) -> list[Waiting]:
         """Return the unknown senders with a valid code, the newest first."""
@@ -226,7 +226,7 @@ class RedisPeople:
         self._connections.ask("SET", self._told(channel, name), 1, "EX", WAIT_SECONDS)
 
     def people(self, channel: str) -> list[ListedPerson]:
-        """Return everybody who is approved or blocked, the newest first. Raises redis.RedisError."""
+        """Return all people who are approved or blocked, the newest first. Raises redis.RedisError."""
         entries = self._connections.ask("HVALS", self._key("people", channel))
         by_ids = {person.ids: person for person in map(_person, entries)}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))

@@ -55,7 +55,7 @@ class UncollectedEntries:
         self._prefix = prefix
 
     def read(self, limit: int = BATCH) -> list[list[bytes]]:
-        """Return the oldest entries of each shard, 0 for all, as bytes: somebody may have written what is no text."""
+        """Return the oldest entries of each shard, 0 for all, as bytes: an intruder may have written other things."""
         pipe = self._client.pipeline(transaction=False)
         for shard in range(SHARDS):
             self._ask(pipe, "LRANGE", f"{self._key(shard)}:audit", 0, limit - 1)

@@ -18,7 +18,7 @@ from sayso.pending.audit.entry import AuditBody, AuditEntry, EntrySigner, Record
 #: The ledger's name in the data folder.
 FILE = "audit.sqlite3"
 
-#: The triggers prevent mistakes. Somebody who can write to the file can drop them; the signature of each row is against
+#: The triggers prevent mistakes. A process that can write to the file can drop them; each row's signature is against
 #: that. `rivals` has entries whose number is taken by another entry.
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -180,7 +180,7 @@ def _missing(path: Path) -> str:
 
 
 def _legible(value: object) -> object:
-    """Return a column's value as text, even if somebody put bytes there. Its signature will not match."""
+    """Return a column's value as text, even if it holds bytes. Its signature will not match."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 

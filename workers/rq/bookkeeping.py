@@ -1,8 +1,8 @@
 """JobRegistry: record in RQ's keys which jobs a worker runs, for many jobs at once.
 
-A job that begins and ends between two writes leaves no trace; a longer one is registered as RQ registers its own, so
-that `rq info`, dashboards and the clean-up of abandoned jobs see it. RQ itself would send some fifteen commands per
-job: an eighth of what a turn costs a worker.
+A longer job is registered as RQ registers its own, so that `rq info`, dashboards and the clean-up of abandoned jobs see
+it. A job that begins and ends between two writes leaves no trace. RQ itself would send fifteen commands per job: an
+eighth of what a turn costs a worker.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ class Stopped(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A job that runs or has ended, and what has been written about it. Until it is `written`, its execution may be in
-    Redis or not: the answer may have been lost.
+    """A job that runs or has ended.
+
+    Until it is `written`, its execution may be in Redis or not: the answer may have been lost.
     """
 
     job: Job
@@ -209,8 +210,12 @@ class JobRegistry:
 
     def _dismiss(self, entries: list[_Entry], pipe: Any) -> None:
         """Remove jobs. They leave no result: they carry an id, and the conversation has the rest."""
-        if entries:
-            pipe.eval(_DISMISS, 3, *self._keys, *(part for entry in entries for part in _over(entry)))
+        parts: list[str] = []
+        for entry in entries:
+            execution = entry.execution.id if entry.execution else ""
+            parts += [entry.job.id, execution, "1" if entry.written else "0", "0" if entry.error is None else "1"]
+        if parts:
+            pipe.eval(_DISMISS, 3, *self._keys, *parts)
 
     @property
     def _keys(self) -> tuple[str, str, str]:
@@ -272,12 +277,6 @@ class JobRegistry:
 
 def _state(running: int) -> WorkerStatus:
     return WorkerStatus.BUSY if running else WorkerStatus.IDLE
-
-
-def _over(entry: _Entry) -> tuple[str, str, str, str]:
-    """Return the arguments for a job that has ended, as the script takes them."""
-    execution = entry.execution.id if entry.execution else ""
-    return entry.job.id, execution, "1" if entry.written else "0", "0" if entry.error is None else "1"
 
 
 def _report(answers: Iterable[Any]) -> None:

@@ -39,12 +39,11 @@ class ForbiddenJob(Exception):
 class SaysoJob(Job):
     """A job that Sayso created: its one function, one conversation id, no callbacks, no webhooks.
 
-    Anybody who can write to Redis can name any function in a job, so JSON alone is no defense.
+    A process that can write to Redis can name any function in a job, so JSON alone is no defense.
     """
 
     def read(self, origin: str, data: bytes | None, timeout: bytes | None, failure_ttl: bytes | None) -> None:
-        """Read the fields that running the job needs. RQ's `restore` parses much more, and takes as long as a turn's
-        script.
+        """Read the fields that running the job needs. RQ's `restore` takes as long as a turn's script.
 
         Raises NoSuchJobError without data, and ValueError, TypeError or zlib.error for invalid data.
         """
@@ -108,9 +107,7 @@ class WakeUps:
         self._call = job.data.partition(b'""')
 
     def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
-        """Return prefix of job keys, queue key, key of RQ's set of queues, job id, then the job's hash
-        field by field.
-        """
+        """Return the arguments of a script: job prefix, queue key, key of RQ's queues, job id, and the job's hash."""
         job_id, at = f"process-{random_id(8)}", _rq_time()
         before, _, after = self._call
         fields = self._fields | {
@@ -128,9 +125,7 @@ def _rq_time() -> str:
 
 
 def _as_zlib(data: bytes) -> bytes:
-    """Return data of less than 64 KB in zlib's format, as one uncompressed block: compression needs 256 KB
-    of memory.
-    """
+    """Return data of less than 64 KB in zlib's format, uncompressed: compression needs 256 KB of memory."""
     size = len(data)
     return b"\x78\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + data + struct.pack(">I", zlib.adler32(data))
 

@@ -136,8 +136,9 @@ class SaysoWorker(BaseWorker):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[SaysoJob, Queue] | None:
-        """Return the next job; those taken with it wait for `execute_job`. Return None when it is time to stop or,
-        without a timeout (RQ's burst), when there is nothing to do.
+        """Return the next job; those taken with it wait for `execute_job`.
+
+        None: it is time to stop, or there is nothing to do and no timeout (RQ's burst).
         """
         idle_since = time.monotonic()
         while not self._stop_requested:
@@ -179,18 +180,16 @@ class SaysoWorker(BaseWorker):
             self.last_cleaned_at = now()  # type: ignore[assignment]  # RQ's own has no type
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
-        """Return the seconds until an execution without a heartbeat counts as abandoned: that loses an id,
-        and no turn.
-        """
+        """Return the seconds until an execution without a heartbeat counts as abandoned. That loses no turn."""
         return WORKER_TTL + 30
 
     def teardown(self) -> None:
-        """Let running jobs end, cancel those that do not in time, and unregister. Raises RedisError if Redis does not
-        answer.
-        """
+        """Let running jobs end, cancel those that do not in time, and unregister. Raises RedisError."""
         if self.stopping:
             self._on_stop()
-            self._record_shutdown()
+            if self._shutdown_requested_date:
+                with contextlib.suppress(RedisError):
+                    self.set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # RQ's own
         futures = list(self._running.values())
         _, late = wait(futures, timeout=0 if self._force_stopped else self._capacity.grace_seconds)
         for future in late:
@@ -219,9 +218,7 @@ class SaysoWorker(BaseWorker):
             raise
 
     def handle_payload(self, message: Any) -> None:
-        """Handle RQ's commands. RQ's own `stop-job` knows one job per worker; and an invalid command must not end the
-        thread.
-        """
+        """Handle RQ's commands: its own `stop-job` knows one job per worker. An invalid command ends nothing."""
         try:
             payload = parse_payload(message)
             if payload["command"] == "stop-job":
@@ -251,20 +248,13 @@ class SaysoWorker(BaseWorker):
             self._stop_requested = True
 
     def _shutdown(self) -> None:
-        """Note the stop. A signal handler calls this, so nothing is interrupted or sent to Redis here: the main thread
-        looks every second.
-        """
+        """Note the stop; the main thread looks every second. A signal handler calls this, so it asks Redis nothing."""
         self._stop_requested = True
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
         """Log and retry, whatever Redis answers: without this thread no job can be stopped from outside."""
         log.warning("worker.commands_unavailable", extra={"reason": type(exc).__name__})
         time.sleep(2.0)
-
-    def _record_shutdown(self) -> None:
-        with contextlib.suppress(RedisError):
-            if self._shutdown_requested_date:
-                self.set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # RQ's own
 
     def _wait_for_jobs(self, patient: bool) -> list[SaysoJob]:
         self.heartbeat()
@@ -293,7 +283,7 @@ class SaysoWorker(BaseWorker):
         return [job for job_id, fields in taken if (job := self._job(job_id, fields))]
 
     def _job(self, job_id: bytes, fields: list[bytes | None]) -> SaysoJob | None:
-        """Return the job, or None if it is none: anybody who can write to Redis can put anything into the queue."""
+        """Return the job, or None if it is none: any process can write to the queue."""
         try:
             job = SaysoJob(job_id.decode(), connection=self.connection, serializer=self.serializer)
         except (ValueError, TypeError):
@@ -326,9 +316,7 @@ class SaysoWorker(BaseWorker):
         future.add_done_callback(partial(self._ended, job))
 
     def _ended(self, job: SaysoJob, future: Future[None]) -> None:
-        """Record the end of a job. Called on the loop, or by the code that cancels the job, which may still
-        clean up.
-        """
+        """Record the end of a job. Called on the loop, or by the code that cancels the job."""
         try:
             error = future.exception()
         except CancelledError:
@@ -343,9 +331,14 @@ class SaysoWorker(BaseWorker):
 
     def _wait_for_loop(self) -> None:
         """Wait until the loop has run what was started, among its other work."""
+
+        async def rounds() -> None:
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0)
+
         if self._loop is not None:
             with contextlib.suppress(TimeoutError):
-                self._loop.submit(_rounds_of_the_loop()).result(WAIT_SECONDS)
+                self._loop.submit(rounds()).result(WAIT_SECONDS)
 
     def _ask_redis(self, call: Callable[[], Any]) -> Any:
         """Send a request of RQ between jobs. If Redis is away, log it and return None: running jobs go on."""
@@ -360,11 +353,6 @@ class SaysoWorker(BaseWorker):
 async def _in_time(work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None) -> None:
     async with asyncio.timeout(seconds if seconds and seconds > 0 else None):
         await work()
-
-
-async def _rounds_of_the_loop() -> None:
-    for _ in range(ROUNDS):
-        await asyncio.sleep(0)
 
 
 def _intermediate_queue(queue: Queue) -> str:
