@@ -83,7 +83,7 @@ class AccessSettings(Section):
     """Who may talk on a channel."""
 
     allow: list[Annotated[str, Field(min_length=1)]] | None = None
-    """The ids of the people who may talk. Without it: everybody. Example: `[U1, U2]`."""
+    """The ids of the people who may talk. Without it: all people. Example: `[U1, U2]`."""
     block: list[Annotated[str, Field(min_length=1)]] = []
     """The ids of people who may never talk, and are not told so. Example: `[U9]`."""
     pairing: bool = False
@@ -106,7 +106,7 @@ class ChannelSettings(PlatformSettings):
     """The keys that every channel has."""
 
     access: Annotated[AccessSettings | None, BeforeValidator(_not_an_empty_access)] = None
-    """Who may talk on the channel. Without it: everybody. Example: `{allow: [U1]}`."""
+    """Who may talk on the channel. Without it: all people. Example: `{allow: [U1]}`."""
     tools: list[str] | None = None
     """Names and patterns of the tools that the channel may use. Without it: all. Example:
     `[find_*, delete_invoice]`.

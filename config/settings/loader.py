@@ -20,7 +20,7 @@ from sayso.config.settings.tools import Path_
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
-#: What pydantic's kinds of error mean to somebody who writes YAML.
+#: What pydantic's kinds of error mean to a person who writes YAML.
 _MESSAGES = {
     "dict_type": "must be a section: indented `key: value` lines",
     "model_type": "must be a section: indented `key: value` lines",

@@ -84,7 +84,7 @@ class LimitSettings(Section):
     """
     per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)
     """The most turns of one person in one conversation in a minute. /stop and answers to a question are not counted.
-    Taps on the person's own buttons and /status have a count of their own; a tap on somebody else's button counts as a
+    Taps on the person's own buttons and /status have a count of their own; a tap on another person's button counts as a
     turn. Example: `30`.
     """
     in_one_go: Annotated[int, NotBoolean] = Field(default=40, ge=1, le=60_000)

@@ -27,7 +27,7 @@ from sayso.workers.people import RedisPeople
 
 
 def rules_of(channel: AnyChannel) -> AccessRules:
-    """Return the access rules of a channel. Without `access` in the YAML everybody may talk."""
+    """Return the access rules of a channel. Without `access` in the YAML all people may talk."""
     access = channel.access or AccessSettings()
     return rules(
         allow=access.allow,

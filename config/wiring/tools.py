@@ -17,7 +17,7 @@ from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
 from sayso.agent.tools.loading import WatchedSource, claim
 from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation
-from sayso.agent.toolsets.embedding import Embedder, HttpEmbedder
+from sayso.agent.toolsets.embedding import HttpEmbedder
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_request import Auth
@@ -30,7 +30,6 @@ from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import (
     AnySource,
     AuthSettings,
-    EmbeddingSettings,
     McpSource,
     ModuleSource,
     OpenApiSource,
@@ -121,10 +120,7 @@ def open_tools(
     problems = [problem for index, source in local for problem in _open_local(opened, settings, index, source)]
     if problems and strict:
         raise ConfigError(problems)
-    live = _refresher(settings, opened.registry) if remote else None
-    if live:
-        atexit.register(live.close)  # also for a process whose start fails later
-    silent = _silent_sources(settings, live, seconds) if live else []
+    live, silent = _open_remote(settings, opened.registry, seconds) if remote else (None, [])
     return replace(opened, problems=(*problems, *silent), live=live)
 
 
@@ -217,33 +213,27 @@ def _name(source: AnySource) -> str:
             return source.namespace or tool_provider(source, Path()).name
 
 
-def _refresher(settings: Settings, registry: ToolRegistry) -> ToolsetRefresher | None:
-    """Return what keeps the tools of all remote sources up to date, None where there are none."""
-    sources = [
-        LiveSource(
-            _id(index),
-            _name(source),
-            tool_provider(source, settings.origin.folder),
-            source.namespace or "",
-            source.confirm,
-        )
-        for index, source in enumerate(settings.tools)
-        if isinstance(source, McpSource | OpenApiSource) and is_remote(source)
-    ]
-    return ToolsetRefresher(sources, registry.replace_source) if sources else None
-
-
-def _silent_sources(settings: Settings, live: ToolsetRefresher, seconds: float) -> list[str]:
-    """Connect to the remote sources. Return a problem for each that does not answer in time."""
+def _open_remote(
+    settings: Settings, registry: ToolRegistry, seconds: float
+) -> tuple[ToolsetRefresher | None, list[str]]:  # fmt: skip
+    """Connect to the remote sources. Return what keeps their tools up to date, None without any source, and a problem
+    for each that does not answer in time.
+    """
+    names, sources = {}, []
+    for index, source in enumerate(settings.tools):
+        if isinstance(source, McpSource | OpenApiSource) and is_remote(source):
+            names[index] = _name(source)
+            provider = tool_provider(source, settings.origin.folder)
+            sources.append(LiveSource(_id(index), names[index], provider, source.namespace or "", source.confirm))
+    if not sources:
+        return None, []
+    live = ToolsetRefresher(sources, registry.replace_source)
+    atexit.register(live.close)  # also for a process whose start fails later
     reasons = live.open(seconds)
-    return [
-        settings.problem(
-            ("tools",),
-            f"{_name(source)!r} does not answer yet: {reasons[_id(index)]}; the bot runs without its tools, and tries "
-            "again until it answers",
-            index,
-        )
-        for index, source in enumerate(settings.tools)
+    waits = "the bot runs without its tools, and tries again until it answers"
+    return live, [
+        settings.problem(("tools",), f"{name!r} does not answer yet: {reasons[_id(index)]}; {waits}", index)
+        for index, name in names.items()
         if _id(index) in reasons
     ]
 
@@ -325,8 +315,7 @@ def build_selector(settings: Settings, channel: str) -> ToolSelector | None:
 
     The roles of `access` come first: `selector` chooses from what they leave.
     """
-    build = _SelectorBuilder(settings).build
-    selectors = [build(selector, path) for selector, path in _configured_selectors(settings, channel)]
+    selectors = [_build(settings, selector, path) for selector, path in _configured_selectors(settings, channel)]
     return AllOf(*selectors) if len(selectors) > 1 else selectors[0] if selectors else None
 
 
@@ -342,48 +331,43 @@ def _configured_selectors(settings: Settings, channel: str) -> Iterator[tuple[Se
         yield chosen.selector, ("channels", channel, "selector")
 
 
-class _SelectorBuilder:
-    """Builds selectors from settings. Raises ConfigError with the line of one that cannot be built."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def build(self, selector: SelectorSettings, path: Path_) -> ToolSelector:
-        built = self._of_kind(selector, path)
-        return Always(built, selector.always) if selector.always else built
-
-    def _of_kind(self, selector: SelectorSettings, path: Path_) -> ToolSelector:
-        if selector.keyword is not None:
-            return KeywordSelector(selector.keyword, whole_words=selector.whole_words)
-        if selector.roles is not None:
-            roles = selector.roles
-            return RoleBasedSelector(UserRoles(roles.users, roles.default), allowed=roles.allowed)
-        if selector.embedding is not None:
-            return _embedding(selector.embedding)
-        if selector.plugin is not None:
-            return self._plugin(selector, selector.plugin, path)
-        parts = [self.build(part, part_path) for part, part_path in _parts(self._settings, selector, path)]
-        return AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
-
-    def _plugin(self, selector: SelectorSettings, name: str, path: Path_) -> ToolSelector:
-        try:
-            plugin = find_selector(name)
-        except SelectorLoadError as exc:
-            raise ConfigError([self._settings.problem((*path, "plugin"), str(exc))]) from exc
-        try:
-            built: ToolSelector = plugin(**selector.options)
-        except Exception as exc:
-            says = f"{name!r} does not take them: {type(exc).__name__}: {exc}"
-            raise ConfigError([self._settings.problem((*path, "options"), says)]) from exc
-        return FailOpen(built) if selector.on_error == "all" else built
+def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolSelector:
+    """Return a selector with the tools that it always shows. Raises ConfigError with the line of one that cannot be
+    built.
+    """
+    built = _of_kind(settings, selector, path)
+    return Always(built, selector.always) if selector.always else built
 
 
-def _embedding(settings: EmbeddingSettings) -> EmbeddingSelector:
-    embedder: Embedder | None = None
-    if settings.base_url:
-        key = settings.api_key.get_secret_value() if settings.api_key else ""
-        embedder = HttpEmbedder(settings.model, base_url=settings.base_url, api_key=key)
-    return EmbeddingSelector(settings.model, settings.top_k, embedder)
+def _of_kind(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolSelector:
+    if selector.keyword is not None:
+        return KeywordSelector(selector.keyword, whole_words=selector.whole_words)
+    if selector.roles is not None:
+        roles = selector.roles
+        return RoleBasedSelector(UserRoles(roles.users, roles.default), allowed=roles.allowed)
+    if selector.embedding is not None:
+        embedding, embedder = selector.embedding, None
+        if embedding.base_url:
+            key = embedding.api_key.get_secret_value() if embedding.api_key else ""
+            embedder = HttpEmbedder(embedding.model, base_url=embedding.base_url, api_key=key)
+        return EmbeddingSelector(embedding.model, embedding.top_k, embedder)
+    if selector.plugin is not None:
+        return _plugin(settings, selector, selector.plugin, path)
+    parts = [_build(settings, part, part_path) for part, part_path in _parts(settings, selector, path)]
+    return AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
+
+
+def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Path_) -> ToolSelector:
+    try:
+        plugin = find_selector(name)
+    except SelectorLoadError as exc:
+        raise ConfigError([settings.problem((*path, "plugin"), str(exc))]) from exc
+    try:
+        built: ToolSelector = plugin(**selector.options)
+    except Exception as exc:
+        says = f"{name!r} does not take them: {type(exc).__name__}: {exc}"
+        raise ConfigError([settings.problem((*path, "options"), says)]) from exc
+    return FailOpen(built) if selector.on_error == "all" else built
 
 
 def _parts(settings: Settings, selector: SelectorSettings, path: Path_) -> Iterator[tuple[SelectorSettings, Path_]]:

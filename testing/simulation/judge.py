@@ -257,7 +257,7 @@ class _ConversationJudge:
             self._fault("unmarked", ask.number, f"{ask.bill}: its outcome was told {outcomes} times to {deciding} acts")
 
     def _check_expiry(self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
-        """Nobody who agreed while the question was open, by its own text, is told to be late."""
+        """A person who agreed while the question was open, by its own text, is not told to be late."""
         spare = _spare_seconds(own, messages)
         if spare > 1 and any(says_expired(message.text) for message in messages):
             text = f"{ask.bill} was agreed to {spare:.0f} s before its time was over, and told to be late"
@@ -266,7 +266,7 @@ class _ConversationJudge:
     def _check_ending(
         self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage], bill_result: BillResult
     ) -> None:
-        """Everybody who decided hears the outcome. Being asked again counts only if it came after their patience."""
+        """Each person who decided hears the outcome. Being asked again counts only if it came after their patience."""
         ending = bill_result.ending
         self.result.confirmed += any(act.agrees for act in own)
         self.result.endings[ending] += 1

@@ -11,7 +11,7 @@ from typing import Literal
 
 from sayso.testing.simulation.tools import EffectEntry
 
-#: What one message says about a bill. `foreign`: the button belongs to somebody else; `nothing`: nothing was done;
+#: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`: nothing was done;
 #: `aside`: a yes or no without an open question; `odd`: nothing that we know.
 MessageKind = Literal[
     "question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "odd"

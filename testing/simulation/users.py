@@ -355,7 +355,7 @@ class SimulatedUsers:
 
     @property
     def is_done(self) -> bool:
-        """Whether everybody has done everything and heard the answers. Raises their error if one failed."""
+        """Whether all users have done everything and heard the answers. Raises their error if one failed."""
         if self._error is not None:
             raise self._error
         return self._done.is_set()
