@@ -11,11 +11,9 @@ from typing import Any
 
 from sayso.agent.memory.extraction import (
     TIMEOUT_SECONDS,
-    extract,
-    model_for,
+    ExtractingMemory,
     one_line,
     section,
-    spoken_messages,
     text_of,
 )
 from sayso.agent.messages import Message, UsageStats
@@ -72,7 +70,7 @@ class Entity:
         )
 
 
-class EntityMemory:
+class EntityMemory(ExtractingMemory):
     """The entities of one conversation. Thread-safe.
 
     `model` of `provider` extracts them from the latest `relevance_window` messages. At most `max_entities` are kept;
@@ -88,13 +86,8 @@ class EntityMemory:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if min(max_entities, relevance_window) < 1:
-            raise ValueError(
-                f"max_entities={max_entities!r} and relevance_window={relevance_window!r} must be 1 or more"
-            )
-        self.provider, self.model = provider, model
-        self.max_entities, self.relevance_window = max_entities, relevance_window
-        self._clock = clock
+        super().__init__(provider, model, relevance_window, clock, max_entities=max_entities)
+        self.max_entities = max_entities
         self._entities: dict[str, Entity] = {}  # the last mentioned is last
         self._lock = threading.Lock()
 
@@ -115,14 +108,7 @@ class EntityMemory:
 
         Return none if the model fails.
         """
-        objects, usage = await extract(
-            self.provider,
-            PROMPT,
-            spoken_messages(messages)[-self.relevance_window :],
-            model=model_for(self.provider, model, self.model),
-            timeout=timeout,
-            kind="entities",
-        )
+        objects, usage = await self._extract("entities", PROMPT, messages, model, timeout)
         now = self._clock()
         return [entity for each in objects if (entity := _entity(each, now)).name], usage
 

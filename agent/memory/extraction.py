@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -58,41 +58,51 @@ def spoken_messages(messages: Sequence[Message]) -> list[Message]:
     return [message for message in messages if message.role in (Role.USER, Role.ASSISTANT) and message.content.strip()]
 
 
-async def extract(
-    provider: Provider,
-    prompt: str,
-    messages: Sequence[Message],
-    *,
-    model: str,
-    timeout: float | None,  # acall enforces it
-    kind: str,
-) -> tuple[list[Mapping[str, Any]], UsageStats]:
-    """Return the objects that the model found, unchecked, and what it cost. A failure is logged and finds nothing."""
-    conversation = spoken_messages(messages)
-    if not conversation:
-        return [], UsageStats()
-    # One JSON object a line, so that no text can pass for another message.
-    lines = ({"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]} for message in conversation)
-    text = "\n".join(storable(json.dumps(line, ensure_ascii=False)) for line in lines)
-    request = ProviderRequest(
-        model=model,
-        system_prompt=prompt + RULES,
-        messages=(Message(Role.USER, f"The conversation:\n{fenced(text)}"),),
-        max_tokens=MAX_TOKENS,
-        timeout=timeout,
-    )
-    try:
-        answer, usage = await acall(provider, request)
-        return parse_objects(answer.content), usage or UsageStats()
-    except Exception as exc:  # an extraction must never cost an answer
-        log.warning("memory.extraction_failed", extra={"kind": kind, "reason": type(exc).__name__, "model": model})
-        return [], UsageStats()
+class ExtractingMemory:
+    """Base of the memories whose facts a model extracts from conversations.
 
+    `model` of `provider` reads the latest `relevance_window` messages. `clock` returns Unix seconds.
+    """
 
-def model_for(provider: Provider, *models: str | None) -> str:
-    """Return the first of the models that is given, or the provider's default model."""
-    model = next(filter(None, models), None)
-    return model or str(getattr(provider, "default_model", ""))
+    def __init__(
+        self, provider: Provider, model: str | None, relevance_window: int, clock: Callable[[], float], **limits: int
+    ) -> None:
+        """Keep the limits as attributes. Raise ValueError for one below 1."""
+        limits = {**limits, "relevance_window": relevance_window}
+        if min(limits.values()) < 1:
+            *others, last = (f"{name}={limit!r}" for name, limit in limits.items())
+            raise ValueError(f"{', '.join(others)} and {last} must be 1 or more")
+        self.provider, self.model = provider, model
+        self.relevance_window = relevance_window
+        self._clock = clock
+
+    async def _extract(
+        self, kind: str, prompt: str, messages: Sequence[Message], model: str | None, timeout: float | None
+    ) -> tuple[list[Mapping[str, Any]], UsageStats]:
+        """Return the objects that the model found, unchecked, and what it cost.
+
+        A failure is logged and finds nothing.
+        """
+        conversation = spoken_messages(messages)[-self.relevance_window :]
+        if not conversation:
+            return [], UsageStats()
+        # One JSON object a line, so that no text can pass for another message.
+        lines = ({"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]} for message in conversation)
+        text = "\n".join(storable(json.dumps(line, ensure_ascii=False)) for line in lines)
+        request = ProviderRequest(
+            model=model or self.model or str(getattr(self.provider, "default_model", "")),
+            system_prompt=prompt + RULES,
+            messages=(Message(Role.USER, f"The conversation:\n{fenced(text)}"),),
+            max_tokens=MAX_TOKENS,
+            timeout=timeout,
+        )
+        try:
+            answer, usage = await acall(self.provider, request)
+            return parse_objects(answer.content), usage or UsageStats()
+        except Exception as exc:  # an extraction must never cost an answer
+            details = {"kind": kind, "reason": type(exc).__name__, "model": request.model}
+            log.warning("memory.extraction_failed", extra=details)
+            return [], UsageStats()
 
 
 def parse_objects(text: str) -> list[Mapping[str, Any]]:

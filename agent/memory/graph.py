@@ -17,12 +17,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from sayso.agent.memory.extraction import (
     TIMEOUT_SECONDS,
-    extract,
-    model_for,
+    ExtractingMemory,
     one_line,
     required_scope,
     section,
-    spoken_messages,
     text_of,
 )
 from sayso.agent.messages import Message, Role, UsageStats
@@ -241,7 +239,7 @@ def _bytes(scope: str) -> bytes:
     return scope.encode("utf-8", "surrogatepass")
 
 
-class KnowledgeGraphMemory:
+class KnowledgeGraphMemory(ExtractingMemory):
     """Relationships that were stated in conversations. Thread-safe.
 
     `model` of `provider` extracts them from the latest `relevance_window` messages. Each scope keeps at most
@@ -261,16 +259,12 @@ class KnowledgeGraphMemory:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if min(max_triples, max_context_triples, relevance_window) < 1:
-            raise ValueError(
-                f"max_triples={max_triples!r}, max_context_triples={max_context_triples!r} and "
-                f"relevance_window={relevance_window!r} must be 1 or more"
-            )
-        self.provider, self.model = provider, model
+        super().__init__(
+            provider, model, relevance_window, clock, max_triples=max_triples, max_context_triples=max_context_triples
+        )
         self.store = _store(storage, path)
         self.max_triples, self.max_context_triples = max_triples, max_context_triples
-        self.relevance_window = relevance_window
-        self._clock, self._scope = clock, ""
+        self._scope = ""
 
     def bound_to(self, scope: str) -> KnowledgeGraphMemory:
         """Return a memory with the same store that only uses this scope. Raise ValueError for an empty scope."""
@@ -294,14 +288,7 @@ class KnowledgeGraphMemory:
 
         Return none if the model fails.
         """
-        objects, usage = await extract(
-            self.provider,
-            PROMPT,
-            spoken_messages(messages)[-self.relevance_window :],
-            model=model_for(self.provider, model, self.model),
-            timeout=timeout,
-            kind="triples",
-        )
+        objects, usage = await self._extract("triples", PROMPT, messages, model, timeout)
         turn, now = sum(message.role is Role.USER for message in messages), self._clock()
         triples = [_triple(each, turn, now) for each in objects]
         return [triple for triple in triples if triple.subject and triple.relation and triple.object], usage
