@@ -226,8 +226,7 @@ class ChannelAgent:
         answer = await self._reply(context, result, proposal, preface)
         if timers is None:
             return answer
-        change = replace(answer.change, timers=tuple(timers.added), silenced=tuple(timers.cancelled))
-        return replace(answer, change=change)
+        return answer.changed(timers=tuple(timers.added), silenced=tuple(timers.cancelled))
 
     def _channel_run(self, context: TurnContext) -> ChannelRun:
         """Return what tools, roles and proposals of this turn know about the user."""

@@ -11,7 +11,7 @@ from sayso.agent.channel.prompts import Choices, ConfirmPrompts
 from sayso.agent.channel.tool_executors import is_hidden, load_schemas
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
-from sayso.channels.i18n.texts import texts_for
+from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Scope, Turn
 from sayso.pending.action import ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
@@ -76,8 +76,7 @@ class ConfirmationHandler:
         turn, target = context.turn, context.tapped or context.live
         press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
         if press is None or target is None or target.pid != press.pending_action_id:
-            answer = fixed_answer(context, self._foreign_button_text(context))
-            return _only_for(answer, turn.user_id) if turn.in_group else answer
+            return self._answer_foreign_button(context)
         if press.choice is not None or target.action.kind == CHOICE_KIND:
             return await self._choose(context, target, press)
         if target.state not in OPEN_STATES:
@@ -89,7 +88,7 @@ class ConfirmationHandler:
                 return await self._confirm(context, target)
             case "cancel" if target.state in WAITING_STATES:
                 return await self._cancel(context, target)
-        texts, preview = texts_for(target.action.language), target.action.preview
+        texts, preview = _texts_of(target), target.action.preview
         if target.state not in WAITING_STATES:  # it was confirmed outside of a turn
             return fixed_answer(context, texts.status_running(preview))
         expired = texts.expired(preview)
@@ -108,26 +107,19 @@ class ConfirmationHandler:
         """Confirm, cancel, repeat or drop the pending action, as the turn says."""
         if not context.turn.decides:  # a caption, a transcript or an edit cannot be a yes
             return await self.drop_and_run(context, live)
-        answer = self.read_answer(context.turn, live, context.seq)
-        if answer.intent == "cancel" and live.state in WAITING_STATES:
+        answer, action, texts = self.read_answer(context.turn, live, context.seq), live.action, _texts_of(live)
+        is_waiting, is_expired = live.state in WAITING_STATES, action.is_expired(context.received_at)
+        if answer.intent == "cancel" and is_waiting:
             return await self._cancel(context, live)
-        if (
-            answer.intent == "confirm"
-            and live.state in WAITING_STATES
-            and not live.action.is_expired(context.received_at)
-        ):
-            texts = texts_for(live.action.language)
-            if quotes_another(context.turn, live):
-                return _quoting_question(
-                    fixed_answer(context, texts.another_quoted(live.action.preview, live.action.code)), live
-                )
-            if written_before(context.turn, live):
-                return _quoting_question(fixed_answer(context, texts.early(live.action.preview)), live)
-        if answer.intent == "confirm" and answer.code == live.action.code:
-            return await self._confirm(context, live)
-        if answer.intent == "confirm" and live.action.code and not live.action.is_expired(context.received_at):
-            outcome = texts_for(live.action.language).code_needed(live.action.preview, live.action.code)
-            return _quoting_question(fixed_answer(context, outcome), live)
+        if answer.intent == "confirm":
+            if is_waiting and not is_expired and quotes_another(context.turn, live):
+                return _about_question(live, fixed_answer(context, texts.another_quoted(action.preview, action.code)))
+            if is_waiting and not is_expired and written_before(context.turn, live):
+                return _about_question(live, fixed_answer(context, texts.early(action.preview)))
+            if answer.code == action.code:
+                return await self._confirm(context, live)
+            if action.code and not is_expired:
+                return _about_question(live, fixed_answer(context, texts.code_needed(action.preview, action.code)))
         if self._is_unclear(context, live, answer):
             return self._ask_again(context, live)
         return await self.drop_and_run(context, live)
@@ -158,23 +150,20 @@ class ConfirmationHandler:
 
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
-        action = live.action
-        over = action.is_expired(context.received_at)
-        texts = texts_for(action.language)
-        outcome = texts.expired(action.preview) if over else texts.dropped(action.preview)
-        transition = replace(
-            dropped_transition(live, context.turn), to="expired" if over else "cancelled", outcome_text=outcome
-        )
-        answer = await self._run(context, "" if over else outcome)
-        answer = replace(answer, change=replace(answer.change, transition=transition))
-        return await self.with_closed_prompt(context, answer, live, "expired" if over else "cancelled", outcome)
+        state: ActionState = "expired" if live.action.is_expired(context.received_at) else "cancelled"
+        transition = dropped_transition(live, context.turn)
+        if state == "expired":
+            transition = replace(transition, to=state, outcome_text=_texts_of(live).expired(live.action.preview))
+        answer = await self._run(context, transition.outcome_text if state == "cancelled" else "")
+        answer = answer.changed(transition=transition)
+        return await self.with_closed_prompt(context, answer, live, state, transition.outcome_text)
 
     async def with_closed_prompt(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, outcome: str
     ) -> TurnAnswer:
         """Return the answer after the reply that closes the question. Without a worker its message is unknown."""
         closed = await self._prompts.close(context.turn, stored, state, outcome) if context.lease else ()
-        return replace(answer, change=replace(answer.change, replies=(*closed, *answer.change.replies)))
+        return answer.changed(replies=(*closed, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
         """Return the known outcome of an action that has ended."""
@@ -236,9 +225,7 @@ class ConfirmationHandler:
         left = max(0.0, action.expires_at - context.received_at)
         asked = replace(reply, buttons=self._prompts.buttons(action, context), answer_seconds=left)
         transition = Transition(live.pid, ("shown",), "shown", texts.expired(action.preview), context.turn.event_id)
-        return _quoting_question(
-            replace(answer, change=TurnChange(replies=((asked, ""),), transition=transition)), live
-        )
+        return _about_question(live, answer.changed(replies=((asked, ""),), transition=transition))
 
     async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
         """Handle a chosen answer as the user's message. It confirms nothing, and can be chosen once."""
@@ -247,28 +234,32 @@ class ConfirmationHandler:
             return fixed_answer(context, context.texts.stale())
         offer = await self._choices.take(context, offer, place)
         if offer.state != "done":
-            return await self.with_closed_prompt(
-                context, fixed_answer(context, context.texts.stale()), offer, "expired", ""
-            )
+            answer = fixed_answer(context, context.texts.stale())
+            return await self.with_closed_prompt(context, answer, offer, "expired", "")
         label = offer.outcome_text
         if offer.by != turn.event_id:
-            answer = fixed_answer(context, texts_for(offer.action.language).already_chosen(label))
+            answer = fixed_answer(context, _texts_of(offer).already_chosen(label))
             return await self.with_closed_prompt(context, answer, offer, "done", label)
         context = replace(context, turn=replace(turn, text=label))
         answer = await (self.drop_and_run(context, context.waiting) if context.waiting else self._run(context, ""))
         return await self.with_closed_prompt(context, answer, offer, "done", label)
 
-    def _foreign_button_text(self, context: TurnContext) -> str:
-        """Return the text for a button of another user, or of a question that has ended."""
-        texts, tapped = context.texts, context.tapped
-        foreign = tapped is not None and tapped.action.user_id not in ("", context.turn.user_id)
-        return texts.not_yours() if foreign else texts.stale()
+    def _answer_foreign_button(self, context: TurnContext) -> TurnAnswer:
+        """Answer a tap on a button of another user, or of an ended question. In a group, only this user sees it."""
+        turn, tapped = context.turn, context.tapped
+        is_foreign = tapped is not None and tapped.action.user_id not in ("", turn.user_id)
+        answer = fixed_answer(context, context.texts.not_yours() if is_foreign else context.texts.stale())
+        if not turn.in_group:
+            return answer
+        return answer.changed(
+            replies=tuple((replace(reply, only_for=turn.user_id), pid) for reply, pid in answer.change.replies)
+        )
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         if stored.state == "armed":
-            return fixed_answer(context, texts_for(stored.action.language).early(stored.action.preview))
+            return fixed_answer(context, _texts_of(stored).early(stored.action.preview))
         if stored.state == "shown" and await self._is_hidden(context, stored):
-            return await self._cancel(context, stored, texts_for(stored.action.language).unsafe(stored.action.preview))
+            return await self._cancel(context, stored, _texts_of(stored).unsafe(stored.action.preview))
         claim = Claim(
             scope=context.turn.scope,
             pending_action_id=stored.pid,
@@ -280,19 +271,13 @@ class ConfirmationHandler:
         )
         if stored.is_genuine(self._store.signer, context.turn.scope):
             await load_schemas(self._agent.tools, stored.action)
-        run = self._channel_run(context)
-        with (
-            collect_artifacts() as artifacts,
-            collect_choices() as choices,
-            in_scope(context.memory_scope),
-            channel_run(run),
-        ):
+        run = channel_run(self._channel_run(context))
+        with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(context.memory_scope), run:
             outcome = await self._store.settlement.confirm(claim, stored)
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
-        answer = fixed_answer(
-            context, outcome.outcome_text, await self._files.store_after_effect(artifacts, context.turn)
-        )
+        files = await self._files.store_after_effect(artifacts, context.turn)
+        answer = fixed_answer(context, outcome.outcome_text, files)
         if outcome.status == "early":
             return answer
         answer = self._prompts.offer_undo(context, _with_state_check(context, answer, outcome.record), outcome.effects)
@@ -308,25 +293,15 @@ class ConfirmationHandler:
             return genuine and await is_hidden(self._agent.selector, self._agent.tools, stored.action)
 
     async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:
-        outcome = outcome or texts_for(stored.action.language).cancelled(stored.action.preview)
-        transition = Transition(
-            stored.action.pending_action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id
-        )
-        answer = fixed_answer(context, outcome)
-        answer = replace(answer, change=replace(answer.change, transition=transition))
+        outcome = outcome or _texts_of(stored).cancelled(stored.action.preview)
+        transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+        answer = fixed_answer(context, outcome).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 
 
-def _only_for(answer: TurnAnswer, user: str) -> TurnAnswer:
-    """Return the answer as a reply that only this user sees, where the platform can hide it from the group."""
-    replies = tuple((replace(reply, only_for=user), pid) for reply, pid in answer.change.replies)
-    return replace(answer, change=replace(answer.change, replies=replies))
-
-
-def _quoting_question(answer: TurnAnswer, question: StoredAction) -> TurnAnswer:
+def _about_question(question: StoredAction, answer: TurnAnswer) -> TurnAnswer:
     """Return the answer marked as a repetition of the question: quoting the answer quotes the question."""
-    replies = tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies)
-    return replace(answer, change=replace(answer.change, replies=replies))
+    return answer.changed(replies=tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies))
 
 
 def _with_state_check(context: TurnContext, answer: TurnAnswer, record: PendingAction) -> TurnAnswer:
@@ -335,14 +310,19 @@ def _with_state_check(context: TurnContext, answer: TurnAnswer, record: PendingA
         return answer
     outcome = record.outcome or ""
     transition = Transition(record.pending_action_id, (record.state,), record.state, outcome, context.turn.event_id)
-    return replace(answer, change=replace(answer.change, transition=transition))
+    return answer.changed(transition=transition)
+
+
+def _texts_of(stored: StoredAction) -> Texts:
+    """Return the texts in the language of the action."""
+    return texts_for(stored.action.language)
 
 
 def _stored_outcome(stored: StoredAction) -> str:
     """Return the stored outcome of an action that has ended, or a text for its state."""
     if stored.outcome_text:
         return stored.outcome_text
-    preview, texts = stored.action.preview, texts_for(stored.action.language)
+    preview, texts = stored.action.preview, _texts_of(stored)
     match stored.state:
         case "expired":
             return texts.expired(preview)
@@ -364,5 +344,5 @@ def _with_prompt(stored: StoredAction, queued: QueuedTurn) -> StoredAction:
 
 def dropped_transition(live: StoredAction, turn: Turn) -> Transition:
     """Return the transition of an action that another message drops."""
-    outcome = texts_for(live.action.language).dropped(live.action.preview)
+    outcome = _texts_of(live).dropped(live.action.preview)
     return Transition(live.pid, WAITING_STATES, "cancelled", outcome, turn.event_id)

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import TurnJournal
@@ -86,6 +86,10 @@ class TurnAnswer:
 
     change: TurnChange
     result: AgentResult | None = None
+
+    def changed(self, **parts: Any) -> TurnAnswer:
+        """Return the answer with other parts of its change."""
+        return replace(self, change=replace(self.change, **parts))
 
 
 def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = ()) -> TurnAnswer:

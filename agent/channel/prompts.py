@@ -151,9 +151,7 @@ class ConfirmPrompts:
         paragraphs = [*([] if is_long else [outcome.text]), texts.undo_offer(seconds)]
         offer = Reply("\n\n".join(paragraphs), (button,), answer_seconds=seconds)
         new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
-        return replace(
-            answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), new_actions=new_actions)
-        )
+        return answer.changed(replies=(*above, (offer, pid), *files), new_actions=new_actions)
 
     async def note_question(self, turn: Turn, pid: str) -> None:
         """Note a question that is asked in a thread, so that the other threads of the chat know of it."""
@@ -235,14 +233,14 @@ class Choices:
         above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
         if context.lease is None:
             listed = "\n".join([text or context.texts.choose(), "", *(f"- {label}" for label in labels)])
-            return replace(answer, change=replace(answer.change, replies=(*above, (Reply(listed), ""))))
+            return answer.changed(replies=(*above, (Reply(listed), "")))
         offer = self._offer(context, Reply(text or context.texts.choose()).text, labels)
-        change = replace(
-            answer.change,
+        # The offer waits beside the scope's pending action, and only its buttons reach it.
+        action = sign_action(offer, self._store.signer, user=context.turn.scope.id, live=False)
+        return answer.changed(
             replies=(*above, (self._reply(context, offer), offer.pending_action_id)),
-            new_actions=(*answer.change.new_actions, self._arm(context, offer)),
+            new_actions=(*answer.change.new_actions, action),
         )
-        return replace(answer, change=change)
 
     async def take(self, context: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
         """Take a choice unless one was taken before. Return the offer, which names the event that took a choice.
@@ -289,7 +287,3 @@ class Choices:
             offer.args["text"],
             tuple(Button(label, signer.choice_token(pid, place, context.turn.scope)) for place, label in labels),
         )
-
-    def _arm(self, context: TurnContext, offer: PendingAction) -> NewAction:
-        """Return the action to store. It waits beside the scope's pending action, and only its buttons reach it."""
-        return sign_action(offer, self._store.signer, user=context.turn.scope.id, live=False)
