@@ -45,6 +45,7 @@ from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import ParseResult, PromptBuilder, ToolCallParser
 from sayso.agent.run.tool_results import MemoryResultCache
+from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.context import (
     Artifact,
     ReceivedFile,
@@ -65,7 +66,6 @@ from sayso.agent.tools.errors import (
 from sayso.agent.tools.loading import ToolLoader
 from sayso.agent.tools.parameter import ToolParameter
 from sayso.agent.tools.registry import ToolRegistry
-from sayso.agent.tools.results import ToolOutcome
 from sayso.agent.tools.tool import Tool, tool
 from sayso.agent.toolsets.base import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided
 from sayso.agent.toolsets.embedding import EmbeddingSelector

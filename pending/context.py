@@ -140,13 +140,19 @@ def with_context(function: Callable[..., Any], context: Callable[[], ToolContext
     return dict.fromkeys(names, context()) if names else {}
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolve the annotations that may name ToolContext. Others may use names that only type checkers know."""
-    target: Any = inspect.unwrap(function)
-    while hasattr(target, "func"):
+def own_function(function: Any) -> Any:
+    """Return the function behind decorators and partials; for a callable instance, its `__call__`."""
+    target = inspect.unwrap(function)
+    while hasattr(target, "func"):  # a partial
         target = inspect.unwrap(target.func)
     if not hasattr(target, "__annotations__") or isinstance(target, type):
-        target = getattr(type(target), "__call__", target)  # noqa: B004  # the annotations are on its __call__
+        target = getattr(type(target), "__call__", target)  # noqa: B004  # the method itself is wanted
+    return target
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Resolve the annotations that may name ToolContext. Others may use names that only type checkers know."""
+    target = own_function(function)
     names = {**getattr(target, "__globals__", {})}
     names.setdefault("ToolContext", ToolContext)
     hints: dict[str, Any] = {}

@@ -35,8 +35,8 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.state import NoJournal
+from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.context import TurnTimers, provide_received_files, provide_timers
-from sayso.agent.tools.results import result_text
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of

@@ -9,7 +9,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.guards.policy import allowed_tools, effective_decision
-from sayso.agent.tools.preview import literal
+from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
 from sayso.channels.i18n.invisible import readable

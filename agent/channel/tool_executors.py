@@ -19,8 +19,8 @@ from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult
 from sayso.agent.run.tool_call import original_error
+from sayso.agent.tools.call_texts import result_text, serialize
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
-from sayso.agent.tools.results import result_text, serialize
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest

@@ -185,7 +185,7 @@ async def require_approval(
 ) -> None:
     """Return once a person has approved the call. Raises ToolCallRefused for a no, no answer in time, or an error."""
     if confirm is None:
-        raise ToolCallRefused(f"{tool.name!r} needs an approval that nobody can give here: {reason}")
+        raise ToolCallRefused(f"{tool.name!r} needs an approval that no user can give here: {reason}")
     try:
         async with asyncio.timeout(timeout_seconds):
             answer = await _ask_person(confirm, tool.name, args, reason)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
-from sayso.agent.tools.results import result_text
+from sayso.agent.tools.call_texts import result_text
 
 #: A tool's schema as plain data: `name`, `description` and `parameters`.
 ToolSchema = Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sayso.agent.messages import Message, Role
-from sayso.agent.tools.results import truncate
+from sayso.agent.tools.call_texts import truncate
 
 #: Assumed context window of a model whose size is unknown, such as one on a private server, in tokens.
 DEFAULT_CONTEXT_TOKENS = 200_000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from pydantic import BaseModel, ValidationError
 
 from sayso.agent.tools.arguments import quoted
+from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.json_schema import merge_all_of, plain
-from sayso.agent.tools.results import truncate
+from sayso.agent.tools.json_schema import plain
 from sayso.agent.tools.schema_arguments import StepBudget, bounded_validator, draft_of, with_budget
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 
@@ -256,7 +256,7 @@ def native_schema(fmt: ResponseFormat, api_format: ApiFormat = "openai-chat") ->
     if schema is None:
         return None
     try:
-        described = vendor_schema("answer", "", merge_all_of(plain(schema)), api_format, strict=True)
+        described = vendor_schema("answer", "", plain(schema), api_format, strict=True)
     except (ToolValidationError, TypeError, KeyError, ValueError, RecursionError):
         return None
     function = described.get("function", described)

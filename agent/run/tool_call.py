@@ -21,9 +21,9 @@ from sayso.agent.providers.base import Provider
 from sayso.agent.run.state import UNCLEAR, CallOutcome, RunState, text_digest
 from sayso.agent.run.tool_results import cache_key, load_result
 from sayso.agent.tools.arguments import ValidatedArguments
+from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError
-from sayso.agent.tools.results import ChunkCallback, result_for_model, serialize
-from sayso.agent.tools.screening import collect_suspicions
+from sayso.agent.tools.screening import collect_suspicions, result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.pending.concurrency import call_in_tool_thread, execution_timeout

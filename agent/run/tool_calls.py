@@ -24,8 +24,7 @@ from sayso.agent.run.tool_results import store_result
 from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timer_changes, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
-from sayso.agent.tools.results import result_for_model
-from sayso.agent.tools.screening import screen
+from sayso.agent.tools.screening import result_for_model, screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import keep_caller_thread
 from sayso.pending.context import set_position

@@ -1,5 +1,6 @@
 """Tools: functions a model may call, their schemas, and what they hand back."""
 
+from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.context import (
     Artifact,
     ReceivedFile,
@@ -29,7 +30,6 @@ from sayso.agent.tools.errors import (
 from sayso.agent.tools.loading import LoadedTools, ToolLoader, load_tools
 from sayso.agent.tools.parameter import ToolParameter
 from sayso.agent.tools.registry import ToolRegistry
-from sayso.agent.tools.results import ToolOutcome
 from sayso.agent.tools.tool import Tool, tool
 from sayso.pending.executors import Ambiguous, NotFound, PendingConfirmation, ToolResult
 

@@ -13,15 +13,15 @@ from types import CodeType
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
 from sayso.agent.tools.arguments import InjectedArguments, Injector
+from sayso.agent.tools.call_texts import Preview, check_preview
 from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
-from sayso.agent.tools.preview import Preview, check_preview
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS, PendingActionExistsError
 from sayso.pending.concurrency import call_in_tool_thread
-from sayso.pending.context import context_parameters, with_context
+from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
 from sayso.pending.proposals import current_context, stash_pending
 
@@ -377,12 +377,10 @@ def names_stash_pending(function: Callable[..., Any] | None) -> bool:
 
     A call through another function is not seen: the tool's author declares it with `proposes=True`.
     """
-    plain = inspect.unwrap(function) if function is not None else None
-    while isinstance(plain, functools.partial):
-        plain = inspect.unwrap(plain.func)
-    plain = getattr(plain, "__func__", plain)
+    target = own_function(function)
+    plain = getattr(target, "__func__", target)  # of a bound method
     if not inspect.isfunction(plain):
-        plain = getattr(call_method(plain), "__func__", call_method(plain))
+        plain = call_method(plain)
     if not inspect.isfunction(plain):
         return False
     names = set(_names_in(plain.__code__))

@@ -65,10 +65,10 @@ _ALL_TYPE_KEYWORDS: frozenset[str] = frozenset().union(*_TYPE_KEYWORDS.values())
 
 
 def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the object schema of a tool's arguments without titles, and with references resolved.
+    """Return the object schema of a tool's arguments without titles, with references resolved and its `allOf` merged.
 
-    A definition that contains itself stays in `$defs`. The `optional` parameters may be left out, which is how they are
-    null, so their schema does not offer null as well.
+    A definition that contains itself stays in `$defs`, and an `allOf` inside a parameter as it is. The `optional`
+    parameters may be left out, which is how they are null, so their schema does not offer null as well.
     """
     inliner = _Inliner(raw)
     properties = {
@@ -79,7 +79,8 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
     if rest.get("additionalProperties") is False:
         del rest["additionalProperties"]  # the same for every tool, and not worth its tokens
     schema = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
-    return {**schema, "$defs": inliner.definitions} if inliner.definitions else schema
+    merged = _Composer(inliner.definitions).merged(schema)
+    return {**merged, "$defs": inliner.definitions} if inliner.definitions else merged
 
 
 class _Inliner:
@@ -295,11 +296,6 @@ def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
     simple = composer.simplified(without(schema, "$defs"))
     simple_definitions = {name: composer.simplified(each, name) for name, each in definitions.items()}
     return {**simple, "$defs": simple_definitions} if simple_definitions else simple
-
-
-def merge_all_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema with its own `allOf` merged; schemas inside it stay as they are."""
-    return _Composer(schema.get("$defs", {})).merged(dict(schema))
 
 
 class _Composer:

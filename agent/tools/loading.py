@@ -114,18 +114,15 @@ def _path(source: str, base: Path) -> tuple[Path, bool]:
 def _folder(source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> LoadedTools:
     if not folder.is_dir():
         raise ToolLoadError(f"cannot load tools from {source!r}: there is no folder {str(folder)!r}")
-    parts: list[LoadedTools] = []
-    problems: list[str] = []
+    loaded, problems = LoadedTools(), []
     for path in sorted(folder.rglob("*.py") if recursive else folder.glob("*.py")):
         if path.name.startswith("_") or any(fnmatch.fnmatch(path.name, pattern) for pattern in exclude):
             continue
         try:
-            part = _file(str(path), path)
-            _merged(source, [*parts, part])
-            parts.append(part)
+            loaded = _merged(source, loaded, _file(str(path), path))
         except ToolLoadError as exc:
             problems.append(str(exc))
-    return replace(_merged(source, parts), problems=tuple(problems))
+    return replace(loaded, problems=tuple(problems))
 
 
 def _file(source: str, path: Path) -> LoadedTools:
@@ -216,18 +213,14 @@ def _contents(source: str, module: ModuleType) -> LoadedTools:
     return LoadedTools(tuple(tools.values()), factories, files=(Path(file),) if file else ())
 
 
-def _merged(source: str, parts: list[LoadedTools]) -> LoadedTools:
-    """Return all parts as one. An object that occurs twice (imported, or in a registry) counts once."""
-    tools: dict[str, Tool] = {}
-    factories: dict[str, ExecutorFactory] = {}
-    for part in parts:
-        for tool in part.tools:
-            claim(tools, tool.name, tool, source)
-        for kind, factory in part.executor_factories.items():
-            claim(factories, kind, factory, source)
-    problems = tuple(problem for part in parts for problem in part.problems)
-    files = tuple(dict.fromkeys(file for part in parts for file in part.files))
-    return LoadedTools(tuple(tools.values()), factories, problems, files)
+def _merged(source: str, one: LoadedTools, other: LoadedTools) -> LoadedTools:
+    """Return both as one. An object that occurs twice (imported, or in a registry) counts once."""
+    tools, factories = {tool.name: tool for tool in one.tools}, dict(one.executor_factories)
+    for tool in other.tools:
+        claim(tools, tool.name, tool, source)
+    for kind, factory in other.executor_factories.items():
+        claim(factories, kind, factory, source)
+    return LoadedTools(tuple(tools.values()), factories, files=tuple(dict.fromkeys((*one.files, *other.files))))
 
 
 def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:

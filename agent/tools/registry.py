@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 from sayso.agent.messages import ToolCall
 from sayso.agent.tools.arguments import quoted
-from sayso.agent.tools.definition import normalize_namespace
+from sayso.agent.tools.call_texts import ToolOutcome
+from sayso.agent.tools.definition import ToolOptions, normalize_namespace
 from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError, nearest
-from sayso.agent.tools.results import ToolOutcome, result_for_model
+from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.signature import name_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.tools.vendor_schemas import ApiFormat
@@ -115,7 +116,7 @@ class ToolRegistry:
         for tool in tools:
             self.register(tool)
 
-    def tool(self, **options: Any) -> Callable[[Callable[..., Any]], Tool]:
+    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]:
         """Return the `tool` decorator with these options, which also registers the tool."""
         return lambda function: self.register(Tool.from_function(function, **options))
 

@@ -21,7 +21,7 @@ from sayso.agent.tools.arguments import (
     refusal,
 )
 from sayso.agent.tools.errors import ToolParameterError, ToolValidationError
-from sayso.agent.tools.json_schema import DEFINITIONS, frozen, merge_all_of, plain
+from sayso.agent.tools.json_schema import DEFINITIONS, frozen, plain
 from sayso.agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SchemaArguments:
         self._raw = {"type": "object", "properties": {}, **self._raw}
         self._raw.setdefault(_closing_keyword(self._raw), False)
         try:
-            self.schema: dict[str, Any] = frozen(merge_all_of(plain(self._raw)))
+            self.schema: dict[str, Any] = frozen(plain(self._raw))
             json.dumps(self.schema, allow_nan=False)
             self.parameters = tuple(self._parameter(name) for name in self.schema["properties"])
         except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:
@@ -156,13 +156,10 @@ def _mistakes(error: Any) -> list[Mistake]:
         problem = f"must be of {keyword} {quoted(expected)}"
     else:
         problem = f"breaks {keyword}: {quoted(expected)}"
-    is_type = keyword == "type" and len(error.absolute_path) == 1 and expected in _EXPECTED_TYPES
-    cure = cure_of_type(path, error.instance, JSON_TYPES[expected]) if is_type else ""
+    is_type = keyword == "type" and len(error.absolute_path) == 1 and isinstance(expected, str)
+    wanted = JSON_TYPES.get(expected) if is_type else None
+    cure = cure_of_type(path, error.instance, wanted) if wanted else ""
     return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {problem}", cure)]
-
-
-#: JSON's types that a value may be expected to have. A tuple, since `expected` may be a list, which has no hash.
-_EXPECTED_TYPES = tuple(name for name, kind in JSON_TYPES.items() if kind is not None)
 
 
 class _Repairer:

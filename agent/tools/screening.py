@@ -20,9 +20,14 @@ from importlib.resources import files
 from itertools import chain, count, product
 from typing import Any
 
+from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.context import EnvironmentField, tool_environment
+from sayso.agent.tools.definition import ToolDefinition
 from sayso.channels.i18n.invisible import INVISIBLE
+from sayso.pending.concurrency import call_in_thread
 
+#: Longest text that is screened in the event loop, in characters: about 5 ms. Longer texts are screened in a thread.
+MAX_INLINE_CHARS = 20_000
 #: Length of a fence's boundary, in hex digits.
 BOUNDARY_CHARS = 12
 #: Characters that a reader does not see but a model does; tag characters spell ASCII.
@@ -41,6 +46,22 @@ def screen(tool_name: str, output: str) -> str:
     """
     kinds = suspicions(output)
     return marked(tool_name, output, kinds) if kinds else output
+
+
+async def result_for_model(
+    tool: ToolDefinition, raw: str, *, summary: str | None = None, mark: str = "", whole: bool = False
+) -> str:
+    """Return a result as the model sees it, or the `summary` of it behind its `mark`.
+
+    The text is fenced if a tool with `screen_output` returned what looks like instructions to the model, and cut to the
+    tool's `max_result_size` unless `whole`.
+    """
+    text = raw if summary is None else summary
+    kinds: set[str] = set()
+    for each in dict.fromkeys((raw, text)) if tool.screen_output else ():
+        kinds.update(suspicions(each) if len(each) <= MAX_INLINE_CHARS else await call_in_thread(suspicions, each))
+    text = truncate(text, None if whole else tool.metadata.max_result_size)
+    return mark + (marked(tool.name, text, sorted(kinds)) if kinds else text)
 
 
 def marked(tool_name: str, output: str, kinds: Iterable[str]) -> str:

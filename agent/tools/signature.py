@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.parameter import Parameters, ToolParameter, default_description, is_union, may_be_none
-from sayso.pending.context import is_context
+from sayso.pending.context import is_context, own_function
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -60,11 +60,7 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the resolved hints of the parameters. The return type may be one that only type checkers can resolve."""
-    target: Any = inspect.unwrap(function)
-    while hasattr(target, "func"):  # a partial
-        target = inspect.unwrap(target.func)
-    if not hasattr(target, "__annotations__") or isinstance(target, type):
-        target = call_method(target) or target
+    target = own_function(function)
     own = {name: hint for name, hint in getattr(target, "__annotations__", {}).items() if name != "return"}
     holder = types.SimpleNamespace(__annotations__=own)
     try:

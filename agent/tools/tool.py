@@ -16,6 +16,17 @@ from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from sayso.agent.tools.arguments import HiddenArguments, TypedArguments, ValidatedArguments
+from sayso.agent.tools.call_texts import (
+    REASON,
+    ChunkCallback,
+    await_value,
+    is_async_value,
+    join_chunks,
+    preview_text,
+    serialize,
+    with_reason,
+    without_reason,
+)
 from sayso.agent.tools.context import ArtifactsOfCall
 from sayso.agent.tools.definition import (
     ProposalDraft,
@@ -29,8 +40,6 @@ from sayso.agent.tools.definition import (
 )
 from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
-from sayso.agent.tools.preview import REASON, preview_text, with_reason, without_reason
-from sayso.agent.tools.results import ChunkCallback, await_value, is_async_value, join_chunks, serialize
 from sayso.agent.tools.schema_arguments import SchemaArguments
 from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.definition import ToolTag
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from sayso.agent.tools.registry import ToolRegistry
-from sayso.agent.tools.results import ToolOutcome
 from sayso.agent.tools.schema_arguments import draft_of, linear_search
 from sayso.agent.tools.tool import Tool
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.context import emit_artifact
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.results import ToolOutcome
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import (
     MAX_TOOLS,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from sayso.agent import Tool, ToolError, tool
-from sayso.agent.tools.preview import literal, preview_text
+from sayso.agent.tools.call_texts import literal, preview_text
 from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.markdown.split import split
 from sayso.pending.proposals import ChannelRun, channel_run

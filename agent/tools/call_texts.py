@@ -1,12 +1,14 @@
-"""The preview of a call that needs a confirmation, and the reason that a model may give for a call."""
+"""The texts of a call: its preview for the person, the reason that a model gives for it, and its result."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import re
 import string
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
@@ -17,10 +19,15 @@ from pydantic_core import to_jsonable_python
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.parameter import ToolParameter
 from sayso.channels.i18n.invisible import readable
+from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
-from sayso.pending.executors import ToolResult
+from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, json_as_text
 from sayso.pending.proposals import current_context
 
+#: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
+TAIL_SHARE = 0.25
+#: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
+ChunkCallback = Callable[[str], None]
 #: A format template over the arguments, or a function of them. A ToolResult means that there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
 #: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
@@ -158,3 +165,99 @@ def without_reason(params: Mapping[str, Any], parameters: Iterable[ToolParameter
     if not isinstance(params, Mapping) or REASON not in params or any(each.name == REASON for each in parameters):
         return params
     return {name: value for name, value in params.items() if name != REASON}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The `result` of a call that succeeded, or the `error` of one that failed, in words for the model.
+
+    The seed calls it ToolResult, which is the name of typed results here.
+    """
+
+    success: bool
+    result: Any = None
+    error: str | None = None
+
+
+def truncate(text: str, most: int | None) -> str:
+    """Return the text, or its first and last characters around a marker that says how much is left out.
+
+    `most` counts the characters (code points) of the text, without the marker; None keeps all of them.
+    """
+    if most is None or len(text) <= most:
+        return text
+    tail = int(most * TAIL_SHARE)
+    head = most - tail
+    marker = f"[... {most} of {len(text)} characters are shown: the first {head} and the last {tail} ...]"
+    return f"{text[:head]}\n{marker}\n{text[len(text) - tail :]}"
+
+
+def serialize(value: Any) -> str:
+    """Return a tool's value as the text that the model reads."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "done"
+    try:
+        return value.to_json() if isinstance(value, ToolResult) else as_json(value)
+    except Exception:  # the tool has acted: its return value must not fail the turn
+        return f"done, with a {type(value).__name__} that cannot be written down"
+
+
+def is_async_value(value: Any) -> bool:
+    """Return whether the value has to be awaited."""
+    return inspect.isawaitable(value) or inspect.isasyncgen(value)
+
+
+async def await_value(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """Return what an awaitable results in, or the joined chunks of an async generator, also when nested."""
+    while is_async_value(value):
+        value = await await_isolated(_join(value, chunk_callback) if inspect.isasyncgen(value) else value)
+    return join_chunks(value, chunk_callback)
+
+
+def join_chunks(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """Return the chunks of a generator as one text; any other value as it is."""
+    if not inspect.isgenerator(value):
+        return value
+    return "".join(_passed_on(chunk, chunk_callback) for chunk in value)
+
+
+async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None) -> str:
+    async with contextlib.aclosing(chunks):  # releases its resources now, also if the caller is cancelled
+        return "".join([_passed_on(chunk, chunk_callback) async for chunk in chunks])
+
+
+def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
+    text = str(chunk)
+    if chunk_callback:
+        chunk_callback(text)
+    return text
+
+
+def result_text(content: str) -> str:
+    """Return a tool's result as text for a user: JSON in words, other text as it is."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return content
+    if isinstance(value, dict):
+        return _object_text(value)
+    return (
+        "\n".join(f"- {json_as_text(item)}" for item in value)
+        if isinstance(value, list) and value
+        else json_as_text(value)
+    )
+
+
+def _object_text(result: dict[str, Any]) -> str:
+    """Return an object as lines of text, and a typed result (see ToolResult) by its kind."""
+    kind, entity, query = (result.get(key) for key in ("kind", "entity", "query"))
+    if kind == "ambiguous":
+        return Ambiguous(str(entity or ""), str(query), list(result.get("matches") or [])).in_words
+    if kind == "not_found":
+        return NotFound(str(entity or ""), str(query)).in_words
+    for key in ("preview", "message"):
+        if kind and isinstance(result.get(key), str):
+            return str(result[key])
+    return "\n".join(f"{key}: {json_as_text(value)}" for key, value in result.items() if key != "kind") or "nothing"
