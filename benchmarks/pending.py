@@ -104,12 +104,12 @@ class Floor:
         try:
             operation(user)
         except Captured as captured:
-            name, conversation, *args = captured.args
+            name, conversation, args, *payloads = captured.args
         finally:
             self._scripts.arun = self._run
-        sha, key = self._scripts._scripts[name].sha, f"sayso:{{{shard_of(conversation)}}}"
+        script, rest = self._scripts.call(name, shard_of(conversation), conversation, args, payloads)
         started = time.perf_counter()
-        self._client.evalsha(sha, 1, key, conversation, *args)
+        self._client.evalsha(script.sha, *rest)
         return time.perf_counter() - started
 
     @staticmethod

@@ -19,7 +19,7 @@ from redis import Redis
 from sayso.channels.i18n.texts import texts_for
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.redis.scripts import LuaScripts, no_wake_up
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
@@ -102,7 +102,7 @@ class Stack:
     def mailbox(self, *, wakes: bool = True) -> RedisMailbox:
         """The door of the stack's Redis; with `wakes`, workers hear of what comes in."""
         client = self.client
-        wake_up = WakeUps(client, QUEUE) if wakes else lambda _: ()
+        wake_up = WakeUps(client, QUEUE) if wakes else no_wake_up
         return RedisMailbox(LuaScripts(client, LUA, prefix=PREFIX), lambda turn: texts_for(turn.language), wake_up)
 
     def web(self) -> subprocess.Popen[bytes]:

@@ -39,6 +39,8 @@ MAX_TIMERS = 100
 MAX_FORWARDED_WAITING = 100
 #: Messages that may show one question: its pieces, copies and repetitions.
 MAX_PROMPTS = 50
+#: How often an action that may be repeated is started at most.
+MAX_STARTS = 3
 #: Turns that may be answered as one.
 MAX_BURST = 10
 #: Audit entries of a shard that may wait for a worker. Beyond that the oldest are dropped and leave a gap.

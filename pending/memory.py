@@ -12,9 +12,8 @@ from json import dumps
 from typing import Any, Literal, Protocol
 
 from sayso.pending.action import ActionState
-from sayso.pending.limits import MAX_PROMPTS
+from sayso.pending.limits import MAX_PROMPTS, MAX_STARTS
 from sayso.pending.repository import (
-    MAX_ATTEMPTS,
     OPEN_STATES,
     ActionDecision,
     ActionResult,
@@ -332,7 +331,7 @@ class MemoryActionRepository:
 
     def _start(self, pid: str, attempt: str, *, limited: bool = True) -> StartVerdict:
         self._attempts[pid] = self._attempts.get(pid, 0) + 1
-        if limited and self._attempts[pid] > MAX_ATTEMPTS:
+        if limited and self._attempts[pid] > MAX_STARTS:
             return "worn"
         self._put(pid, replace(self._actions[pid][0], attempt=attempt))
         self._set(pid, "started")

@@ -17,15 +17,13 @@ from sayso.pending.turns import Lease, NewAction, TurnChange
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
 #: The answer to a decision made without a lease. Only `mine` may go on; `stale` is an action whose process died at it.
 DecisionVerdict = Literal["mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"]
-#: The answer to a start. Only `go` may go on; a `worn` action was started MAX_ATTEMPTS times.
+#: The answer to a start. Only `go` may go on; a `worn` action was started MAX_STARTS times.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 #: States in which an action still occupies its scope.
 OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 #: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
-#: How often an action that may be repeated is started at most.
-MAX_ATTEMPTS = 3
 
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The fields of an action that are signed, with their defaults, which the record leaves out.

@@ -58,6 +58,11 @@ class Lease:
     epoch: int
     token: str
 
+    @property
+    def args(self) -> dict[str, Any]:
+        """Return the arguments by which a script checks the lease."""
+        return {"epoch": self.epoch, "token": self.token}
+
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
@@ -198,7 +203,7 @@ class TurnChange:
     timers: tuple[Timer, ...] = ()
     silenced: tuple[str, ...] = ()
 
-    def to_json(self, to: Conversation | None = None) -> str:
+    def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
         """Return the change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
         entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.replies if to]
         data: dict[str, Any] = {"replies": entries, "arms": [action.to_dict() for action in self.new_actions]}
@@ -208,7 +213,7 @@ class TurnChange:
             data["history"] = self.history
         if self.transition:
             data["move"] = self.transition.to_dict()
-        return json.dumps(data)
+        return data
 
 
 def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast
 
 from sayso.channels.types import Reply
-from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
+from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
 from sayso.pending.turns import hash_from_reply
 
 #: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`: accepted by the
@@ -85,7 +85,7 @@ class Deliveries(Protocol):
 class RedisDeliveries:
     """The deliveries in Redis."""
 
-    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = lambda _: ()) -> None:
+    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = no_wake_up) -> None:
         self._scripts = scripts
         self._wake_up = wake_up
 
@@ -94,7 +94,8 @@ class RedisDeliveries:
         news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
         if news is None:
             return ""
-        return str(self._scripts.run("delivery_report", conversation, number, message_id, news, reason))
+        args = {"number": number, "message": message_id, "news": news, "reason": reason}
+        return str(self._scripts.run("delivery_report", conversation, args))
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """Return the last deliveries of a conversation, and why its address takes no messages."""
@@ -108,22 +109,25 @@ class RedisDeliveries:
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Record that an address takes no messages, or that it does. Raises redis.RedisError."""
-        self._scripts.run("address", conversation, reason, round(LATE_SECONDS * 1000) if late else 0)
+        late_ms = round(LATE_SECONDS * 1000) if late else 0
+        self._scripts.run("address", conversation, {"reason": reason, "late_ms": late_ms})
 
     def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
         """Return the undelivered replies of all shards."""
-        found = [entry for entries in self._scripts.on_every_shard("undelivered", state, most) for entry in entries]
+        shards = self._scripts.on_every_shard("undelivered", {"state": state, "most": most})
+        found = [entry for entries in shards for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back and wake a worker. Raises NotRepeatable."""
         conversation, number = split_id(delivery_id)
-        entries = self._scripts.on_shard("undelivered", shard_of(conversation), "dead", 1000)
+        entries = self._scripts.on_shard("undelivered", shard_of(conversation), {"state": "dead", "most": 1000})
         entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
         reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
         # One that is not there may have been put back by this very call, its answer lost: the script knows.
-        given = (number, entry, reply, "1" if doubtful else "0")
-        new = self._scripts.run("retry", conversation, *given, *self._wake_up(conversation))
+        job = self._wake_up(conversation)
+        args = {"number": number, "doubtful": doubtful, **job.names}
+        new = self._scripts.run("retry", conversation, args, entry, reply, *job.fields)
         return new_id(delivery_id, str(new))
 
 

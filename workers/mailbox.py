@@ -12,7 +12,7 @@ from sayso.channels.base import SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Conversation, Reply, Turn, random_id, shown_to
 from sayso.pending.concurrency import call_in_thread
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
+from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.turns import (
     Lease,
     LeaseLost,
@@ -152,7 +152,7 @@ class RedisMailbox:
         self,
         scripts: LuaScripts,
         texts_for: TextsForTurn,
-        wake_up: WakeUp = lambda _: (),
+        wake_up: WakeUp = no_wake_up,
         *,
         limits: InboxLimits | None = None,
     ) -> None:
@@ -164,21 +164,28 @@ class RedisMailbox:
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker. Raises redis.RedisError when nothing was promised."""
         conversation, limits = turn.conversation.id, self._limits
+        job = self._wake_up(conversation)
         outcome, seq = self._scripts.run(
             "accept",
             conversation,
-            turn.event_id,
-            turn.scope.id,
-            tapped or "-",
+            {
+                "event": turn.event_id,
+                "user": turn.scope.id,
+                "tapped": tapped or "-",
+                "addressed": turn.addressed,
+                "stop": turn.is_stop,
+                "tap": turn.tap is not None,
+                "tap_or_status": is_tap_or_status(turn),
+                "waited_ms": waited_ms(waited_seconds),
+                "seen_ms": SEEN_MS,
+                "max_waiting": limits.waiting,
+                "max_conversations": limits.per_shard,
+                "per_minute": limits.per_minute,
+                "in_one_go": limits.in_one_go,
+                **job.names,
+            },
             turn.to_json(),
-            limits.waiting,
-            SEEN_MS,
-            limits.per_minute,
-            limits.in_one_go,
-            limits.per_shard,
-            _flags(turn),
-            waited_ms(waited_seconds),
-            *self._wake_up(conversation),
+            *job.fields,
         )
         accepted = Accepted(outcome, int(seq))
         if accepted.refused and not waited_seconds and is_told_refusal(turn):
@@ -188,21 +195,24 @@ class RedisMailbox:
     def notify(self, turn: Turn, reply: Reply) -> bool:
         """Send a notice, once a minute and while there is room. Raises redis.RedisError."""
         entry, name = outbox_entry(turn.conversation, shown_to(turn, reply)), turn.conversation.id
-        return bool(self._scripts.run("notify", name, entry, self._limits.per_shard, *self._wake_up(name)))
+        job = self._wake_up(name)
+        args = {"max_conversations": self._limits.per_shard, **job.names}
+        return bool(self._scripts.run("notify", name, args, entry, *job.fields))
 
     def is_question_open(self, turn: Turn) -> bool:
         """Return whether a question waits for an answer, or the turn was received before. Raises redis.RedisError."""
-        return bool(self._scripts.run("is_question_open", turn.conversation.id, turn.scope.id, turn.event_id))
+        args = {"user": turn.scope.id, "event": turn.event_id}
+        return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
 
     def turn_status(self, turn: Turn) -> TurnStatus:
         """Return the status of a turn. Raises redis.RedisError."""
-        spelled = json.dumps(turn.event_id, ensure_ascii=False)
-        answer: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, turn.event_id, spelled)
+        args = {"event": turn.event_id, "event_json": json.dumps(turn.event_id, ensure_ascii=False)}
+        answer: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, args)
         return answer
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take the lease of a conversation if it is free. `token` is the worker's own random token."""
-        answer = await self._scripts.arun("lease", conversation, token, LEASE_MS)
+        answer = await self._scripts.arun("lease", conversation, {"token": token, "lease_ms": LEASE_MS})
         if not answer:
             return None
         return Lease(conversation, int(answer[0]), token), parse_next_item(answer[1])
@@ -214,33 +224,23 @@ class RedisMailbox:
 
     async def renew(self, lease: Lease) -> int:
         """Renew the lease for another LEASE_MS. Raises LeaseLost."""
-        answer = await self._scripts.arun("renew", lease.conversation, lease.epoch, lease.token, LEASE_MS)
+        answer = await self._scripts.arun("renew", lease.conversation, {**lease.args, "lease_ms": LEASE_MS})
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return int(answer)
 
     async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Remove the turn, append its replies, save its history, change or create its action: all or nothing."""
-        data = change.to_json(queued.turn.conversation)
-        answer = await self._scripts.arun(
-            "commit",
-            lease.conversation,
-            lease.epoch,
-            lease.token,
-            queued.seq,
-            queued.user,
-            queued.turn.event_id,
-            data,
-            queued.last,
-            "1" if let_go else "0",
-        )
+        args = {"seq": queued.seq, "last": queued.last, "user": queued.user, "event": queued.turn.event_id}
+        args |= {"let_go": let_go, "change": change.to_dict(queued.turn.conversation)}
+        answer = await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
         return next_item_of(answer, lease)
 
     async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Release the lease. A lease that is lost is left as it is."""
-        flags = ("1" if hand_over else "0", "1" if begun else "0")
-        wake_up = self._wake_up(lease.conversation) if hand_over else ()
-        answer = await self._scripts.arun("release", lease.conversation, lease.epoch, lease.token, *flags, *wake_up)
+        job = self._wake_up(lease.conversation) if hand_over else NO_JOB
+        args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}
+        answer = await self._scripts.arun("release", lease.conversation, args, *job.fields)
         return parse_next_item(answer[1]) if answer[0] == "more" else None
 
 
@@ -269,13 +269,6 @@ def refusal(texts: Texts, outcome: Outcome) -> Reply:
         case _:
             text = texts.busy()
     return Reply(text, collapse=REFUSAL)
-
-
-def _flags(turn: Turn) -> str:
-    """Return the flags of a turn for accept.lua, "-" for none."""
-    stop = turn.is_stop
-    letters = {"a": not turn.addressed, "s": stop, "t": turn.tap is not None, "q": is_tap_or_status(turn)}
-    return "".join(letter for letter, given in letters.items() if given) or "-"
 
 
 def waited_ms(seconds: float) -> int:

@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
@@ -164,7 +164,7 @@ class Reaper:
         wake_up: WakeUp,
         lock: WorkerLock,
         *,
-        queue: Sequence[str] = (),
+        queue: Mapping[str, str] | None = None,
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -173,7 +173,7 @@ class Reaper:
         self._client = client
         self._scripts = scripts
         self._wake_up = wake_up
-        self._queue = queue
+        self._queue = queue or {}
         self._clock = clock
         self._round_lock = f"{prefix}reaper"
         self._token = random_id(8)
@@ -195,7 +195,7 @@ class Reaper:
     def _release(self, worker: str) -> None:
         held = [
             name
-            for names in self._scripts.on_every_shard("release_dead_worker", token_prefix(worker))
+            for names in self._scripts.on_every_shard("release_dead_worker", {"token_prefix": token_prefix(worker)})
             for name in names
         ]
         log.warning("worker.died", extra={"worker": worker, "conversations": len(held)})
@@ -220,13 +220,14 @@ class Reaper:
 
     def _overdue(self, shard: int) -> Sequence[str]:
         """Return the conversations of a shard that are overdue and not in the queue."""
-        overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, BATCH)
+        overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, {"most": BATCH})
         if overdue and self._queue:
-            overdue = self._scripts.on_shard("put_off", shard, *self._queue, *overdue)
+            overdue = self._scripts.on_shard("put_off", shard, {**self._queue, "conversations": overdue})
         return overdue
 
     def _wake(self, conversation: str) -> bool:
-        word = self._scripts.run("rewake", conversation, *self._wake_up(conversation))
+        job = self._wake_up(conversation)
+        word = self._scripts.run("rewake", conversation, job.names, *job.fields)
         if word == "ok":
             log.info("conversation.rewoken", extra={"conversation": conversation})
         return bool(word == "ok")

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from redis.exceptions import RedisError
 
@@ -36,7 +36,7 @@ from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import KEEP_HELD_MS
-from sayso.pending.redis.scripts import LuaScripts, WakeUp
+from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up
 from sayso.pending.turns import (
     ConversationParked,
     Lease,
@@ -306,7 +306,7 @@ def _end(error: SendError) -> FinalState:
 class RedisOutbox:
     """The outbox in Redis: each call is one script, one round trip."""
 
-    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = lambda _: ()) -> None:
+    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = no_wake_up) -> None:
         self._scripts = scripts
         self._wake_up = wake_up
 
@@ -324,10 +324,9 @@ class RedisOutbox:
     ) -> NextItem:
         """Remove the reply from the outbox and record its status. Raises LeaseLost."""
         outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
-        place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        when, cause = round(written_at * 1_000_000), "" if dead else reply.cause
-        told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", when, cause)
-        answer = await self._scripts.arun("delivered", *place, *told)
+        args = {"outcome": outcome, "detail": detail, "ms": round(gap * 1000), "let_go": let_go}
+        args |= {"written": str(round(written_at * 1_000_000)), "cause": "" if dead else reply.cause}
+        answer = await self._scripts.arun("delivered", lease.conversation, {**_reply_args(lease, reply), **args})
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
         return parse_next_item(answer[1])
@@ -336,14 +335,14 @@ class RedisOutbox:
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
     ) -> None:
         """Postpone the reply and release the lease. Raises LeaseLost."""
-        place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        if await self._scripts.arun("postpone", *place, round(seconds * 1000), why, reason) == "lost":
+        args = {**_reply_args(lease, reply), "delay_ms": round(seconds * 1000), "why": why, "reason": reason}
+        if await self._scripts.arun("postpone", lease.conversation, args) == "lost":
             raise LeaseLost(lease.conversation)
 
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store the channel's rate and book the reply's slot. Raises LeaseLost."""
-        place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        wait_ms = int(await self._scripts.arun("rate_limit", *place, 1000 / per_second))
+        args = {**_reply_args(lease, reply), "gap_ms": 1000 / per_second}
+        wait_ms = int(await self._scripts.arun("rate_limit", lease.conversation, args))
         if wait_ms == -2:
             raise LeaseLost(lease.conversation)
         return wait_ms / 1000
@@ -351,8 +350,13 @@ class RedisOutbox:
     async def forward(self, delivery: Delivery) -> str:
         """Append the reply to another conversation's outbox, once."""
         to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
-        said = await self._scripts.arun("forward", to, delivery.id, entry, *self._wake_up(to))
-        return f"{to}#{said}" if said else ""
+        job = self._wake_up(to)
+        number = await self._scripts.arun("forward", to, {"delivery": delivery.id, **job.names}, entry, *job.fields)
+        return f"{to}#{number}" if number else ""
+
+
+def _reply_args(lease: Lease, reply: QueuedReply) -> dict[str, Any]:
+    return {**lease.args, "number": reply.number}
 
 
 class Receipts(Protocol):

@@ -50,7 +50,7 @@ class RedisJournals:
 
     async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
         """Append entries to the journal of a turn. Raises redis.RedisError if they may or may not be stored."""
-        answer = await self._scripts.arun("journal", lease.conversation, lease.epoch, lease.token, seq, at, *entries)
+        answer = await self._scripts.arun("journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         if answer != "ok":
@@ -58,7 +58,7 @@ class RedisJournals:
 
     async def entries(self, lease: Lease) -> Sequence[str]:
         """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
-        answer = await self._scripts.arun("read_journal", lease.conversation, lease.epoch, lease.token)
+        answer = await self._scripts.arun("read_journal", lease.conversation, lease.args)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return tuple(answer)

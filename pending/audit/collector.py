@@ -206,7 +206,7 @@ class AuditCollector:
             return
         numbers = [entry.n for entry in entries if AuditEntry.parse(entry.text)] or [0]
         invalid = [text for entry, text in zip(entries, texts, strict=True) if not AuditEntry.parse(entry.text)]
-        self._scripts.on_shard("drained", entries[0].shard, min(numbers), max(numbers), *invalid)
+        self._scripts.on_shard("drained", entries[0].shard, {"first": min(numbers), "last": max(numbers)}, *invalid)
 
 
 def verify(

@@ -114,12 +114,12 @@ class Connections:
         shared: Connections = vars(pool).setdefault("_sayso_connections", cls(pool))
         return shared
 
-    def ask(self, *command: str | int | float) -> Any:
+    def ask(self, *command: str | bytes | int | float) -> Any:
         """Send a command and return the answer, with the client's own timeouts and retries. Raises redis.RedisError."""
         self.before()
         return self._ask(_packed(command))
 
-    async def ask_async(self, *command: str | int | float) -> Any:
+    async def ask_async(self, *command: str | bytes | int | float) -> Any:
         """Send a command without blocking the event loop, and return the answer. Raises redis.RedisError.
 
         Under `run_without_loop` it blocks.
@@ -179,11 +179,11 @@ def _nothing() -> None:
     """Allow every command."""
 
 
-def _packed(command: tuple[str | int | float, ...]) -> bytes:
+def _packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
     try:
         packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub expects a tuple of one
     except TypeError as exc:
-        raise DataError(f"{command[0]}: {exc}") from exc
+        raise DataError(f"{command[0]!r}: {exc}") from exc
     return packed
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from sayso.pending.action import ActionState
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import (
-    MAX_ATTEMPTS,
     ActionDecision,
     ActionResult,
     Claim,
@@ -17,7 +16,7 @@ from sayso.pending.repository import (
     StartVerdict,
     StoredAction,
 )
-from sayso.pending.turns import Lease, NewAction, TurnChange
+from sayso.pending.turns import NewAction, TurnChange
 
 #: The folder of the scripts that this repository runs.
 LUA = Path(__file__).parent / "lua"
@@ -31,66 +30,65 @@ class RedisActionRepository:
 
     async def find_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
-        return StoredAction.from_row(await self._scripts.arun("look", conversation, user))
+        return StoredAction.from_row(await self._scripts.arun("look", conversation, {"user": user}))
 
     async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id."""
-        return [StoredAction.from_row(row) for row in await self._scripts.arun("read", conversation, *pids)]
+        return [StoredAction.from_row(row) for row in await self._scripts.arun("read", conversation, {"pids": pids})]
 
     async def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last."""
-        await self._scripts.arun("note_asked", chat, user, note)
+        await self._scripts.arun("note_asked", chat, {"user": user, "note": note})
 
     async def last_asked(self, chat: str, user: str) -> str:
         """Return the last note, "" when there is none."""
-        return str(await self._scripts.arun("last_asked", chat, user))
+        return str(await self._scripts.arun("last_asked", chat, {"user": user}))
 
     async def stash(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease."""
-        answer = await self._scripts.arun(
-            "stash", conversation, new_action.user, new_action.pending_action_id, new_action.record, new_action.mac,
-            new_action.ttl_ms, new_action.kind, new_action.digest, *new_action.optional_fields,
-        )  # fmt: skip
+        answer = await self._scripts.arun("stash", conversation, {"action": new_action.to_dict()})
         return None if answer == "exists" else int(answer) / 1000
 
     async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease."""
-        answer, row = await self._scripts.arun("change", conversation, change.to_json())
+        answer, row = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
         return str(answer), StoredAction.from_row(row)
 
     async def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Claim a shown action, once."""
-        status, state = await self._scripts.arun(
-            "claim", claim.conversation, *_lease_args(claim.lease), claim.pending_action_id, claim.by, claim.kind,
-            stored.record, stored.mac, claim.seq,
-        )  # fmt: skip
+        args = {**_lease_args(claim), "pid": claim.pending_action_id, "by": claim.by, "kind": claim.kind}
+        args |= {"mac": stored.mac, "seq": claim.seq}
+        status, state = await self._scripts.arun("claim", claim.conversation, args, stored.record)
         return status, state
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Check, then confirm, cancel or ignore, without a lease."""
         scope = decision.scope
-        verdict, row = await self._scripts.arun(
-            "decide", scope.conversation.id, scope.id, decision.intent, decision.by,
-            decision.expected_kind, decision.expected_id, decision.expected_digest,
-            round(decision.ignore_seconds * 1000), decision.code,
-        )  # fmt: skip
+        args = {
+            "user": scope.id,
+            "intent": decision.intent,
+            "by": decision.by,
+            "expected_kind": decision.expected_kind,
+            "expected_id": decision.expected_id,
+            "expected_digest": decision.expected_digest,
+            "ignore_ms": round(decision.ignore_seconds * 1000),
+            "code": decision.code,
+        }
+        verdict, row = await self._scripts.arun("decide", scope.conversation.id, args)
         return verdict, StoredAction.from_row(row)
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """Take the last step before the effect."""
-        verdict: StartVerdict = await self._scripts.arun(
-            "start", claim.conversation, *_lease_args(claim.lease), claim.pending_action_id, attempt, stored.record,
-            stored.mac, MAX_ATTEMPTS,
-        )  # fmt: skip
+        args = {**_lease_args(claim), "pid": claim.pending_action_id, "attempt": attempt, "mac": stored.mac}
+        verdict: StartVerdict = await self._scripts.arun("start", claim.conversation, args, stored.record)
         return verdict
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how an effect ended."""
-        await self._scripts.arun(
-            "finish", claim.conversation, claim.pending_action_id, attempt, result.state, result.outcome_text,
-            result.result, result.correction, claim.seq,
-        )  # fmt: skip
+        args = {"pid": claim.pending_action_id, "attempt": attempt, "state": result.state, "seq": claim.seq}
+        args |= {"told": result.outcome_text, "result": result.result, "correction": result.correction}
+        await self._scripts.arun("finish", claim.conversation, args)
 
 
-def _lease_args(lease: Lease | None) -> tuple[Any, str]:
-    return (lease.epoch, lease.token) if lease else ("", "")
+def _lease_args(claim: Claim) -> dict[str, Any]:
+    return claim.lease.args if claim.lease else {}

@@ -6,10 +6,10 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from redis import Redis
@@ -23,8 +23,31 @@ from sayso.pending.repository import OPEN_STATES
 SHARDS = 64
 
 
-#: Returns the arguments of a script that enqueue the RQ job of a conversation: keys, id and hash. Empty: no job.
-WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
+#: What a script gets beside its named arguments, as it is: texts and bytes that Redis stores or compares.
+Payload = str | bytes | int | float
+
+
+class WakeUpJob(NamedTuple):
+    """The RQ job that wakes a worker: its named arguments (`queue.lua`), and its hash field by field. Empty: no job."""
+
+    names: Mapping[str, str] = {}
+    fields: Sequence[Payload] = ()
+
+
+#: Returns the job that wakes a worker for a conversation.
+WakeUp = Callable[[str], WakeUpJob]
+NO_JOB = WakeUpJob()
+
+
+def no_wake_up(_: str) -> WakeUpJob:
+    """Return no job: the worker is woken in another way."""
+    return NO_JOB
+
+
+#: The named arguments of a script. Numbers above 10^14 are passed as text, since Lua writes them with 14 digits.
+Arguments = Mapping[str, Any]
+NO_ARGUMENTS: Arguments = {}
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 #: Scripts that only read. They do not raise the write counter (`sayso.workers.redis.data_loss`).
 LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
@@ -90,35 +113,41 @@ class LuaScripts:
         self._connections = Connections.of(client)
         self._scripts = {path.stem: LuaScript.of(_script_text(path, prefix)) for path in folder.glob("*.lua")}
 
-    def run(self, name: str, conversation: str, *args: Any) -> Any:
+    def run(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for one conversation. Raises redis.RedisError."""
-        return self.evaluate(name, shard_of(conversation), conversation, *args)
+        return self._run(name, shard_of(conversation), conversation, args, payloads)
 
-    async def arun(self, name: str, conversation: str, *args: Any) -> Any:
+    async def arun(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for one conversation without blocking the event loop. Raises redis.RedisError."""
-        script, key = self._scripts[name], f"{self._prefix}{{{shard_of(conversation)}}}"
+        script, rest = self.call(name, shard_of(conversation), conversation, args, payloads)
         with _refusals():
             try:
-                return await self._connections.ask_async("EVALSHA", script.sha, 1, key, conversation, *args)
+                return await self._connections.ask_async("EVALSHA", script.sha, *rest)
             except NoScriptError:
-                return await self._connections.ask_async("EVAL", script.text, 1, key, conversation, *args)
+                return await self._connections.ask_async("EVAL", script.text, *rest)
 
-    def on_shard(self, name: str, shard: int, *args: Any) -> Any:
+    def on_shard(self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for a shard as a whole. Raises redis.RedisError."""
-        return self.evaluate(name, shard, "-", *args)
+        return self._run(name, shard, "-", args, payloads)
 
-    def on_every_shard(self, name: str, *args: Any) -> list[Any]:
+    def on_every_shard(self, name: str, args: Arguments) -> list[Any]:
         """Run a script once per shard, in order, and return all answers. Raises redis.RedisError."""
-        return [self.on_shard(name, shard, *args) for shard in range(SHARDS)]
+        return [self.on_shard(name, shard, args) for shard in range(SHARDS)]
 
-    def evaluate(self, name: str, shard: int, *args: Any) -> Any:
-        """Run a script with all its arguments, the conversation or "-" first. Raises redis.RedisError."""
-        script, key = self._scripts[name], f"{self._prefix}{{{shard}}}"
+    def call(
+        self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]
+    ) -> tuple[LuaScript, tuple[Payload, ...]]:
+        """Return a script, and what EVAL gets after it: one key, the named arguments as JSON, and the payloads."""
+        named = _encode({"conversation": conversation, **args})
+        return self._scripts[name], (1, f"{self._prefix}{{{shard}}}", named, *payloads)
+
+    def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
+        script, rest = self.call(name, shard, conversation, args, payloads)
         with _refusals():
             try:
-                return self._connections.ask("EVALSHA", script.sha, 1, key, *args)
+                return self._connections.ask("EVALSHA", script.sha, *rest)
             except NoScriptError:
-                return self._connections.ask("EVAL", script.text, 1, key, *args)
+                return self._connections.ask("EVAL", script.text, *rest)
 
 
 @contextlib.contextmanager

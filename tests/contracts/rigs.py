@@ -20,7 +20,7 @@ from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import _is_in_loop, has_no_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import LuaScripts, shard_of
+from sayso.pending.redis.scripts import NO_JOB, LuaScripts, WakeUpJob, shard_of
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
@@ -193,9 +193,9 @@ class RedisRig(Rig):
         if self.client.hexists(key, name):
             self.client.hincrbyfloat(key, name, -ms)
 
-    def _wake_up(self, conversation: str) -> tuple[()]:
+    def _wake_up(self, conversation: str) -> WakeUpJob:
         self.woken.append(conversation)
-        return ()
+        return NO_JOB
 
 
 def client_of(store: RedisPendingStore) -> Redis:

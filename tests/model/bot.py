@@ -162,13 +162,13 @@ class Bot:
 
     def overdue(self) -> list[str]:
         """A round of the reaper: what it wakes."""
-        found = self.lanes.on_shard("overdue", shard_of(ROOM.id), 100)
+        found = self.lanes.on_shard("overdue", shard_of(ROOM.id), {"most": 100})
         return [name for name in found if self.lanes.run("rewake", name) == "ok"]
 
     def release_dead(self, worker: str) -> None:
         """Another worker knows that this one is dead."""
         self.judge.buried.add(f"{token_prefix(worker)}pass")
-        self.lanes.on_shard("release_dead_worker", shard_of(ROOM.id), token_prefix(worker))
+        self.lanes.on_shard("release_dead_worker", shard_of(ROOM.id), {"token_prefix": token_prefix(worker)})
 
     def busy(self) -> bool:
         """Whether there is anything left to be done, by the index of work."""

@@ -86,16 +86,15 @@ async def _called_done(whole: Any, *args: Any) -> Any:
     return replace(await whole(*args), status="executed")
 
 
-_FENCE = "if not holds_lease(ARGV[2], ARGV[3]) then return {'lost'} end"
-_FENCE_OF_CLAIM = "if fenced and not holds_lease(ARGV[2], ARGV[3]) then return {'lost', ''} end"
-_FENCE_OF_START = "if ARGV[2] ~= '' and not holds_lease(ARGV[2], ARGV[3]) then return 'lost' end"
+_FENCE = "if not holds_lease() then return {'lost'} end"
+_FENCE_OF_CLAIM = "if fenced and not holds_lease() then return {'lost', ''} end"
+_FENCE_OF_START = "if args.epoch and not holds_lease() then return 'lost' end"
 _FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', action_key(pid), 'plan')")
-_LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end"
-_WAKE = "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(13, hurried) end\nreturn {'new'"
-_SAME_IN_CLAIM = "rec ~= ARGV[7] or mac ~= ARGV[8]"
-_SAME_IN_START = "rec ~= ARGV[6] or mac ~= ARGV[7]"
+_LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= args.token then return false end"
+_WAKE = "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end\nreturn {'new'"
+_SAME = "rec ~= ARGV[2] or mac ~= args.mac"
 _AUDIT = "append_audit(pid, states, by or '', mac or '')"
-_AUDIT_FIRST = "for _, arm in ipairs(cjson.decode(ARGV[7]).arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
+_AUDIT_FIRST = "for _, arm in ipairs(args.change.arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
 _DONE_UNDO = "state == 'done' and string.find(rec, 'undo:', 1, true)"
 _BUTTON_FOR_ANYBODY = _after(seal, "_button_mac", _anybody)
 
@@ -105,7 +104,7 @@ _LANE = (
     _cut("no fence in claim", claim=_FENCE_OF_CLAIM),
     _cut("no fence in start", start=_FENCE_OF_START),
     _cut("lease stolen while live", lease=_LIVE_LEASE),
-    _cut("burial of the living", release_dead_worker="string.sub(token, 1, #ARGV[2]) == ARGV[2] and "),
+    _cut("burial of the living", release_dead_worker="string.sub(token, 1, #prefix) == prefix and "),
     _cut("no dedup in accept", accept="if first then return {'duplicate', first} end"),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
     _swap("no index of work", accept=(_WAKE, "return {'new'")),
@@ -113,8 +112,8 @@ _LANE = (
         "a commit sent twice is done twice",
         {
             "commit": [
-                ("if lane_number('done') >= seq then", "if false then"),
-                (" or tonumber(string.match(head, '^%d+')) ~= seq", ""),
+                ("if lane_number('done') >= args.seq then", "if false then"),
+                (" or tonumber(string.match(head, '^%d+')) ~= args.seq", ""),
             ]
         },
     ),
@@ -138,7 +137,7 @@ _LANE = (
 _WINDOW = (
     _swap("expiry ignored", claim=("if at >= (tonumber(expires) or 0) then", "if false then")),
     _cut("expiry judged at the time of work", claim="at = tonumber(received)"),
-    _swap("early yes counts", claim=("if fenced and ARGV[6] == 'text' and", "if false and")),
+    _swap("early yes counts", claim=("if fenced and args.kind == 'text' and", "if false and")),
     Mutant(
         "window opens at arming",
         {"*": [("'expires', now() + (tonumber(ttl) or 0), ", ""), ("'armed', 0,", "'armed', now() + arm.ttl,")]},
@@ -150,10 +149,10 @@ _CONSENT = (
     _code("MAC not checked", {(StoredAction, "is_genuine"): lambda *_: True}),
     _swap(
         "record compared without its MAC",
-        claim=(_SAME_IN_CLAIM, "rec ~= ARGV[7]"),
-        start=(_SAME_IN_START, "rec ~= ARGV[6]"),
+        claim=(_SAME, "rec ~= ARGV[2]"),
+        start=(_SAME, "rec ~= ARGV[2]"),
     ),
-    _swap("record not compared", claim=(_SAME_IN_CLAIM, "false"), start=(_SAME_IN_START, "false")),
+    _swap("record not compared", claim=(_SAME, "false"), start=(_SAME, "false")),
     _code("unrelated text does not disarm", _after(ConfirmationHandler, "drop_and_run", _stays_armed)),
 )
 _EFFECT = (
@@ -164,13 +163,13 @@ _EFFECT = (
             "start": [("and (idempotent == '1' or steps)", "")],
         },
     ),
-    _swap("a repeatable action runs without end", start=("> tonumber(ARGV[8]) then", "> 99 then")),
+    _swap("a repeatable action runs without end", start=("> MAX_STARTS then", "> 99 then")),
     _code("an interrupted action is called failed", {(Settlement, "_reconcile"): _never_happened}),
     _swap("finish refuses the late truth", finish=("and not late then", "then")),
-    _cut("the late truth is not told", finish="append_reply('-', ARGV[7])"),
-    _cut("an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(ARGV[5])))"),
+    _cut("the late truth is not told", finish="append_reply('-', args.correction)"),
+    _cut("an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(user)))"),
     _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
-    _swap("a start asked twice is refused", start=("and attempt == ARGV[5] then return 'go'", "and false then")),
+    _swap("a start asked twice is refused", start=("and attempt == args.attempt then return 'go'", "and false then")),
     _code("twins hear something else", {(confirmation, "_stored_outcome"): lambda _: "That was settled before."}),
 )
 _PLANS_AND_UNDO = (

@@ -162,7 +162,8 @@ def test_put_off_again_says_the_same(town):
     town.write("waits")
     lost, waits = (Conversation("chat", name).id for name in ("lost", "waits"))
     for name in (lost, waits):
-        put_off = [town.scripts.on_shard("put_off", shard_of(name), *town.reaper._queue, name) for _ in range(2)]
+        args = {**town.reaper._queue, "conversations": [name]}
+        put_off = [town.scripts.on_shard("put_off", shard_of(name), args) for _ in range(2)]
         assert put_off == ([[lost]] * 2 if name == lost else [[], []])
 
 
@@ -172,4 +173,5 @@ def test_workers_reaper_knows_the_queue(redis_client, redis_url, tmp_path):
     file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
     services = bootstrap(load_settings(file), data=tmp_path, redis_url=redis_url)
     queue = f"{QUEUE_KEY}-sayso"
-    assert services.reaper._queue == WakeUps(redis_client, "sayso-sayso").queue == ("rq:job:", queue)
+    assert services.reaper._queue == {"job_keys": "rq:job:", "queue": queue}
+    assert services.reaper._queue == WakeUps(redis_client, "sayso-sayso").queue

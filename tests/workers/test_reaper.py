@@ -8,7 +8,7 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.pending.redis.scripts import SHARDS, LuaScripts
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, no_wake_up
 from sayso.workers import recovery as reapers
 from sayso.workers.mailbox import LUA
 from sayso.workers.recovery import Reaper, WorkerLock
@@ -18,7 +18,7 @@ from sayso.workers.recovery import Reaper, WorkerLock
 def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch, caplog, tmp_path, error):
     """Without its rounds and heartbeats a worker would be half dead, unnoticed."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), lambda _: (), WorkerLock(tmp_path))
+    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), no_wake_up, WorkerLock(tmp_path))
     rounds = []
 
     async def story():
@@ -47,7 +47,7 @@ def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch
 def test_heartbeats_and_releases_do_not_wait_for_a_long_round(redis_client, monkeypatch, tmp_path):
     """A worker with a long round does not count as dead, and dead workers' leases are released in time."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), lambda _: (), WorkerLock(tmp_path))
+    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), no_wake_up, WorkerLock(tmp_path))
     begun, over = threading.Event(), threading.Event()
     monkeypatch.setattr(reaper, "round", lambda: (begun.set(), over.wait()))
 
@@ -90,7 +90,7 @@ class SlowScripts:
 def test_long_round_ends_and_the_next_goes_on_from_there(redis_client, tmp_path):
     """Redis has other clients to answer, and no shard is left out."""
     scripts = SlowScripts(seconds=0.2)
-    reaper = Reaper(redis_client, scripts, lambda _: (), WorkerLock(tmp_path), clock=lambda: scripts.now)
+    reaper = Reaper(redis_client, scripts, no_wake_up, WorkerLock(tmp_path), clock=lambda: scripts.now)
     for _ in range(SHARDS):
         redis_client.delete(reaper._round_lock)
         reaper.round()

@@ -130,5 +130,5 @@ class TestRelease:
         """A worker may die between freeing a conversation and waking it."""
         rig.accept(turn())
         rig.mailbox.lease(CHAT.id, new_token("dead"))
-        rig.reaper._scripts.on_every_shard("release_dead_worker", "dead.")
+        rig.reaper._scripts.on_every_shard("release_dead_worker", {"token_prefix": "dead."})
         assert rig.overdue() == [CHAT.id]

@@ -1,24 +1,23 @@
 -- needs: changes, conversation, inbox, keys, next_item, outbox, timers
 -- Finish a turn, or several that were answered together. Changes everything or nothing.
--- ARGV: conversation, epoch, token, number of the turn, user, event id, change as JSON {replies: [{pid, reply}],
--- history?, move?, arms: [...], timers: [{id, at, what}], silenced: [id]}, number of the last turn, '1' to release
--- the lease when nothing is left.
-if has_released(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
-if not holds_lease(ARGV[2], ARGV[3]) then return {'lost'} end
-local seq = tonumber(ARGV[4])
-if lane_number('done') >= seq then return {'ok', next_item_or_release(ARGV[9], ARGV[2], ARGV[3])} end
+-- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
+-- (release the lease when nothing is left), change ({replies: [{pid, reply}], history?, move?, arms: [...], timers:
+-- [{id, at, what}], silenced: [id]}).
+if has_released() then return {'ok', {'idle'}} end
+if not holds_lease() then return {'lost'} end
+local change, user = args.change, args.user
+if lane_number('done') >= args.seq then return {'ok', next_item_or_release()} end
 local head = redis.call('LINDEX', inbox, 0)
-if not head or tonumber(string.match(head, '^%d+')) ~= seq then return {'moved', next_item()} end
-local change = cjson.decode(ARGV[7])
+if not head or tonumber(string.match(head, '^%d+')) ~= args.seq then return {'moved', next_item()} end
 
 -- End an action that this event claimed and the turn did not settle.
 local function end_unsettled(pid)
-  if pid and redis.call('HGET', action_key(pid), 'by') == ARGV[6] then end_abandoned(pid) end
+  if pid and redis.call('HGET', action_key(pid), 'by') == args.event then end_abandoned(pid) end
 end
 
 -- An action that is over occupies its scope until the deciding turn is committed: a turn that is repeated after a crash
 -- must find the outcome. Then its timers have nothing to send.
-local function free_scope(user)
+local function free_scope()
   local pid = redis.call('GET', live_key(user))
   if not pid or OPEN_STATES[redis.call('HGET', action_key(pid), 'state') or ''] then return end
   redis.call('DEL', live_key(user))
@@ -30,7 +29,7 @@ local function has_too_many_timers()
   return #change.timers > 0 and redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
 end
 
-end_unsettled(redis.call('GET', live_key(ARGV[5])))
+end_unsettled(redis.call('GET', live_key(user)))
 end_unsettled(string.match(head, '^%d+ %d+ %S+ (%S+) '))
 local refused = refusal_of(change)
 if refused then return {refused, next_item()} end
@@ -38,14 +37,14 @@ if has_too_many_timers() then return {'timers', next_item()} end
 repeat  -- a loop, not arithmetic: after a resume numbers have gaps
   redis.call('LPOP', inbox)
   head = redis.call('LINDEX', inbox, 0)
-until not head or tonumber(string.match(head, '^%d+')) > tonumber(ARGV[8])
+until not head or tonumber(string.match(head, '^%d+')) > args.last
 redis.call('DEL', journal)
-redis.call('HSET', lane, 'done', ARGV[8])
-if lane_number(stop_field(ARGV[5])) <= tonumber(ARGV[8]) then redis.call('HDEL', lane, stop_field(ARGV[5])) end
+redis.call('HSET', lane, 'done', args.last)
+if lane_number(stop_field(user)) <= args.last then redis.call('HDEL', lane, stop_field(user)) end
 apply_change(change)
-free_scope(ARGV[5])
-if change.history then redis.call('SET', history_key(ARGV[5]), change.history, 'PX', KEEP_CONVERSATION_MS) end
+free_scope()
+if change.history then redis.call('SET', history_key(user), change.history, 'PX', KEEP_CONVERSATION_MS) end
 for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
 for _, reply in ipairs(change.replies) do append_reply(reply.pid, reply.reply) end
-return {'ok', next_item_or_release(ARGV[9], ARGV[2], ARGV[3])}
+return {'ok', next_item_or_release()}

@@ -1,7 +1,6 @@
 -- needs: conversation, keys
 -- Leave a conversation to a worker that knows its channel. It is due again in a second, and later the longer no
 -- worker takes it.
--- ARGV: conversation.
 -- Returns for how many milliseconds no worker has taken it, or -1 while one works on it.
 if redis.call('EXISTS', lane) == 0 or lane_number('until') > now() then return -1 end
 redis.call('HSETNX', lane, 'unserved', now())

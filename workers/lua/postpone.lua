@@ -1,12 +1,12 @@
 -- needs: channel, conversation, keys, outbox, timers
 -- Postpone the first reply and release the lease until then.
--- ARGV: conversation, epoch, token, number of the reply, delay in milliseconds, why, reason. Why: 'tried' the send
--- failed, 'suspect' the send may have arrived, 'limited' the platform asks the whole channel to wait, 'down' the
--- platform does not accept the channel (the whole channel waits and nothing counts as an attempt), 'paced' the slot
--- is later (not an attempt), 'held' the user must write first (an attempt if a turn waits already).
-if not holds_lease(ARGV[2], ARGV[3]) then return 'lost' end
+-- args: epoch, token, number (of the reply), delay_ms, why, reason.
+-- Why: 'tried' the send failed, 'suspect' the send may have arrived, 'limited' the platform asks the whole channel to
+-- wait, 'down' the platform does not accept the channel (the whole channel waits and nothing counts as an attempt),
+-- 'paced' the slot is later (not an attempt), 'held' the user must write first (an attempt if a turn waits already).
+if not holds_lease() then return 'lost' end
 local head = redis.call('LINDEX', outbox, 0)
-if string.match(head or '', '^%d+') ~= ARGV[4] then return 'gone' end
+if tonumber(string.match(head or '', '^%d+')) ~= args.number then return 'gone' end
 
 -- Keep the conversation, and each action that a waiting reply asks about, with its steps and its scope.
 local function keep_waiting_replies()
@@ -24,10 +24,10 @@ local function keep_waiting_replies()
 end
 
 -- Hold the first reply until the user writes, at most KEEP_HELD_MS. The conversation is due then, or with a timer.
-local function hold(number, why)
+local function hold()
   local since, first_why = held_since()
   since = since or now()
-  local held = table.concat({number, lane_number('received'), since, first_why or why}, ' ')
+  local held = table.concat({args.number, lane_number('received'), since, first_why or args.reason}, ' ')
   redis.call('HSET', lane, 'held', held, 'attempts', 0, 'token', '', 'until', 0, 'begun', '')
   redis.call('HDEL', lane, 'sending', 'slot')
   redis.call('ZADD', shard .. ':held', since, conversation)
@@ -37,18 +37,18 @@ local function hold(number, why)
   keep_waiting_replies()
 end
 
-if ARGV[6] == 'held' and redis.call('LLEN', inbox) == 0 then
-  hold(ARGV[4], ARGV[7])
+if args.why == 'held' and redis.call('LLEN', inbox) == 0 then
+  hold()
   return 'ok'
 end
-local later = now() + ARGV[5]
+local later = now() + args.delay_ms
 redis.call('HDEL', lane, 'sending')
-if ARGV[6] ~= 'paced' then redis.call('HDEL', lane, 'slot') end
-if ARGV[6] ~= 'paced' and ARGV[6] ~= 'down' then redis.call('HINCRBY', lane, 'attempts', 1) end
-if ARGV[6] == 'suspect' then redis.call('HSET', lane, 'suspect:' .. ARGV[4], 1) end
-if ARGV[6] == 'limited' or ARGV[6] == 'down' then
+if args.why ~= 'paced' then redis.call('HDEL', lane, 'slot') end
+if args.why ~= 'paced' and args.why ~= 'down' then redis.call('HINCRBY', lane, 'attempts', 1) end
+if args.why == 'suspect' then redis.call('HSET', lane, 'suspect:' .. args.number, 1) end
+if args.why == 'limited' or args.why == 'down' then
   -- It keeps its place in line: its slot is the first after the wait.
-  redis.call('HSET', lane, 'slot', string.format('%s:%d', ARGV[4], silence_channel(later)))
+  redis.call('HSET', lane, 'slot', string.format('%s:%d', args.number, silence_channel(later)))
 end
 if later - now() >= SOON_MS then keep_waiting_replies() end
 -- Park the conversation: a wake-up that is still in the queue must not cut the wait short.

@@ -1,6 +1,6 @@
 -- needs: conversation, due_timers, keys, queue, timers
 -- Run the timers of an overdue conversation, and wake a worker if it has work.
--- ARGV: conversation, RQ job...
+-- From ARGV[2]: the hash of the RQ job.
 -- Returns 'ok' when a worker is woken.
 local score = redis.call('ZSCORE', due, conversation)
 if not score or tonumber(score) > now() then return 'not due' end

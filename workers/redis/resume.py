@@ -72,13 +72,13 @@ def resume(client: Redis, *, prefix: str = PREFIX) -> Resumed | None:
 def _prepare(scripts: LuaScripts, client: Redis, floor: int, prefix: str) -> tuple[int, int, int]:
     """Raise all numbers above the floor. Shards first, so that what begins from then on is above it, too."""
     for shard in range(SHARDS):
-        scripts.on_shard("resume_shard", shard, floor)
+        scripts.on_shard("resume_shard", shard, {"floor": floor})
     conversations = replies = actions = 0
     for key in client.scan_iter(match=f"{prefix}{{*", count=SCAN_COUNT):
         found = _KEY.fullmatch(str(key).removeprefix(prefix))
         if found and found[2] == "lane":
-            replies += scripts.evaluate("resume_conversation", int(found[1]), found[3], floor)
+            replies += scripts.run("resume_conversation", found[3], {"floor": floor})
             conversations += 1
         elif found:
-            actions += scripts.on_shard("resume_action", int(found[1]), found[3])
+            actions += scripts.on_shard("resume_action", int(found[1]), {"pid": found[3]})
     return conversations, replies, actions

@@ -6,7 +6,6 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -20,6 +19,7 @@ from rq.suspension import is_suspended as rq_is_suspended
 from rq.utils import now
 
 from sayso.channels.types import random_id
+from sayso.pending.redis.scripts import WakeUpJob
 
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
@@ -101,13 +101,13 @@ class WakeUps:
 
     def __init__(self, connection: Redis, name: str = QUEUE) -> None:
         #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
-        self.queue = (Job.redis_job_namespace_prefix, Queue(name, connection=connection).key)
+        self.queue = {"job_keys": Job.redis_job_namespace_prefix, "queue": Queue(name, connection=connection).key}
         job = make_job(connection, "process", "", name)
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
         self._call = job.data.partition(b'""')
 
-    def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
-        """Return the arguments of a script: job prefix, queue key, key of RQ's queues, job id, and the job's hash."""
+    def __call__(self, conversation: str) -> WakeUpJob:
+        """Return the job of a conversation."""
         job_id, at = f"process-{random_id(8)}", _rq_time()
         before, _, after = self._call
         fields = self._fields | {
@@ -116,7 +116,8 @@ class WakeUps:
             "description": f"process {conversation}",
             "enqueued_at": at,
         }
-        return [*self.queue, Queue.redis_queues_keys, job_id, *chain.from_iterable(fields.items())]
+        names = {**self.queue, "queues": Queue.redis_queues_keys, "job": job_id}
+        return WakeUpJob(names, tuple(chain.from_iterable(fields.items())))
 
 
 def _rq_time() -> str:

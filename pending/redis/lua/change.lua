@@ -1,6 +1,7 @@
 -- needs: actions, changes
--- Move or arm without a lane: what is armed counts as shown at once. ARGV: conversation, change as JSON.
-local change = cjson.decode(ARGV[2])
+-- Move or store actions without a lease: a new action counts as shown at once.
+-- args: change ({move?, arms: [...]}).
+local change = args.change
 local refused = refusal_of(change)
 if refused then return {refused, {}} end
 apply_change(change, true)

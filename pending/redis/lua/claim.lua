@@ -1,8 +1,10 @@
 -- needs: actions, conversation, keys
--- Take a shown action exactly once. ARGV: conversation, epoch ('' without a lane), token, action, deciding act,
--- 'text' or 'tap', record, MAC, seq of the turn. Returns {verdict, state}.
-local fenced, pid, act = ARGV[2] ~= '', ARGV[4], ARGV[5]
-if fenced and not holds_lease(ARGV[2], ARGV[3]) then return {'lost', ''} end
+-- Take a shown action exactly once.
+-- args: epoch and token (none without a lease), pid, by (the deciding act), kind ('text' or 'tap'), mac, seq (number of
+-- the turn).
+-- ARGV[2]: the record. Returns {verdict, state}.
+local fenced, pid, act = args.epoch, args.pid, args.by
+if fenced and not holds_lease() then return {'lost', ''} end
 local state, by, rec, mac, expires, seen, plan, ttl =
   unpack(redis.call('HMGET', action_key(pid), 'state', 'by', 'rec', 'mac', 'expires', 'seen', 'plan', 'ttl'))
 if not state then return {'gone', ''} end
@@ -10,7 +12,7 @@ if (state == 'claimed' or state == 'started') and by == act then return {'mine',
 if state == 'expired' and by == act then return {'expired', state} end
 if state ~= 'shown' and by == act then return {'moved', state} end  -- it ended since this worker looked
 if state ~= 'shown' then return {'other', state} end
-if rec ~= ARGV[7] or mac ~= ARGV[8] then return {'tampered', state} end
+if rec ~= ARGV[2] or mac ~= args.mac then return {'tampered', state} end
 local function take()
   redis.call('HSET', action_key(pid), 'state', 'claimed', 'by', act, 'begun', now())
   entered(pid, {'claimed'}, act, mac)
@@ -26,7 +28,7 @@ end
 local at = now()
 if fenced then
   local seq, received = string.match(redis.call('LINDEX', inbox, 0) or '', '^(%d+) (%d+) ')
-  if seq ~= ARGV[9] then return {'moved', state} end
+  if tonumber(seq) ~= args.seq then return {'moved', state} end
   at = tonumber(received)  -- a yes sent in time counts, however late it is worked on
 end
 if at >= (tonumber(expires) or 0) then
@@ -34,7 +36,7 @@ if at >= (tonumber(expires) or 0) then
   return {'expired', 'expired'}
 end
 local shown_at = expires - (tonumber(ttl) or 0)  -- a turn that waited elsewhere has a later number, not a later time
-if fenced and ARGV[6] == 'text' and (tonumber(ARGV[9]) <= (tonumber(seen) or 0) or at < shown_at) then
+if fenced and args.kind == 'text' and (args.seq <= (tonumber(seen) or 0) or at < shown_at) then
   return {'early', state}  -- it was said before the preview was delivered: it answers something else
 end
 take()

@@ -1,11 +1,12 @@
 -- needs: actions, keys
--- Decide, without a lane, on what a scope waits for: all guards, then the step, in one round trip.
--- ARGV: conversation, user, intent, deciding act, expected kind, action and digest ('' for any), milliseconds that an
--- 'ignore' leaves, the code typed with a yes. A yes is claimed and started at once, the act being its attempt too; the
--- caller verifies what is returned before it runs it.
-local intent, act = ARGV[3], ARGV[4]
+-- Decide, without a lease, on what a scope waits for: all checks, then the step, in one round trip.
+-- args: user, intent, by (the deciding act), expected_kind, expected_id and expected_digest ('' for any), ignore_ms
+-- (what an 'ignore' leaves of the window), code (typed with a yes).
+-- A yes is claimed and started at once, the act being its attempt too; the caller verifies what is returned before it
+-- runs it.
+local intent, act = args.intent, args.by
 local decided = shard .. ':decided:' .. act
-local before, pid = unpack(redis.call('MGET', decided, live_key(ARGV[2])))
+local before, pid = unpack(redis.call('MGET', decided, live_key(args.user)))
 if before then
   local verdict, decided_on = string.match(before, '^(%S+) (.*)$')
   return {verdict, decided_on ~= '' and action_row(decided_on) or {}}
@@ -35,9 +36,9 @@ local function end_as(end_state, verdict)
   return answer(verdict)
 end
 
-local another = (ARGV[5] ~= '' and ARGV[5] ~= kind) or (ARGV[6] ~= '' and ARGV[6] ~= pid)
-local changed = ARGV[7] ~= '' and ARGV[7] ~= digest
-local uncoded = intent == 'confirm' and ARGV[9] ~= (code or '')
+local another = (args.expected_kind ~= '' and args.expected_kind ~= kind) or (args.expected_id ~= '' and args.expected_id ~= pid)
+local changed = args.expected_digest ~= '' and args.expected_digest ~= digest
+local uncoded = intent == 'confirm' and args.code ~= (code or '')
 if state == 'claimed' or state == 'started' then
   if now() - (begun or 0) <= STALE_MS then return gone() end
   return answer((another or changed or uncoded) and 'mismatch' or 'stale')  -- whoever began a stale one died at it
@@ -49,7 +50,7 @@ if state == 'armed' and intent == 'confirm' then return answer('early') end
 if changed then return end_as('cancelled', 'changed') end
 if intent == 'cancel' then return end_as('cancelled', 'cancelled') end
 if intent == 'ignore' then
-  local sooner = now() + ARGV[8]
+  local sooner = now() + args.ignore_ms
   if state == 'shown' and sooner < expires then  -- never later
     -- A shorter window, not an earlier one.
     redis.call('HSET', action_key(pid), 'expires', sooner, 'ttl', (tonumber(ttl) or 0) - (expires - sooner))

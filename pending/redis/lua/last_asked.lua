@@ -1,2 +1,3 @@
--- Which thread of this chat asked a person something last, '' for none. ARGV: conversation of the chat itself, user.
-return redis.call('GET', shard .. ':asked:' .. conversation .. ':' .. ARGV[2]) or ''
+-- Return which thread of this chat asked a user something last, '' for none. The conversation is the chat itself.
+-- args: user.
+return redis.call('GET', shard .. ':asked:' .. conversation .. ':' .. args.user) or ''

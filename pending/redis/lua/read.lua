@@ -1,5 +1,6 @@
 -- needs: actions
--- Some actions by name. ARGV: conversation, actions...
+-- Return actions by id.
+-- args: pids.
 local found = {}
-for at = 2, #ARGV do found[at - 1] = action_row(ARGV[at]) end
+for at, pid in ipairs(args.pids) do found[at] = action_row(pid) end
 return found

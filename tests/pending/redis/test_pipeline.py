@@ -408,7 +408,7 @@ def test_pipeline_outlives_its_loop(redis_url):
 
 def test_second_loop_uses_a_thread(redis_url, redis_client, tmp_path):
     """A future belongs to one loop, so the calls of another loop go through a thread."""
-    (tmp_path / "echo.lua").write_text("return ARGV[2]")
+    (tmp_path / "echo.lua").write_text("return args.word")
     client = connect(redis_url)
     scripts, pipeline = LuaScripts(client, tmp_path), AutoPipeline(redis_url)
     Connections.of(client).pipeline = pipeline
@@ -416,27 +416,27 @@ def test_second_loop_uses_a_thread(redis_url, redis_client, tmp_path):
     async def elsewhere():
         with pytest.raises(RuntimeError, match="another event loop"):
             await pipeline.execute(asked("PING"))
-        return await scripts.arun("echo", "room", "there")
+        return await scripts.arun("echo", "room", {"word": "there"})
 
     async def story():
-        here = await scripts.arun("echo", "room", "here")
+        here = await scripts.arun("echo", "room", {"word": "here"})
         there = await asyncio.to_thread(asyncio.run, elsewhere())
-        return here, there, await scripts.arun("echo", "room", "here again")
+        return here, there, await scripts.arun("echo", "room", {"word": "here again"})
 
     assert asyncio.run(story()) == ("here", "there", "here again")
 
 
 def test_scripts_that_the_server_lost_are_sent_again(redis_url, redis_client, tmp_path):
     """After SCRIPT FLUSH a hundred callers at once get a hundred answers, each its own."""
-    (tmp_path / "echo.lua").write_text("return ARGV[2]")
+    (tmp_path / "echo.lua").write_text("return args.word")
     client = connect(redis_url)
     scripts = LuaScripts(client, tmp_path)
     Connections.of(client).pipeline = AutoPipeline(redis_url)
 
     async def story():
-        await scripts.arun("echo", "room", "first")
+        await scripts.arun("echo", "room", {"word": "first"})
         redis_client.script_flush()
-        return await asyncio.gather(*(scripts.arun("echo", "room", str(number)) for number in range(100)))
+        return await asyncio.gather(*(scripts.arun("echo", "room", {"word": str(number)}) for number in range(100)))
 
     assert asyncio.run(story()) == [str(number) for number in range(100)]
 

@@ -44,6 +44,32 @@ def needs(path: Path) -> list[str]:
     return found[1].split(", ") if found else []
 
 
+def declared_args(path: Path) -> set[str]:
+    """The named arguments that the comment of a script or part lists after `-- args:`."""
+    found = re.search(r"^-- args: (.*?)\.$", path.read_text(), re.MULTILINE | re.DOTALL)
+    listed = found[1].replace("\n-- ", " ") if found else ""
+    for _ in range(3):  # explanations, innermost first
+        listed = re.sub(r"\([^()]*\)", "", listed)
+    return set(re.findall(r"\w+", listed)) - {"and"}
+
+
+def read_args(path: Path) -> set[str]:
+    """The named arguments that a script or part reads."""
+    return set(re.findall(r"\bargs\.(\w+)", without_comments(path.read_text()))) - {"conversation"}
+
+
+def args_of_parts(path: Path) -> set[str]:
+    """The named arguments of all parts that a script needs, and that those need."""
+    parts = [SHARED / f"{name}.lua" for name in needs(path)]
+    return set().union(*(read_args(part) | args_of_parts(part) for part in parts))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script_lists_its_named_arguments(script):
+    """All that it reads, and of those that its parts read, the ones that matter to it."""
+    assert read_args(script) <= declared_args(script) <= read_args(script) | args_of_parts(script)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script_names_exactly_the_parts_it_uses(script):
     """No more, for Redis runs each part on every call; and no fewer, so that a reader finds every definition."""

@@ -82,7 +82,7 @@ def test_halted_server_refuses_every_script_of_every_process(rig, tide):
         lambda: rig.accept(turn()),
         lambda: rig.mailbox.lease("chat:x", "token"),
         lambda: rig.deliveries.statuses("chat:x"),
-        lambda: rig.reaper._scripts.on_every_shard("overdue", 10),
+        lambda: rig.reaper._scripts.on_every_shard("overdue", {"most": 10}),
         lambda: rig.repository.find_open("chat:x", "ana"),
     )
     for call in calls:
@@ -218,7 +218,7 @@ def test_looks_write_nothing(rig, tide):
     """An idle bot costs a read now and then, and its file does not grow."""
     rig.accept(turn())
     before = saved(rig.client)
-    rig.reaper._scripts.on_every_shard("overdue", 10)
+    rig.reaper._scripts.on_every_shard("overdue", {"most": 10})
     tide.look()
     assert saved(rig.client) == before
 

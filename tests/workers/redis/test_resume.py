@@ -206,7 +206,7 @@ def test_server_that_is_not_halted_is_left_alone(rig):
     before = saved(rig.client)
     assert resume(rig.client) is None
     with pytest.raises(ResponseError, match="RESUMED"):
-        LuaScripts(rig.client, LUA).run("resume_conversation", CHAT.id, 5)
+        LuaScripts(rig.client, LUA).run("resume_conversation", CHAT.id, {"floor": 5})
     assert saved(rig.client) == before
 
 

@@ -77,17 +77,18 @@ def mailbox(redis_client):
 @pytest.mark.parametrize("conversation", [CHAT.id, "shop-wa.2_x:" + "0f" * 10])
 def test_wake_up_is_the_job_rq_would_write(redis_client, conversation):
     """Field for field, in RQ's order and types; only its times are its own, and how its data is packed."""
-    prefix, queue_key, queues_key, job_id, *flat = WakeUps(redis_client)(conversation)
-    job = make_job(redis_client, job_id, conversation)
+    names, flat = WakeUps(redis_client)(conversation)
+    job = make_job(redis_client, names["job"], conversation)
     written, ours = job.to_dict(include_meta=False), dict(zip(flat[::2], flat[1::2], strict=True))
     job.created_at, job.enqueued_at = (utcparse(ours[name]) for name in ("created_at", "enqueued_at"))
     assert unpacked(ours) == unpacked(job.to_dict(include_meta=False))
     assert [type(value) for value in ours.values()] == [type(value) for value in written.values()]
-    assert (prefix, queue_key, queues_key) == (
-        Job.redis_job_namespace_prefix,
-        Queue(QUEUE, connection=redis_client).key,
-        Queue.redis_queues_keys,
-    )
+    assert names == {
+        "job_keys": Job.redis_job_namespace_prefix,
+        "queue": Queue(QUEUE, connection=redis_client).key,
+        "queues": Queue.redis_queues_keys,
+        "job": job.id,
+    }
 
 
 def unpacked(fields):
@@ -98,7 +99,7 @@ def unpacked(fields):
 def test_each_wake_up_has_an_id_of_its_own(redis_client):
     """Two jobs under one id would be one."""
     wake_up = WakeUps(redis_client)
-    assert len({wake_up(CHAT.id)[3] for _ in range(100)}) == 100
+    assert len({wake_up(CHAT.id).names["job"] for _ in range(100)}) == 100
 
 
 @pytest.fixture

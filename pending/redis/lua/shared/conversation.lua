@@ -1,5 +1,6 @@
 -- needs: keys
 -- The numbers and the lease of a conversation.
+-- args: epoch, token (of the worker's lease).
 
 -- Return a field as a number, 0 when it is not set.
 local function lane_number(field)
@@ -24,12 +25,12 @@ local function has_work()
 end
 
 -- Return whether this worker holds the lease. Without it a worker may change nothing.
-local function holds_lease(epoch, token)
+local function holds_lease()
   local current, holder = unpack(redis.call('HMGET', lane, 'epoch', 'token'))
-  return tonumber(epoch) == tonumber(current or '0') and token == holder
+  return args.epoch == tonumber(current or '0') and args.token == holder
 end
 
 -- Return whether this worker's last call released the lease: the call is repeated because its answer was lost.
-local function has_released(epoch, token)
-  return redis.call('HGET', lane, 'ended') == epoch .. ':' .. token
+local function has_released()
+  return redis.call('HGET', lane, 'ended') == args.epoch .. ':' .. args.token
 end

@@ -1,5 +1,7 @@
--- Every script begins with this. KEYS[1]: the prefix of the shard's keys; ARGV[1]: the conversation, or '-'.
-local shard, conversation = KEYS[1], ARGV[1]
+-- Every script begins with this. KEYS[1]: the prefix of the shard's keys; ARGV[1]: the named arguments as JSON, with the
+-- conversation, or '-' for a script about the whole shard.
+local shard, args = KEYS[1], cjson.decode(ARGV[1])
+local conversation = args.conversation
 
 -- Return this server's time in Unix milliseconds. It is the same throughout a script.
 local clock

@@ -1,5 +1,6 @@
 -- needs: channel, conversation, deliveries, inbox, keys, outbox, timers
 -- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
+-- args: epoch, token, let_go (release the lease when nothing is left).
 
 -- Return all fields and values of an action, with its id, and 'newest' if no reply was sent after its question.
 local function action_fields(pid)
@@ -81,11 +82,11 @@ local function next_item()
   }
 end
 
--- Return what is next. With `let_go`, release the lease in the same step if nothing is.
-local function next_item_or_release(let_go, epoch, token)
+-- Return what is next. If nothing is, release the lease in the same step, where the worker asks for it.
+local function next_item_or_release()
   local item = next_item()
-  if let_go == '1' and item[1] == 'idle' then
-    redis.call('HSET', lane, 'token', '', 'until', 0, 'begun', '', 'ended', epoch .. ':' .. token)
+  if args.let_go and item[1] == 'idle' then
+    redis.call('HSET', lane, 'token', '', 'until', 0, 'begun', '', 'ended', args.epoch .. ':' .. args.token)
     wait_for_timer()
   end
   return item

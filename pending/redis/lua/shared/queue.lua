@@ -1,5 +1,6 @@
 -- needs: keys
 -- The RQ queue that wakes workers.
+-- args: job_keys (prefix of job keys), queue (its key), queues (key of the set of queues), job (id of the new job).
 
 local function is_urgent_job(job)
   return string.sub(job, 1, #URGENT_JOB) == URGENT_JOB
@@ -13,10 +14,10 @@ end
 -- Return whether a conversation's job is still in the queue. The queue is not searched: that would take longer the more
 -- jobs wait. A job that was begun, or is over, has another status. If its worker died before that, the order decides:
 -- urgent jobs enter at the front, all others at the end, and all leave at the front. When the first job tells nothing,
--- this one counts as queued, and the caller asks again later. ARGV from `at`: prefix of job keys, queue key.
-local function is_queued(job, at)
-  if redis.call('HGET', ARGV[at] .. job, 'status') ~= 'queued' then return false end
-  local head = redis.call('LINDEX', ARGV[at + 1], 0)
+-- this one counts as queued, and the caller asks again later.
+local function is_queued(job)
+  if redis.call('HGET', args.job_keys .. job, 'status') ~= 'queued' then return false end
+  local head = redis.call('LINDEX', args.queue, 0)
   if not head then return false end
   local first, own = job_number(head), job_number(job) or 0
   if not first then return true end
@@ -25,19 +26,18 @@ local function is_queued(job, at)
 end
 
 -- Put the RQ job that processes this conversation on its queue, an urgent one at the front. Return false if one is
--- there already. The job's id ends with the write counter, which gives the order of jobs. ARGV from `at`: prefix of job
--- keys, queue key, queues key, job id, then the job's hash as RQ wrote it. Without a job (tests, one process) the
--- conversation only becomes due.
+-- there already. The job's id ends with the write counter, which gives the order of jobs. From ARGV[at]: the job's hash as
+-- RQ wrote it. Without a job (tests, one process) the conversation only becomes due.
 local function wake_worker(at, urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
-  if not ARGV[at] then return true end
+  if not args.job then return true end
   local queued = redis.call('HGET', lane, 'job')
-  if queued and (is_urgent_job(queued) or not urgent) and is_queued(queued, at) then return false end
+  if queued and (is_urgent_job(queued) or not urgent) and is_queued(queued) then return false end
   local tide = redis.call('GET', string.match(shard, '^(.-){') .. 'tide')
-  local id = (urgent and URGENT_JOB or '') .. ARGV[at + 3] .. '_' .. (tide or 0)
+  local id = (urgent and URGENT_JOB or '') .. args.job .. '_' .. (tide or 0)
   redis.call('HSET', lane, 'job', id)
-  redis.call('HSET', ARGV[at] .. id, unpack(ARGV, at + 4))
-  redis.call('SADD', ARGV[at + 2], ARGV[at + 1])
-  redis.call(urgent and 'LPUSH' or 'RPUSH', ARGV[at + 1], id)
+  redis.call('HSET', args.job_keys .. id, unpack(ARGV, at))
+  redis.call('SADD', args.queues, args.queue)
+  redis.call(urgent and 'LPUSH' or 'RPUSH', args.queue, id)
   return true
 end
