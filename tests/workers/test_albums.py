@@ -1,4 +1,4 @@
-"""Albums: the parts of one act are worked on as one turn, whoever dies in between."""
+"""Albums: the parts of one album run as one turn, even if a worker dies in between."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from tests.workers.test_processor import Room
 
 
 class Viewer:
-    """An agent that says what it was shown."""
+    """An agent that answers with the files it got."""
 
     def __init__(self) -> None:
         self.seen: list[Turn] = []
 
     async def answer(self, queued, lease, hear=None) -> TurnChange:
-        """The names of the files."""
+        """Answer with the names of the files."""
         self.seen.append(queued.turn)
         said = [*(each.ref for each in queued.turn.media), queued.turn.text]
         return TurnChange(replies=((Reply(" ".join(filter(None, said))), ""),))
 
     def is_answer(self, text: str) -> bool:
-        """Nothing waits for one."""
+        """Return False: no action waits."""
         return False
 
     def may_settle(self, queued) -> bool:
-        """Nothing was asked."""
+        """Return False: no question was asked."""
         return False
 
 
 def part(name: str, *, group: str = "g", **fields) -> Turn:
-    """A photo of an album."""
+    """Return a photo of an album."""
     return replace(turn(""), media=(Media(name, "image/jpeg", stored=True),), group=group, **fields)
 
 
 def room_where(during, **options) -> Room:
-    """A room in which these turns come in, one list during each wait."""
+    """Return a conversation in which these turns arrive, one list during each wait."""
     waits = iter(during)
 
     async def sleep(seconds: float) -> None:
@@ -56,7 +56,7 @@ def room_where(during, **options) -> Room:
 
 
 def test_album_of_a_server_whose_clock_was_ahead_waits_no_longer():
-    """A server that was put in the place of another may count from another moment."""
+    """A server that replaced another one may have another time."""
     slept = []
 
     async def sleep(seconds: float) -> None:
@@ -69,8 +69,8 @@ def test_album_of_a_server_whose_clock_was_ahead_waits_no_longer():
     assert slept == [ALBUM_SECONDS]
 
 
-def test_lane_that_is_lost_while_parts_are_awaited_changes_nothing():
-    """Somebody else has the album."""
+def test_lease_lost_during_the_wait_for_parts_changes_nothing():
+    """Another worker has the album."""
     room = room_where([])
 
     async def steal(_seconds: float) -> None:
@@ -92,7 +92,7 @@ def test_parts_that_come_in_while_they_are_awaited_are_one_turn():
 
 
 def test_part_that_comes_too_late_is_a_turn_of_its_own():
-    """A second after the first one was received nobody waits any more."""
+    """The wait ends a second after the first part was received."""
     room = room_where([[part("b")]])
     room.rig.accept(part("a"))
     room.work()
@@ -102,7 +102,7 @@ def test_part_that_comes_too_late_is_a_turn_of_its_own():
 
 @pytest.mark.parametrize("next_turn", [turn("next"), part("x", group="h")])
 def test_album_behind_which_another_turn_waits_is_not_waited_for(next_turn):
-    """It is whole: platforms keep their order."""
+    """Platforms keep their order, so the album is complete."""
     room = room_where([])
     for each in (part("a"), part("b"), next_turn):
         room.rig.accept(each)
@@ -111,7 +111,7 @@ def test_album_behind_which_another_turn_waits_is_not_waited_for(next_turn):
 
 
 def test_album_that_was_received_a_while_ago_is_not_waited_for():
-    """No worker was free: the second is over."""
+    """No worker was free, and the second is over."""
     room, slept = room_where([]), []
 
     async def sleep(seconds: float) -> None:
@@ -124,7 +124,7 @@ def test_album_that_was_received_a_while_ago_is_not_waited_for():
 
 
 def test_other_conversations_go_on_meanwhile():
-    """Waiting is for one conversation."""
+    """Only this conversation waits."""
     room = room_where([])
     entered, go = asyncio.Event(), asyncio.Event()
 
@@ -156,8 +156,8 @@ def test_other_conversations_go_on_meanwhile():
     [{"quoted": "that"}, {"notes": ("sticker",)}, {"kind": "edit"}, {"group": "g"}],
     ids=lambda each: next(iter(each)),
 )
-def test_what_is_more_than_words_is_not_joined(fields):
-    """Neither in front nor behind."""
+def test_turn_that_is_not_plain_text_is_not_joined(fields):
+    """It is joined neither with the turn before nor with the one after."""
     room = room_where([], joins=True)
     for each in (turn("a"), replace(turn("b"), **fields), turn("c")):
         room.rig.accept(each)
@@ -166,13 +166,13 @@ def test_what_is_more_than_words_is_not_joined(fields):
 
 @pytest.fixture(params=["memory", "redis"])
 def rig(request):
-    """Lanes of either kind."""
+    """Return a rig of each kind."""
     return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
 
 
 @pytest.mark.parametrize("death", ["after look a", "before commit"])
 def test_album_whose_worker_dies_stays_together(rig, death):
-    """With those parts that were worked on; one that came in since is a turn of its own once the journal names them."""
+    """It keeps the started parts. A later part is a turn of its own once the journal names the others."""
     told = Story(rig, [(call("look", what="a"),), "all done"])
     for name in "ab":
         rig.accept(part(name, text=name))

@@ -1,4 +1,4 @@
-"""Backlog: conversations that wait in the queue cost the reaper next to nothing; lost wake-ups among them are found."""
+"""Backlog: conversations in the queue cost the reaper next to nothing, and lost wake-ups are found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
 
 
 class Town:
-    """People who write to a bot that nobody works for, and the reaper."""
+    """People who write to a bot without workers, and the reaper."""
 
     def __init__(self, client, folder) -> None:
         self.client = client
@@ -32,11 +32,11 @@ class Town:
         self.reaper = Reaper(client, self.scripts, wake_up, WorkerLock(folder), queue=wake_up.queue)
 
     def write(self, name: str, **options):
-        """Somebody writes; what they write in is the conversation of that name. Returns what became of it."""
+        """Accept a turn in the conversation of this name; return the result."""
         return self.mailbox.accept(replace(turn(**options), conversation=Conversation("chat", name))).outcome
 
     def round(self) -> int:
-        """A round of the reaper, when all are overdue."""
+        """Run a round of the reaper while all are overdue."""
         self.client.delete(f"{PREFIX}reaper")
         for shard in range(SHARDS):
             key = f"{PREFIX}{{{shard}}}:due"
@@ -46,23 +46,23 @@ class Town:
         return self.reaper.round()
 
     def jobs(self, name: str) -> int:
-        """How many jobs in the queue are of this conversation."""
+        """Return the number of queued jobs of this conversation."""
         whose = [self.client.hget(f"rq:job:{job}", "description") for job in self.client.lrange(QUEUE_KEY, 0, -1)]
         return whose.count(f"process {Conversation('chat', name).id}")
 
     def lose(self) -> str:
-        """A worker takes the first job and is killed before it has said so. Returns its id."""
+        """Let a worker take the first job and die before it reports that; return the job's id."""
         return str(self.client.lmove(QUEUE_KEY, ON_THEIR_WAY, "LEFT", "RIGHT"))
 
 
 @pytest.fixture
 def town(redis_client, tmp_path) -> Town:
-    """A bot without workers."""
+    """Return a bot without workers."""
     return Town(redis_client, tmp_path)
 
 
-def test_thousands_that_wait_are_neither_searched_nor_woken_nor_reported(town, caplog):
-    """The queue is not looked through for any of them, and a round takes two calls a shard."""
+def test_thousands_of_waiting_conversations_are_neither_searched_nor_woken_nor_reported(town, caplog):
+    """The queue is not searched for any of them, and a round takes two calls per shard."""
     caplog.set_level("INFO", logger="sayso.workers.recovery")
     for number in range(2000):
         town.write(f"person {number}")
@@ -78,7 +78,7 @@ def test_thousands_that_wait_are_neither_searched_nor_woken_nor_reported(town, c
 @pytest.mark.parametrize("tap", ["", "1x"])
 @pytest.mark.parametrize("others", [0, 3])
 def test_job_lost_on_its_way_to_a_worker_is_written_again(town, tap, others):
-    """RQ still calls it queued, and no queue has it: those that stand behind it tell, or that nobody does."""
+    """RQ calls it queued, but no queue has it: the jobs behind it, or their absence, show that."""
     town.write("lost", tap=tap)
     for number in range(others):
         town.write(f"person {number}")
@@ -87,8 +87,8 @@ def test_job_lost_on_its_way_to_a_worker_is_written_again(town, tap, others):
     assert (town.round(), town.jobs("lost")) == (0, 1)
 
 
-def test_lost_job_is_found_as_soon_as_no_urgent_one_stands_before_it(town):
-    """Behind those at the front nobody looks; it could not be its turn before they have gone either."""
+def test_lost_job_is_found_as_soon_as_no_urgent_one_is_before_it(town):
+    """The reaper does not look behind the urgent jobs, which run first in any case."""
     town.write("lost")
     town.lose()
     town.write("urgent", tap="1x")
@@ -100,7 +100,7 @@ def test_lost_job_is_found_as_soon_as_no_urgent_one_stands_before_it(town):
 
 
 def test_urgent_job_lost_among_urgent_ones_is_found_when_the_older_ones_come(town):
-    """The newest urgent job is taken first: one that is older, at the head, says that it has gone."""
+    """The newest urgent job is taken first, so an older one at the head shows that it is gone."""
     town.write("older", tap="1x")
     town.write("lost", tap="1x")
     town.lose()
@@ -108,8 +108,8 @@ def test_urgent_job_lost_among_urgent_ones_is_found_when_the_older_ones_come(tow
 
 
 @pytest.mark.parametrize("change", ["begun", "over"])
-def test_job_that_was_begun_or_is_over_does_not_stand_for_its_conversation(town, change):
-    """Its worker may be dead, or found the lane held: whatever the queue looks like, another one is written."""
+def test_started_or_ended_job_is_no_wake_up(town, change):
+    """Its worker may be dead, or found the conversation leased, so another job is written."""
     town.write("left")
     job = town.lose()
     town.write("urgent", tap="1x")
@@ -120,8 +120,8 @@ def test_job_that_was_begun_or_is_over_does_not_stand_for_its_conversation(town,
     assert (town.round(), town.jobs("left")) == (1, 1)
 
 
-def test_somebody_elses_job_at_the_head_tells_nothing(town):
-    """Whoever plants one makes no conversation be woken again and again."""
+def test_foreign_job_at_the_head_is_ignored(town):
+    """A planted job does not make a conversation wake again and again."""
     town.write("waits")
     town.write("decides", tap="1x")
     town.client.lpush(QUEUE_KEY, "somebody-elses")
@@ -129,8 +129,8 @@ def test_somebody_elses_job_at_the_head_tells_nothing(town):
     assert (town.jobs("waits"), town.jobs("decides")) == (1, 1)
 
 
-def test_urgent_turn_is_not_kept_waiting_by_a_lost_urgent_job(town):
-    """Its webhook searches no queue: one that stands will do, one that has gone is written again at once."""
+def test_urgent_turn_is_not_delayed_by_a_lost_urgent_job(town):
+    """Its webhook searches no queue; a lost job is written again at once."""
     for number in range(3):
         town.write(f"person {number}")
     for _ in range(2):
@@ -144,8 +144,8 @@ def test_urgent_turn_is_not_kept_waiting_by_a_lost_urgent_job(town):
     assert "cmdstat_lpos" not in town.client.info("commandstats")
 
 
-def test_what_is_looked_at_again_later_still_counts_as_waiting(town):
-    """`limits.conversations` bounds those that have work, also while the reaper has put them off."""
+def test_deferred_conversation_still_counts_as_waiting(town):
+    """`limits.conversations` bounds those with work, even while the reaper defers them."""
     room = InboxLimits(conversations=0).per_shard
     town.mailbox._limits = InboxLimits(conversations=0)
     names = (f"person {number}" for number in range(10_000))
@@ -155,8 +155,8 @@ def test_what_is_looked_at_again_later_still_counts_as_waiting(town):
     assert town.write(same[room]) == "overloaded"
 
 
-def test_put_off_again_says_the_same(town):
-    """Its answer may be lost: those in the queue are put off once more, and the others named again."""
+def test_repeated_deferral_returns_the_same(town):
+    """The answer may be lost. Queued ones are deferred once more, and the others are returned again."""
     town.write("lost")
     town.lose()
     town.write("waits")
@@ -168,7 +168,7 @@ def test_put_off_again_says_the_same(town):
 
 
 def test_workers_reaper_knows_the_queue(redis_client, redis_url, tmp_path):
-    """As it is wired: otherwise it would ask for each conversation by itself."""
+    """The wiring passes the queue; otherwise the reaper would ask for each conversation."""
     file = tmp_path / "sayso.yaml"
     file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
     services = bootstrap(load_settings(file), data=tmp_path, redis_url=redis_url)

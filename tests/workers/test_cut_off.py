@@ -1,4 +1,4 @@
-"""Cut off: a pass that is cancelled lets its lane go at once, unless something of it may still have an effect."""
+"""Cancelled passes: the lease is released at once, unless a tool may still have an effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.workers.works import make_worker, work_while
 
 
 class Doors:
-    """Where tools wait: they say that they have begun, and end when they are let."""
+    """Where tools wait: a tool reports its start and ends when the test says so."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
@@ -35,7 +35,7 @@ doors = Doors()
 
 @pytest.fixture(autouse=True)
 def _doors():
-    """New ones; at the end nothing waits at them."""
+    """Install new ones; at the end no tool waits."""
     globals()["doors"] = Doors()
     yield
     doors.go.set()
@@ -64,12 +64,12 @@ def demolish(what: str) -> str:
 
 @pytest.fixture(params=["memory", "redis"])
 def rig(request):
-    """Lanes of either kind."""
+    """Return a rig of each kind."""
     return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
 
 
 def story(rig, name: str) -> Story:
-    """Somebody said something whose answer calls this tool."""
+    """Return a story with a turn whose answer calls this tool."""
     told = Story(rig, [(call(name, what="b"),), "all done"])
     told.tools += [dig, wait, demolish]
     told.hear()
@@ -78,7 +78,7 @@ def story(rig, name: str) -> Story:
 
 
 async def cut_off(told: Story) -> ConversationProcessor:
-    """A pass is cancelled while its tool is at it."""
+    """Cancel a pass while its tool runs."""
     processor = told.worker()
     passing = asyncio.create_task(processor.run(CHAT.id))
     await asyncio.to_thread(doors.begun.wait)
@@ -88,8 +88,8 @@ async def cut_off(told: Story) -> ConversationProcessor:
     return processor
 
 
-def test_lane_stays_held_while_a_tool_still_runs_in_its_thread(rig):
-    """Nothing may overtake it. When the lease ends, as ever, nobody knows what became of it."""
+def test_lease_stays_while_a_tool_still_runs_in_its_thread(rig):
+    """No turn may overtake it. When the lease expires, the outcome is unknown."""
     told = story(rig, "dig")
     assert not asyncio.run(cut_off(told)).is_idle  # so others take the lane over when its process has ended
     assert rig.mailbox.lease(CHAT.id, "next") is None
@@ -97,8 +97,8 @@ def test_lane_stays_held_while_a_tool_still_runs_in_its_thread(rig):
     assert told.work_on() == f"{ENGLISH.unknown('dig')}\n\nall done"
 
 
-def test_lane_stays_held_while_a_confirmed_action_runs_in_its_thread(rig):
-    """The next worker would say that nobody knows, and a moment later correct itself."""
+def test_lease_stays_while_a_confirmed_action_runs_in_its_thread(rig):
+    """Otherwise the next worker would report "unknown" and correct itself a moment later."""
     told = story(rig, "demolish")
     told.work_on()
     told.hear("yes")
@@ -106,8 +106,8 @@ def test_lane_stays_held_while_a_confirmed_action_runs_in_its_thread(rig):
     assert rig.mailbox.lease(CHAT.id, "next") is None
 
 
-def test_turn_that_is_cut_off_goes_on_at_once_elsewhere(rig):
-    """An async tool is stopped; its call is not repeated, and the person hears that nobody knows."""
+def test_cancelled_turn_goes_on_at_once_on_another_worker(rig):
+    """An async tool is stopped. Its call is not repeated, and the person is told that the outcome is unknown."""
     told = story(rig, "wait")
     assert asyncio.run(cut_off(told)).is_idle
     assert told.work_on() == f"{ENGLISH.unknown('wait')}\n\nall done"
@@ -115,7 +115,7 @@ def test_turn_that_is_cut_off_goes_on_at_once_elsewhere(rig):
 
 
 def test_reply_that_was_being_sent_is_marked(rig):
-    """It may have arrived: the next worker sends it at once, and says so."""
+    """It may have arrived, so the next worker sends it at once, marked."""
     told = story(rig, "wait")
     told.model.lines = ["hello"]
 
@@ -130,8 +130,8 @@ def test_reply_that_was_being_sent_is_marked(rig):
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_redis_that_is_away_holds_no_cut_off_pass(monkeypatch, silent):
-    """The lease ends by itself."""
+def test_redis_outage_does_not_block_a_cancelled_pass(monkeypatch, silent):
+    """The lease expires by itself."""
     monkeypatch.setattr(processor, "LET_GO_SECONDS", 0.01)
     rig = MemoryRig()
 
@@ -146,8 +146,8 @@ def test_redis_that_is_away_holds_no_cut_off_pass(monkeypatch, silent):
     assert rig.mailbox.lease(CHAT.id, "next") is None
 
 
-def test_worker_that_is_cut_off_leaves_no_lane_behind(redis_client, redis_url):
-    """At the end of its grace it lets its conversation go before it leaves, and the wake-up for it is there."""
+def test_worker_that_is_cut_off_leaves_no_lease_behind(redis_client, redis_url):
+    """At the end of its grace it releases its conversation, with a wake-up, before it exits."""
     told, loop = story(RedisRig(redis_client), "wait"), LoopThread()
     bare = Redis.from_url(redis_url)
     Queue(QUEUE, connection=bare, serializer=JSONSerializer).enqueue(
@@ -165,7 +165,7 @@ def test_worker_that_is_cut_off_leaves_no_lane_behind(redis_client, redis_url):
 
 
 def went_on(caller) -> bool:
-    """Whether something went on after this caller was cancelled; it ends when it is let."""
+    """Return whether a call goes on after its caller was cancelled."""
 
     async def calling() -> bool:
         strays = track_abandoned_calls()
@@ -182,17 +182,17 @@ def went_on(caller) -> bool:
 
 
 async def late(result, error) -> None:
-    """Hear how it ended."""
+    """Receive the late outcome."""
 
 
 async def dig_late() -> None:
-    """Somebody listens for its end."""
+    """Dig, with a listener for the late outcome."""
     await run_with_timeout(lambda: dig(what="x"), 60, late)
 
 
 @pytest.mark.parametrize(
     "caller", [lambda: call_in_tool_thread(lambda: dig(what="x")), dig_late], ids=["in a thread", "performed"]
 )
-def test_function_in_a_thread_is_a_stray_until_it_ends(caller):
-    """Its caller was cancelled; it cannot be."""
+def test_function_in_a_thread_counts_as_abandoned_until_it_ends(caller):
+    """Its caller was cancelled; a thread cannot be."""
     assert went_on(caller)

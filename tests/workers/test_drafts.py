@@ -1,4 +1,4 @@
-"""Drafts: an answer is seen while it comes, in one message, and nothing of it holds the turn up or outlives it."""
+"""Drafts: an answer is shown while it comes, in one message, and no draft delays or outlives its turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Screen:
         self.message, self.errors, self.seen = message, [], []
 
     async def draft(self, turn, text, shown="") -> str:
-        """Show it."""
+        """Show the draft."""
         error = self.errors.pop(0) if self.errors else None
         if error:
             raise error
@@ -47,7 +47,7 @@ QUEUED = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
 
 
 class Show:
-    """A draft on a clock that stands still until it is told how many pauses pass."""
+    """A draft on a stopped clock; the test lets pauses pass."""
 
     def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, rate_limiter=None) -> None:
         self.slept = []
@@ -57,7 +57,7 @@ class Show:
         self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, rate_limiter=rate_limiter, sleep=self._sleep)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
-        """So many pauses pass, and what is shown after each is noted, unless its platform `hangs`."""
+        """Let pauses pass, and note what is shown after each, unless the platform `hangs`."""
         for _ in range(times):
             self._passes.release()
             for _ in range(10):
@@ -71,12 +71,12 @@ class Show:
 
 
 def played(scene) -> None:
-    """Play it on a loop."""
+    """Run the scene on a loop."""
     asyncio.run(scene())
 
 
-def test_draft_that_is_under_way_ends_before_the_answer_goes_out():
-    """Its message must be known, or it would stay beside the answer; after the end nothing is shown."""
+def test_running_draft_ends_before_the_answer_goes_out():
+    """Its message id must be known, or the draft would stay beside the answer. Afterwards nothing is shown."""
     screen, go, begun = Screen(), asyncio.Event(), asyncio.Event()
     plain = screen.draft
 
@@ -105,8 +105,8 @@ def test_draft_that_is_under_way_ends_before_the_answer_goes_out():
     played(scene)
 
 
-def test_draft_grows_in_one_message_no_faster_than_its_platform_likes():
-    """A quick answer needs none: the first is shown after one pause, and pieces between two go together."""
+def test_draft_grows_in_one_message_within_the_rate_limit():
+    """A quick answer has none: the first one is shown after a pause, and pieces in between go together."""
 
     async def scene() -> None:
         screen = Screen()
@@ -125,8 +125,8 @@ def test_draft_grows_in_one_message_no_faster_than_its_platform_likes():
     played(scene)
 
 
-def test_platform_that_asks_to_wait_is_not_shown_more_before():
-    """pains.md 12: and then the newest."""
+def test_platform_that_asks_to_wait_gets_no_draft_before():
+    """pains.md 12: afterwards it gets the newest."""
 
     async def scene() -> None:
         screen = Screen()
@@ -144,7 +144,7 @@ def test_platform_that_asks_to_wait_is_not_shown_more_before():
 
 
 def taking_turns(rate_limiter: DraftRateLimiter, clock: list[float], times: int) -> list[float]:
-    """When so many drafts are shown on this rate_limiter."""
+    """Return the times at which this many drafts are shown."""
     shown = []
 
     async def sleep(seconds: float) -> None:
@@ -167,7 +167,7 @@ def taking_turns(rate_limiter: DraftRateLimiter, clock: list[float], times: int)
     ],
 )
 def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
-    """However many answers come at once: else the platform asks the whole channel to wait, replies and all."""
+    """Otherwise many answers at once would make the platform pause the whole channel, replies included."""
     clock = [100.0]
     rate_limiter = DraftRateLimiter.of(pace, clock=lambda: clock[0])
     assert taking_turns(rate_limiter, clock, 3) == shown
@@ -176,8 +176,8 @@ def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
 @pytest.mark.parametrize(
     ("asked", "shown"), [(30.0, 130.0), (13_938.0, 14_038.0), (float("inf"), 86_500.0), (float("nan"), 100.0)]
 )
-def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
-    """Each would only be refused in its turn, and the platform count it."""
+def test_all_drafts_of_a_channel_wait_when_the_platform_asks_one(asked, shown):
+    """Each one would be refused, and the platform would count it."""
     clock = [100.0]
     rate_limiter = DraftRateLimiter(clock=lambda: clock[0])
 
@@ -196,7 +196,7 @@ def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
 
 @pytest.mark.parametrize("make", [lambda _: MemorySharedCache(clock=lambda: 0.0), RedisSharedCache])
 def test_drafts_of_other_workers_wait_too(redis_client, make):
-    """pains.md 12: a platform that asked one process to wait is not asked by the next."""
+    """pains.md 12: a pause for one process holds for all."""
     notes = make(redis_client)
 
     async def scene() -> None:
@@ -212,8 +212,8 @@ def test_drafts_of_other_workers_wait_too(redis_client, make):
     played(scene)
 
 
-def test_rest_of_all_drafts_ends(redis_client):
-    """When the platform said."""
+def test_pause_of_all_drafts_ends(redis_client):
+    """It ends at the time that the platform gave."""
     notes, clock = RedisSharedCache(redis_client), [0.0]
     passing = MemorySharedCache(clock=lambda: clock[0])
     for each in (notes, passing):
@@ -224,7 +224,7 @@ def test_rest_of_all_drafts_ends(redis_client):
 
 
 def test_answer_goes_out_at_once_although_its_draft_was_refused():
-    """It has its own place in the queue of replies, and is not lost with the draft."""
+    """The answer has its own place in the outbox and is not lost with the draft."""
     room = streaming_room()
 
     async def refuse(turn, text, shown="") -> str:
@@ -236,8 +236,8 @@ def test_answer_goes_out_at_once_although_its_draft_was_refused():
     assert edits(room) == [("Hello", ""), ("there", "")]
 
 
-def test_drafts_of_one_worker_share_an_rate_limiter():
-    """Whatever conversation they are in."""
+def test_drafts_of_one_worker_share_a_rate_limiter():
+    """They share it over all conversations."""
     room = streaming_room()
     room.work("hi")
     rate_limiter = room.processor._draft_limiters["chat"]
@@ -246,8 +246,8 @@ def test_drafts_of_one_worker_share_an_rate_limiter():
 
 
 @pytest.mark.parametrize("error", [Refused("no"), DeliveryUncertain("?"), RuntimeError("bug")])
-def test_platform_that_cannot_show_it_is_not_asked_again(error):
-    """The turn goes on; what was shown before is still edited."""
+def test_platform_that_cannot_show_drafts_is_not_asked_again(error):
+    """The turn goes on, and an earlier draft is still edited."""
 
     async def scene() -> None:
         screen = Screen()
@@ -263,8 +263,8 @@ def test_platform_that_cannot_show_it_is_not_asked_again(error):
     played(scene)
 
 
-def test_new_step_of_the_model_begins_another_text():
-    """What was said before the tools is not repeated, and stays until there is something new."""
+def test_new_step_of_the_model_starts_another_text():
+    """The text before the tool calls is not repeated, and stays until new text comes."""
 
     async def scene() -> None:
         screen = Screen()
@@ -282,8 +282,8 @@ def test_new_step_of_the_model_begins_another_text():
     played(scene)
 
 
-def test_word_that_it_takes_longer_gives_way_to_the_answer():
-    """It is shown only where nothing of the answer is."""
+def test_still_working_notice_gives_way_to_the_answer():
+    """It is shown only before any text of the answer."""
 
     async def scene() -> None:
         screen = Screen()
@@ -301,7 +301,7 @@ def test_word_that_it_takes_longer_gives_way_to_the_answer():
 
 
 def test_next_attempt_goes_on_with_the_message_of_a_dead_worker(redis_client):
-    """However soon it answers; for an hour."""
+    """This holds for an hour, even for a quick answer."""
     notes = RedisSharedCache(redis_client)
 
     async def scene() -> None:
@@ -319,8 +319,8 @@ def test_next_attempt_goes_on_with_the_message_of_a_dead_worker(redis_client):
     played(scene)
 
 
-def test_notes_that_are_away_break_nothing():
-    """Then a worker that dies may leave its draft behind."""
+def test_unreachable_store_of_drafts_breaks_nothing():
+    """A worker that dies then may leave its draft behind."""
 
     class Away:
         def get(self, key):
@@ -341,14 +341,14 @@ def test_notes_that_are_away_break_nothing():
 
 
 class Typist(FakeAgent):
-    """An agent that says what it says in pieces, when the last one was seen."""
+    """An agent that streams its answer in pieces, each after the last one was shown."""
 
     def __init__(self, room_of, *, breaks: bool = False) -> None:
         super().__init__()
         self.room_of, self.breaks, self.heard = room_of, breaks, []
 
     async def answer(self, queued, lease, hear=None) -> TurnChange:
-        """Two pieces, if anybody listens."""
+        """Stream two pieces if there is a listener."""
         self.heard.append(hear is not None)
         if hear:
             await hear("Hel")
@@ -360,7 +360,7 @@ class Typist(FakeAgent):
 
 
 def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room:
-    """A room whose platform shows drafts without a pause."""
+    """Return a conversation whose platform shows drafts without a pause."""
     room = Room(agent=Typist(lambda: room, **options), streams=frozenset(streams))
     room.channel.drafts, room.channel.seen = [], asyncio.Event()
 
@@ -375,12 +375,12 @@ def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room
 
 
 def edits(room: Room) -> list[tuple[str, str]]:
-    """What went out, and which message it took the place of."""
+    """Return each sent text and the message that it replaced."""
     return [(delivery.reply.text, delivery.reply.edits) for delivery in room.channel.sent]
 
 
 def test_answer_takes_the_place_of_its_draft():
-    """The first message of it; the others are new."""
+    """The answer's first message replaces it; the others are new."""
     room = streaming_room()
     room.channel.split = lambda reply: [reply]
     room.work("hi")
@@ -388,15 +388,15 @@ def test_answer_takes_the_place_of_its_draft():
 
 
 def test_turn_that_breaks_leaves_no_draft_behind():
-    """The word that it broke takes its place."""
+    """The notice of the failure takes its place."""
     room = streaming_room(breaks=True)
     room.channel.split = lambda reply: [reply]
     room.work("hi")
     assert edits(room) == [(ENGLISH.broken(), "d1")]
 
 
-def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
-    """A turn that was stopped: what of its answer was seen may stay, that it is worked on is not true any more."""
+def test_still_working_notice_does_not_outlive_a_turn_without_a_reply():
+    """After a stop, shown text may stay, but the notice is not true any more."""
     room = Room(agent=Slow(asyncio.Event()), notice_after=0.001)
     room.channel.drafts, room.channel.seen = [], asyncio.Event()
 
@@ -419,8 +419,8 @@ def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
     assert edits(room) == [(processor.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
-def test_draft_of_a_dead_worker_does_not_stay_half_said_behind_a_stop():
-    """Its turn is not begun again: nobody else would take its message up."""
+def test_draft_of_a_dead_worker_does_not_stay_behind_a_stop():
+    """Its turn does not start again, so no other answer would replace the draft."""
     room = streaming_room()
     room.hear("hi")
     room.rig.mailbox.lease(CHAT.id, "dead")
@@ -430,7 +430,7 @@ def test_draft_of_a_dead_worker_does_not_stay_half_said_behind_a_stop():
     assert edits(room) == [(processor.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
-def test_draft_that_goes_by_itself_is_not_edited():
+def test_draft_that_disappears_by_itself_is_not_edited():
     """platforms.md 2.3: the answer is a message of its own."""
     room = streaming_room("")
     room.channel.split = lambda reply: [reply]
@@ -439,7 +439,7 @@ def test_draft_that_goes_by_itself_is_not_edited():
 
 
 def test_nothing_is_streamed_where_it_is_not_configured():
-    """Nor where the platform shows no drafts."""
+    """The same holds for a platform without drafts."""
     room = streaming_room(streams=())
     room.work("hi")
     other = streaming_room()
@@ -448,8 +448,8 @@ def test_nothing_is_streamed_where_it_is_not_configured():
     assert (room.processor.agents["chat"].heard, other.processor.agents["chat"].heard) == ([False], [False])
 
 
-def test_what_edits_a_message_already_keeps_its_own():
-    """The draft is taken up by the first words that are free."""
+def test_reply_that_edits_a_message_does_not_replace_the_draft():
+    """The first reply without an edit replaces the draft."""
     outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
     change = processor._replace_draft("d1", TurnChange(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
     assert [reply.edits for reply, _ in change.replies] == ["p1", "", "d1"]
@@ -459,8 +459,8 @@ def test_what_edits_a_message_already_keeps_its_own():
 @pytest.mark.parametrize(
     "said", [(), (Reply(""),), (Reply(media=object()),), (Reply("Done", edits="p1", optional=True),)]
 )
-def test_draft_of_an_answer_without_words_does_not_stay(said):
-    """As after a stop, or where there is only a file: half an answer, or "still working", must not stand there."""
+def test_draft_of_an_answer_without_text_does_not_stay(said):
+    """After a stop, or with only a file, no half answer and no "still working" stays."""
     change = processor._replace_draft("d1", TurnChange(replies=tuple((reply, "") for reply in said)))
     assert change.replies == ((Reply("…", edits="d1", optional=True), ""), *((reply, "") for reply in said))
 
@@ -474,19 +474,19 @@ def test_draft_of_an_answer_without_words_does_not_stay(said):
         (AgentConfig(guardrails=GuardrailsPipeline(input=[LengthGuardrail(max_chars=10)])), True),
     ],
 )
-def test_words_that_something_judges_are_not_seen_before(config, heard):
-    """Guardrails of answers, coherence of calls."""
+def test_text_that_is_checked_is_not_shown_before(config, heard):
+    """The checks are output guardrails and the coherence check."""
     assert may_stream(config) is heard
 
 
 class Streamer:
-    """A model that calls a tool and then answers, in pieces."""
+    """A model that calls a tool and then streams its answer."""
 
     name = "streamer"
     default_model = "m"
 
     async def astream(self, **request):
-        """The line after what was called already."""
+        """Stream the line after the finished calls."""
         tools = [message for message in request["messages"] if message.role is Role.TOOL]
         for piece in ("I ", "look.") if not tools else ("Fo", "und"):
             yield piece
@@ -494,7 +494,7 @@ class Streamer:
             yield call("peek", what="a")
 
     async def acomplete(self, **request):
-        """Where nobody listens."""
+        """Answer without a listener."""
         return Message(Role.ASSISTANT, "whole"), UsageStats()
 
 
@@ -505,23 +505,23 @@ async def peek(what: str) -> str:
 
 
 class Ear:
-    """Hears."""
+    """A listener that notes all pieces."""
 
     def __init__(self) -> None:
         self.heard = []
 
     async def __call__(self, piece: str) -> None:
-        """A piece."""
+        """Note a piece."""
         self.heard.append(piece)
 
     def anew(self) -> None:
-        """A step."""
+        """Note a new step."""
         self.heard.append(None)
 
 
 @pytest.mark.parametrize(("coherent", "heard"), [(False, ["I ", "look.", None, "Fo", "und"]), (True, [])])
-def test_agent_lets_its_words_be_heard_step_by_step(coherent, heard):
-    """Unless they are judged."""
+def test_agent_streams_its_text_step_by_step(coherent, heard):
+    """It does not if a check follows."""
     rig, ear = MemoryRig(), Ear()
     agent = ChannelAgent(
         Agent([peek], Streamer(), AgentConfig(coherence_check=coherent)), rig.store, journals=rig.journals
@@ -533,6 +533,6 @@ def test_agent_lets_its_words_be_heard_step_by_step(coherent, heard):
     assert change.replies[0][0].text == ("whole" if coherent else "Found")
 
 
-def test_every_language_has_a_word_that_it_takes_longer():
-    """Here, the one of this test's room."""
+def test_every_language_has_a_still_working_notice():
+    """The conversation of this test shows its own."""
     assert texts_for("en").still_working() == "I am still working on this. It takes a little longer."

@@ -1,4 +1,4 @@
-"""Escalations through a whole worker: operators hear once, in their language, and the person never waits for them."""
+"""Escalations through a whole worker: operators are told once, in their language, and the person never waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def delete(name: str) -> str:
 
 
 class Room:
-    """A person's conversation, and that of the operators on a channel of their own."""
+    """A person's conversation, and the operators' conversation on another channel."""
 
     def __init__(self, rig, *, to: Conversation = OPS, language: str = "en", **options) -> None:
         self.rig, self.channel, self.ops = rig, FakeChannel(), FakeChannel()
@@ -44,32 +44,32 @@ class Room:
         self.processor = ConversationProcessor(rig.mailbox, self.sender, self.channels, {"chat": self.agent}, voice)
 
     def say(self, text: str) -> list[str]:
-        """A turn; what the person hears."""
+        """Process a turn; return what the person gets."""
         self.rig.accept(turn(text))
         return self.work()
 
     def work(self, place: Conversation = CHAT) -> list[str]:
-        """Drain a conversation; what arrives in it."""
+        """Process a conversation; return what arrives in it."""
         channel = self.channels.get(place.channel, self.channel)
         before = len(channel.new_texts)
         asyncio.run(self.processor.run(place.id))
         return channel.new_texts[before:]
 
     def later(self, seconds: float) -> list[str]:
-        """What the person hears while this time passes."""
+        """Let time pass; return what the person gets."""
         self.rig.pass_time(seconds)
         return self.work() if CHAT.id in self.rig.overdue() else []
 
 
 @pytest.fixture(params=["memory", "redis"])
 def make_room(request):
-    """Makes a room of either kind."""
+    """Return a function that makes both conversations on each kind of store."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
     return lambda **options: Room(RedisRig(client) if client else MemoryRig(), **options)
 
 
-def test_operators_hear_once_and_the_person_nothing(make_room):
-    """What waits, where, and for how long it may be answered; who was asked stays where it was asked."""
+def test_operators_are_told_once_and_the_person_gets_nothing(make_room):
+    """The alarm names the question, its place and the time left. The question itself stays where it is."""
     room = make_room()
     room.say("delete INV-7")
     assert (room.later(20), room.work(OPS)) == ([], [])
@@ -79,8 +79,8 @@ def test_operators_hear_once_and_the_person_nothing(make_room):
 
 
 @pytest.mark.parametrize("answer", ["yes", "no", "what about the weather?"])
-def test_question_that_was_answered_or_dropped_alarms_nobody(make_room, answer: str):
-    """Also when the answer waited for its worker longer than that."""
+def test_answered_or_dropped_question_brings_no_alarm(make_room, answer: str):
+    """This holds even if the answer waited for its worker longer than that."""
     room = make_room()
     room.say("delete INV-7")
     room.rig.accept(turn(answer))
@@ -89,15 +89,15 @@ def test_question_that_was_answered_or_dropped_alarms_nobody(make_room, answer: 
 
 
 def test_alarm_leaves_the_question_open(make_room):
-    """The person may still answer."""
+    """The person can still answer."""
     room = make_room()
     room.say("delete INV-7")
     room.later(31)
     assert room.say("yes") == ["deleted INV-7"]
 
 
-def test_worker_killed_between_the_two_lanes_alarms_once(make_room):
-    """Put there and not settled here: the next one finds it there, and neither is in doubt."""
+def test_worker_killed_between_the_two_conversations_alarms_once(make_room):
+    """The alarm was stored there and not settled here. The next worker finds it, and neither is doubtful."""
     room = make_room()
     room.say("delete INV-7")
     settle = room.rig.outbox.mark_delivered
@@ -115,8 +115,8 @@ def test_worker_killed_between_the_two_lanes_alarms_once(make_room):
     assert [fate.state for fate in room.rig.deliveries.statuses(CHAT.id)[0]] == ["sent", "sent"]
 
 
-def test_dead_channel_of_the_operators_holds_up_nobody_else(make_room):
-    """The person is answered at once; what the operators missed is on their list."""
+def test_dead_channel_of_the_operators_delays_no_person(make_room):
+    """The person is answered at once, and the operators' list shows the missed alarm."""
     room = make_room()
     room.ops.errors = [Unreachable("down")] * MAX_ATTEMPTS
     room.say("delete INV-7")
@@ -126,7 +126,7 @@ def test_dead_channel_of_the_operators_holds_up_nobody_else(make_room):
 
 
 def test_alarm_waits_where_its_channel_is_unknown(make_room):
-    """Another worker may know that channel: the alarm waits in its conversation, and the person goes on."""
+    """Another worker may know that channel. The alarm waits in its conversation, and the person goes on."""
     room = make_room()
     room.say("delete INV-7")
     del room.channels["ops"]
@@ -136,8 +136,8 @@ def test_alarm_waits_where_its_channel_is_unknown(make_room):
     assert room.say("yes") == ["deleted INV-7"]
 
 
-def test_alarm_that_finds_no_room_is_dead_here(make_room):
-    """And can be put back, which forwards it then."""
+def test_alarm_without_room_is_a_dead_letter_here(make_room):
+    """It can be resent, which forwards it then."""
     room = make_room()
     forward, room.rig.outbox.forward = room.rig.outbox.forward, lambda delivery: ""
     room.say("delete INV-7")
@@ -150,15 +150,15 @@ def test_alarm_that_finds_no_room_is_dead_here(make_room):
 
 
 def test_operators_are_told_in_the_language_of_their_channel(make_room):
-    """Whatever the person writes."""
+    """The person's language does not matter."""
     room = make_room(language="de", languages=("en", "de"))
     room.say("delete INV-7")
     room.later(31)
     assert room.work(OPS) == [texts_for("de").escalation("Delete INV-7", "chat", 60)]
 
 
-def test_operators_are_alarmed_together_with_the_end(make_room):
-    """Of a window that closes before their time."""
+def test_operators_are_told_together_with_the_expiry(make_room):
+    """The window closes before the alarm's time."""
     room = make_room(confirm_ttl=20, expiry_notice=True)
     room.say("delete INV-7")
     (told,) = room.later(21)
@@ -167,14 +167,14 @@ def test_operators_are_alarmed_together_with_the_end(make_room):
 
 
 def test_operators_in_the_same_conversation_are_told_there(make_room):
-    """There is nothing to forward."""
+    """Nothing is forwarded."""
     room = make_room(to=CHAT)
     room.say("delete INV-7")
     assert room.later(31) == [ALARM]
 
 
 def test_alarm_of_a_long_question_fits_in_one_message(make_room):
-    """Its preview is cut, not its sense."""
+    """The preview is cut, and the meaning stays."""
     room = make_room()
     room.say(f"delete '{'x' * 2000}'")
     room.later(31)
@@ -183,8 +183,8 @@ def test_alarm_of_a_long_question_fits_in_one_message(make_room):
     assert told.endswith("60 seconds of the question.")
 
 
-def test_full_lane_of_the_operators_keeps_what_it_has(make_room):
-    """Their platform is away, alarms pile up to a bound, and each beyond is told."""
+def test_full_outbox_of_the_operators_keeps_its_alarms(make_room):
+    """Their platform is down. Alarms pile up to a bound, and each one beyond it is reported."""
     room = make_room()
     for number in range(MAX_FORWARDED_WAITING):
         room.rig.outbox.forward(_alarm(number))

@@ -1,4 +1,4 @@
-"""Inbound files on their way to the agent: fetched, kept, and never a reason to leave a turn unanswered."""
+"""Inbound files on their way to the agent: fetched, stored, and never a reason to leave a turn unanswered."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 
 SECRET_URL = "https://files.example/secret-link"
 PHOTO = Media(SECRET_URL, "image/jpeg", "beach.jpg")
-#: The platform's word on size and type, which is wrong.
+#: The platform's claims on size and type, which are wrong.
 MISLABELLED = Media(SECRET_URL, "application/pdf", "bill.pdf", size=7)
 
 
 class FileChannel(FakeChannel):
-    """A channel with inbound files; `get` is how they come."""
+    """A channel with inbound files, which `get` returns."""
 
     def __init__(self, get: Callable[[Media], bytes]) -> None:
         super().__init__()
@@ -38,19 +38,19 @@ class FileChannel(FakeChannel):
         self.asked: list[Media] = []
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """The bytes, or what goes wrong."""
+        """Write the bytes, or raise the planned error."""
         self.asked.append(media)
         file.write(self.get(media))
 
 
 class Looking(FakeAgent):
-    """An agent that only looks at the files it is shown."""
+    """An agent that only looks at the files of a turn."""
 
     def __init__(self) -> None:
         self.seen: tuple[Media, ...] = ()
 
     async def answer(self, queued: QueuedTurn, lease: object, hear: object = None) -> TurnChange:
-        """Say how many there are."""
+        """Answer with their number."""
         self.seen = queued.turn.media
         return TurnChange(replies=((Reply(f"{len(self.seen)} files"), ""),))
 
@@ -73,14 +73,14 @@ class Room:
         )
 
     def hear(self, *media: Media) -> tuple[Media, ...]:
-        """A turn with these files, worked on; the files as the agent saw them."""
+        """Process a turn with these files; return the files that the agent got."""
         self.rig.accept(replace(turn("look"), media=media))
         asyncio.run(self.processor.run(CHAT.id))
         return self.agent.seen
 
 
 def failing(error: Exception) -> Callable[[Media], bytes]:
-    """Fails on every file."""
+    """Return a function that fails on every file."""
 
     def get(_media: Media) -> bytes:
         raise error
@@ -100,10 +100,8 @@ def failing(error: Exception) -> Callable[[Media], bytes]:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_file_that_cannot_be_had_leaves_the_turn_answered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
-):
-    """The agent sees what the platform called it, without the size that was only claimed; no log names it."""
+def test_turn_with_a_missing_file_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception):
+    """The agent gets the platform's name for it, without the claimed size. No log names the file."""
     caplog.set_level(logging.DEBUG)
     room = Room(tmp_path, FileChannel(failing(error)))
     assert room.hear(MISLABELLED) == (replace(MISLABELLED, size=0),)
@@ -112,15 +110,15 @@ def test_file_that_cannot_be_had_leaves_the_turn_answered(
     assert not [word for word in (SECRET_URL, "bill.pdf") if word in str([vars(record) for record in caplog.records])]
 
 
-def test_file_too_large_for_the_store_leaves_the_turn_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The store's own limit is no crash either."""
+def test_turn_with_a_file_too_large_for_the_store_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The limit of the store causes no crash."""
     monkeypatch.setattr("sayso.channels.storage.media.MAX_BYTES", 100)
     room = Room(tmp_path, FileChannel(lambda _: JPEG))
     assert (room.hear(PHOTO), room.channel.texts) == ((PHOTO,), ["1 files"])
 
 
-def test_hanging_fetch_is_given_up_before_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An adapter that never comes back costs the file, not the answer."""
+def test_hanging_download_ends_before_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An adapter that never returns costs the file, not the answer."""
     monkeypatch.setattr(processor, "FETCH_SECONDS", 0.02)
 
     class Hanging(FakeChannel):
@@ -132,8 +130,8 @@ def test_hanging_fetch_is_given_up_before_the_turn(tmp_path: Path, monkeypatch: 
     assert (room.hear(*[PHOTO] * 9), room.channel.texts) == ((PHOTO,) * 9, ["9 files"])
 
 
-def test_fetching_counts_as_time_of_the_turn(tmp_path: Path):
-    """The turn's own limit ends it, with an honest word."""
+def test_download_counts_as_time_of_the_turn(tmp_path: Path):
+    """The time limit of the turn ends it with a notice."""
 
     class Hanging(FakeChannel):
         async def fetch(self, media: Media, file: BinaryIO) -> None:
@@ -146,7 +144,7 @@ def test_fetching_counts_as_time_of_the_turn(tmp_path: Path):
 
 
 def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
-    """A yes below a picture is no yes, whether the picture could be had or not."""
+    """A yes below a picture is no yes, with or without the picture's bytes."""
     bot = Bot(MemoryRig(), "the house", lines=["A fine picture."])
     bot.channel = FileChannel(lambda _: JPEG)
     channels: dict[str, Channel] = {"chat": bot.channel}
@@ -161,8 +159,8 @@ def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
     assert bot.channel.asked == [PHOTO]
 
 
-def test_agent_sees_the_stored_file(tmp_path: Path):
-    """The store's id, the type the bytes prove, the size that arrived, the sender's name for it."""
+def test_agent_gets_the_stored_file(tmp_path: Path):
+    """It has the store's id, the type of the bytes, the true size and the sender's name."""
     room = Room(tmp_path, FileChannel(lambda _: JPEG))
     (seen,) = room.hear(MISLABELLED)
     assert room.store.read(seen.ref) == JPEG
@@ -171,7 +169,7 @@ def test_agent_sees_the_stored_file(tmp_path: Path):
 
 @pytest.mark.parametrize(("mime_type", "ending"), [("audio/ogg; codecs=opus", "ogg"), ("image/jpeg", "jpg")])
 def test_file_without_a_name_gets_one_that_models_and_tools_use(tmp_path: Path, mime_type: str, ending: str):
-    """A voice note comes without one, and tools take files by name."""
+    """A voice note has none, and tools take files by name."""
     data = JPEG if ending == "jpg" else b"OggS voice"
     room = Room(tmp_path, FileChannel(lambda media: data))
     (seen,) = room.hear(Media(SECRET_URL, mime_type))
@@ -179,7 +177,7 @@ def test_file_without_a_name_gets_one_that_models_and_tools_use(tmp_path: Path, 
 
 
 def test_one_lost_file_does_not_cost_the_others(tmp_path: Path):
-    """Each file stands for itself, in the order it was sent."""
+    """Each file is fetched by itself, and the order holds."""
     lost = Media("lost", "audio/ogg", size=9)
 
     def get(media: Media) -> bytes:
@@ -191,15 +189,15 @@ def test_one_lost_file_does_not_cost_the_others(tmp_path: Path):
     assert [media.stored for media in seen] == [True, False, True]
 
 
-def test_stored_file_is_not_fetched(tmp_path: Path):
-    """What is there already needs no channel."""
+def test_stored_file_is_not_downloaded(tmp_path: Path):
+    """A file in the store needs no channel."""
     channel = FileChannel(failing(FetchError("asked")))
     stored = replace(PHOTO, ref="a" * 64, size=3, stored=True)
     assert (Room(tmp_path, channel).hear(stored), channel.asked) == ((stored,), [])
 
 
-def test_files_of_one_turn_are_fetched_together(tmp_path: Path):
-    """Two that wait for each other both arrive."""
+def test_files_of_one_turn_are_downloaded_in_parallel(tmp_path: Path):
+    """Two downloads that wait for each other both finish."""
 
     class Meeting(FakeChannel):
         def __init__(self) -> None:
@@ -218,8 +216,8 @@ def test_files_of_one_turn_are_fetched_together(tmp_path: Path):
     assert [media.stored for media in seen] == [True, True]
 
 
-def test_no_more_files_at_a_time_than_memory_allows(tmp_path: Path):
-    """An album is fetched a few at a time."""
+def test_number_of_parallel_downloads_is_bounded(tmp_path: Path):
+    """An album comes a few files at a time, to bound the memory."""
 
     class Counting(FakeChannel):
         now = most = 0
@@ -241,7 +239,7 @@ def test_no_more_files_at_a_time_than_memory_allows(tmp_path: Path):
     assert (all(media.stored for media in seen), channel.most) == (True, processor.MAX_FETCHES)
 
 
-def test_without_a_store_files_stay_where_they_are(tmp_path: Path):
-    """Then nobody could keep the bytes, so nobody asks for them."""
+def test_without_a_store_no_file_is_downloaded(tmp_path: Path):
+    """The bytes would have no place."""
     channel = FileChannel(lambda _: JPEG)
     assert (Room(tmp_path, channel, media=None).hear(PHOTO), channel.asked) == ((PHOTO,), [])

@@ -1,4 +1,4 @@
-"""Company: somebody who waits sees that their turn is worked on, and hears so once where it takes long."""
+"""Progress: a person sees "typing" while a turn runs, and gets one notice if it takes long."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SOON = 0.001
 
 
 class Platform(FakeChannel):
-    """One that wants "typing" to be repeated."""
+    """A platform on which "typing" must be repeated."""
 
     def __init__(self, again: float = 0.0) -> None:
         super().__init__()
         self.again, self.attended, self.said = again, 0, asyncio.Event()
 
     async def show_typing(self, turn) -> float:
-        """Count it."""
+        """Count the call."""
         self.attended += 1
         return self.again
 
     async def send(self, delivery):
-        """Send, and tell."""
+        """Send and report."""
         try:
             return await super().send(delivery)
         finally:
@@ -38,25 +38,25 @@ class Platform(FakeChannel):
 
 
 class Word:
-    """A draft that keeps what it is to say."""
+    """A draft that stores the notice."""
 
     def __init__(self) -> None:
         self.words, self.said = [], asyncio.Event()
 
     async def begin(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def end(self, *, at_once: bool = False) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def say(self, word: str) -> None:
-        """Keep it."""
+        """Store the notice."""
         self.words.append(word)
         self.said.set()
 
 
 def kept(platform: Platform, until: asyncio.Event | None = None, queued=QUEUED, **options) -> None:
-    """Keep company until something happened, or not at all."""
+    """Run the indicator until the event, or end it at once."""
 
     async def scene() -> None:
         async with ProgressIndicator(platform, queued, lambda: ENGLISH, **options):
@@ -67,15 +67,15 @@ def kept(platform: Platform, until: asyncio.Event | None = None, queued=QUEUED, 
     asyncio.run(scene())
 
 
-def test_quick_turn_is_attended_once_and_told_nothing():
-    """However quick: a tap waits for its acknowledgement."""
+def test_quick_turn_shows_typing_once_and_gets_no_notice():
+    """Even a quick tap needs its acknowledgement."""
     platform = Platform(again=4.0)
     kept(platform, notice_after=SOON)
     assert (platform.attended, platform.sent) == (1, [])
 
 
-def test_typing_is_repeated_while_the_turn_is_worked_on():
-    """After as long as the platform shows it."""
+def test_typing_is_repeated_while_the_turn_runs():
+    """The pause is the time for which the platform shows it."""
     platform, slept, third = Platform(again=4.0), [], asyncio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -88,8 +88,8 @@ def test_typing_is_repeated_while_the_turn_is_worked_on():
     assert (platform.attended, slept) == (3, [4.0] * 3)
 
 
-def test_long_turn_is_told_of_once():
-    """In a message of its own, which no delivery is named like."""
+def test_long_turn_gets_one_notice():
+    """It is a message of its own, with an id that no delivery has."""
     platform = Platform()
     kept(platform, platform.said, notice_after=SOON)
     (delivery,) = platform.sent
@@ -97,15 +97,15 @@ def test_long_turn_is_told_of_once():
 
 
 @pytest.mark.parametrize("error", [AddressClosed("blocked"), RuntimeError("bug")])
-def test_word_that_cannot_be_said_breaks_nothing(error):
-    """Best effort."""
+def test_notice_that_cannot_be_sent_breaks_nothing(error):
+    """The notice is sent at most once."""
     platform = Platform()
     platform.errors = [error]
     kept(platform, platform.said, notice_after=SOON)
     assert platform.sent == []
 
 
-def test_word_is_the_draft_where_there_is_one():
+def test_notice_is_the_draft_where_there_is_one():
     """The answer takes its place."""
     platform, draft = Platform(), Word()
     kept(platform, draft.said, draft=draft, notice_after=SOON)
@@ -113,23 +113,23 @@ def test_word_is_the_draft_where_there_is_one():
 
 
 @pytest.mark.parametrize("field", ["live", "tapped"])
-def test_word_beside_a_decision_is_a_message_of_its_own(field):
-    """Its outcome takes the place of the question, not of a draft."""
+def test_notice_beside_a_decision_is_a_message_of_its_own(field):
+    """The outcome replaces the question, not a draft."""
     platform, draft = Platform(), Word()
     queued = replace(QUEUED, **{field: {"state": "shown"}})
     kept(platform, platform.said, queued, draft=draft, notice_after=SOON)
     assert (draft.words, len(platform.sent)) == ([], 1)
 
 
-def test_nothing_is_told_where_nobody_wants_it():
+def test_notice_can_be_switched_off():
     """`notice_after: 0`."""
     platform = Platform()
     kept(platform, notice_after=0.0)
     assert platform.sent == []
 
 
-def test_call_that_hangs_is_broken_off(monkeypatch):
-    """The answer does not wait for it for ever, and a lane that is lost not at all."""
+def test_typing_call_that_hangs_is_cancelled(monkeypatch):
+    """The answer waits for a bounded time, and a lost lease does not wait at all."""
     monkeypatch.setattr(beside, "LAST_CALL_SECONDS", SOON)
     platform, ended = Platform(), []
 
@@ -144,8 +144,8 @@ def test_call_that_hangs_is_broken_off(monkeypatch):
     assert ended == [True]
 
 
-def test_turn_that_is_cut_off_before_its_company_began_leaves_nobody_typing():
-    """A Redis that hangs while the draft of a dead worker is looked up: the lane is lost meanwhile."""
+def test_turn_cancelled_before_the_indicator_started_leaves_no_task():
+    """Redis hangs during the lookup of a dead worker's draft, and the lease is lost meanwhile."""
     platform, draft = Platform(again=SOON), Word()
 
     async def hang() -> None:

@@ -1,4 +1,4 @@
-"""Spool: while Redis is away nothing is lost, doubled or overtaken, and no yes is taken for later than it was."""
+"""Spool: in a Redis outage no turn is lost, doubled or overtaken, and each yes keeps its time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ELSEWHERE = Conversation("chat", "elsewhere")
 
 
 class Link:
-    """The way to a mailbox: cut while `error` is set, or after so many `answers`; `dies` once it has answered."""
+    """The way to a mailbox: cut while `error` is set, or after this many `answers`; `dies` after an answer."""
 
     def __init__(self, mailbox) -> None:
         self.mailbox, self.error, self.answers, self.dies, self.asked = mailbox, None, -1, None, 0
 
     def accept(self, given, **options):
-        """Accept, or fail as planned."""
+        """Accept the turn, or fail as planned."""
         self.asked += 1
         if self.error and self.answers <= 0:
             raise self.error
@@ -42,7 +42,7 @@ class Link:
 
 
 class Desk:
-    """One machine: a mailbox that can be cut off, the spool's folder, and web processes that share them."""
+    """One machine: a mailbox that can be cut off, the spool's folder, and web processes that share both."""
 
     def __init__(self, folder: Path, *, limits: SpoolLimits | None = None, waiting: int = 50) -> None:
         self.rig = MemoryRig(limits=Door(waiting=waiting))
@@ -52,27 +52,27 @@ class Desk:
         self.web, self.sibling = self.process(), self.process()
 
     def process(self) -> Spool:
-        """One more web process. It empties the spool when it is told to."""
+        """Return one more web process, which empties the spool on request."""
         spool = Spool(self.file, self.link, clock=lambda: self.rig.now, monotonic=lambda: self.steady)
         spool.watch = lambda: None  # type: ignore[method-assign]
         return spool
 
     def cut(self) -> None:
-        """Redis goes away."""
+        """Make Redis unreachable."""
         self.link.error = AWAY
 
     def mend(self) -> None:
-        """Redis comes back, and is believed to be."""
+        """Make Redis reachable again, and let the processes notice it."""
         self.link.error = None
         self.steady += PAUSE_SECONDS + 1
 
     def says(self, *texts: str, to: Spool | None = None, chat: Conversation = CHAT) -> list[str]:
-        """What became of these turns at the door. The words are their events' ids too."""
+        """Accept these turns; return the results. The texts are their event ids too."""
         door = to or self.web
         return [door.accept(replace(turn(text, event=text), conversation=chat)).outcome for text in texts]
 
     def answered(self, chat: Conversation = CHAT) -> list[str]:
-        """What a worker finds in a mailbox, in order."""
+        """Return what a worker finds in a mailbox, in order."""
         held, work = self.rig.mailbox.lease(chat.id, f"w{self.rig.now}") or (None, None)
         found = []
         while work:
@@ -85,12 +85,12 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    """A machine whose Redis is there."""
+    """Return a machine with a reachable Redis."""
     return Desk(tmp_path)
 
 
-def test_turns_that_came_in_an_outage_are_handed_over_in_order(desk: Desk):
-    """Each once, behind what was there before, though every one was delivered twice."""
+def test_turns_of_an_outage_are_handed_over_in_order(desk: Desk):
+    """Each one comes once, behind earlier turns, although every webhook came twice."""
     desk.says("a")
     desk.cut()
     assert desk.says("b", "b", "c", "c", to=desk.sibling) == ["spooled"] * 4
@@ -100,8 +100,8 @@ def test_turns_that_came_in_an_outage_are_handed_over_in_order(desk: Desk):
     assert desk.answered() == ["a", "b", "c"]
 
 
-def test_nothing_overtakes_a_turn_that_waits(desk: Desk):
-    """Redis is back and another process hears the next turn first: it must wait too, and only in that conversation."""
+def test_no_turn_overtakes_a_waiting_one(desk: Desk):
+    """Redis is back, and another process gets the next turn first. It must wait, but only in that conversation."""
     desk.cut()
     desk.says("a")
     desk.mend()
@@ -112,8 +112,8 @@ def test_nothing_overtakes_a_turn_that_waits(desk: Desk):
     assert desk.answered() == ["a", "b", "c"]
 
 
-def test_turn_kept_while_the_spool_is_emptied_is_handed_over_last(desk: Desk):
-    """It came after a look at the file, and before what was found there was forgotten."""
+def test_turn_stored_while_the_spool_is_emptied_is_handed_over_last(desk: Desk):
+    """It came between the read of the file and the deletion of the read turns."""
     desk.cut()
     desk.says("a")
     desk.mend()
@@ -129,8 +129,8 @@ def test_turn_kept_while_the_spool_is_emptied_is_handed_over_last(desk: Desk):
     assert (desk.answered(), desk.file.has_some()) == (["a", "b"], False)
 
 
-def test_process_that_dies_between_handing_over_and_forgetting_doubles_nothing(desk: Desk):
-    """The next one hands the turn over again: a duplicate."""
+def test_process_that_dies_between_handing_over_and_deleting_doubles_nothing(desk: Desk):
+    """The next process hands the turn over again, which is a duplicate."""
     desk.cut()
     desk.says("a", "b")
     desk.mend()
@@ -144,8 +144,8 @@ def test_process_that_dies_between_handing_over_and_forgetting_doubles_nothing(d
     assert (desk.answered(), desk.file.count()) == (["a", "b"], 0)
 
 
-def test_turn_whose_answer_was_lost_is_no_second_one(desk: Desk):
-    """Redis had it, and the web could not know: it waits as well, and is a duplicate then."""
+def test_turn_whose_answer_was_lost_is_a_duplicate(desk: Desk):
+    """Redis had stored it, and the web could not know. It waits too and is a duplicate then."""
     desk.link.dies = AWAY
     assert desk.says("a") == ["spooled"]
     desk.link.dies = None
@@ -154,8 +154,8 @@ def test_turn_whose_answer_was_lost_is_no_second_one(desk: Desk):
     assert desk.answered() == ["a"]
 
 
-def test_redis_that_goes_away_again_keeps_what_it_did_not_take(desk: Desk):
-    """The rest waits on, in order."""
+def test_next_outage_keeps_the_remaining_turns(desk: Desk):
+    """They wait on, in order."""
     desk.cut()
     desk.says("a", "b", "c")
     desk.link.answers = 1
@@ -168,7 +168,7 @@ def test_redis_that_goes_away_again_keeps_what_it_did_not_take(desk: Desk):
 
 
 def test_full_mailbox_is_waited_for(tmp_path: Path):
-    """What it does not take waits, with all that follows in its conversation; others are handed over meanwhile."""
+    """A refused turn waits, with all later ones of its conversation; other conversations go on."""
     desk = Desk(tmp_path, waiting=2)
     desk.cut()
     desk.says("a", "b", "c", "d")
@@ -180,8 +180,8 @@ def test_full_mailbox_is_waited_for(tmp_path: Path):
     assert desk.answered() == ["c", "d"]
 
 
-def test_what_redis_refuses_of_one_conversation_does_not_hold_up_others(desk: Desk):
-    """It answers, so it is there."""
+def test_error_of_one_conversation_does_not_delay_others(desk: Desk):
+    """Redis answers, so it is reachable."""
     desk.cut()
     desk.says("a")
     desk.says("x", chat=ELSEWHERE)
@@ -193,7 +193,7 @@ def test_what_redis_refuses_of_one_conversation_does_not_hold_up_others(desk: De
 
 @pytest.mark.parametrize(("before", "outage", "verdict"), [(30, 300, "mine"), (90, 300, "expired")])
 def test_yes_counts_when_it_was_sent_in_time(desk: Desk, before: int, outage: int, verdict: str):
-    """However long the outage was."""
+    """The length of the outage does not matter."""
     held, action = shown(desk.rig)
     desk.rig.mailbox.release(held)
     desk.cut()
@@ -208,7 +208,7 @@ def test_yes_counts_when_it_was_sent_in_time(desk: Desk, before: int, outage: in
 
 
 def test_yes_from_before_the_preview_is_early(desk: Desk):
-    """It was typed in the outage; the preview went out as Redis came back, before the spool was emptied."""
+    """It was typed in the outage. The preview went out after it, before the spool was emptied."""
     desk.cut()
     yes = turn("yes")
     desk.web.accept(yes)
@@ -222,8 +222,8 @@ def test_yes_from_before_the_preview_is_early(desk: Desk):
     assert desk.rig.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == "early"
 
 
-def test_button_keeps_its_action(desk: Desk):
-    """A tap that waited names the same pending action."""
+def test_spooled_tap_keeps_its_action(desk: Desk):
+    """The tap names the same pending action."""
     desk.cut()
     desk.web.accept(turn(tap="data"), tapped="pid-1")
     desk.mend()
@@ -231,8 +231,8 @@ def test_button_keeps_its_action(desk: Desk):
     assert desk.rig.mailbox._conversations[CHAT.id].inbox[0].tapped == "pid-1"
 
 
-def test_redis_that_does_not_answer_is_not_asked_by_every_webhook(desk: Desk):
-    """A hanging one would hold up all threads: within a moment only the first asks."""
+def test_silent_redis_is_not_called_by_every_webhook(desk: Desk):
+    """A hanging Redis would block all threads, so only the first one asks within a moment."""
     desk.cut()
     for number in range(20):
         desk.says(f"x{number}", chat=Conversation("chat", str(number)))
@@ -242,7 +242,7 @@ def test_redis_that_does_not_answer_is_not_asked_by_every_webhook(desk: Desk):
 
 
 def test_halted_redis_is_waited_for(desk: Desk):
-    """What comes in meanwhile is kept on this disk, in order, and nothing is tried conversation by conversation."""
+    """Turns wait on this disk, in order, and no conversation is tried by itself."""
     desk.link.error = Halted()
     assert desk.says("one", "two") == ["spooled", "spooled"]
     asked = desk.link.asked
@@ -254,8 +254,8 @@ def test_halted_redis_is_waited_for(desk: Desk):
     assert desk.answered() == ["one", "two"]
 
 
-def test_turn_with_nowhere_to_go_is_refused(tmp_path: Path):
-    """Too many wait: the caller hears so, and answers 503."""
+def test_turn_over_the_limits_of_the_spool_is_refused(tmp_path: Path):
+    """Too many wait. The caller gets an error and answers 503."""
     desk = Desk(tmp_path, limits=SpoolLimits(turns=1))
     desk.cut()
     desk.says("a")
@@ -266,8 +266,8 @@ def test_turn_with_nowhere_to_go_is_refused(tmp_path: Path):
     assert (desk.says("b"), desk.answered()) == (["new"], ["a", "b"])
 
 
-def test_disk_that_fails_while_redis_is_there_refuses_only_what_may_overtake(desk: Desk, tmp_path: Path):
-    """Without the file nobody knows whose turns wait."""
+def test_failing_disk_refuses_only_turns_that_may_overtake(desk: Desk, tmp_path: Path):
+    """Redis is reachable, but without the file it is unknown whose turns wait."""
     desk.cut()
     desk.says("a")
     desk.mend()
@@ -279,7 +279,7 @@ def test_disk_that_fails_while_redis_is_there_refuses_only_what_may_overtake(des
 
 
 def test_spool_that_another_process_empties_is_left_to_it(desk: Desk):
-    """Two at once would be correct too, and twice the work."""
+    """Two at once would be correct, but twice the work."""
     desk.cut()
     desk.says("a")
     desk.mend()
@@ -288,13 +288,13 @@ def test_spool_that_another_process_empties_is_left_to_it(desk: Desk):
 
 
 def test_healthy_path_opens_no_file(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    """It looks at one file's name."""
+    """It only checks whether one file exists."""
     monkeypatch.setattr("sqlite3.connect", None)
     assert (desk.says("a"), desk.web.count()) == (["new"], 0)
 
 
-def test_logs_hold_no_words(desk: Desk, caplog: pytest.LogCaptureFixture):
-    """Ids only."""
+def test_logs_hold_no_text(desk: Desk, caplog: pytest.LogCaptureFixture):
+    """They hold only ids."""
     caplog.set_level("INFO")
     desk.cut()
     desk.says("secret")
@@ -305,7 +305,7 @@ def test_logs_hold_no_words(desk: Desk, caplog: pytest.LogCaptureFixture):
 
 
 def test_spool_is_emptied_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """From the first look on, also what another life of this process left, its sign lost; nothing ends the thread."""
+    """This includes turns of an earlier process whose marker file was lost. No error ends the thread."""
     monkeypatch.setattr(spool_module, "ROUND_SECONDS", 0.001)
     desk = Desk(tmp_path)
     desk.cut()

@@ -1,4 +1,4 @@
-"""SpoolFile: what was kept is on disk, in order, once, whoever is killed."""
+"""SpoolFile: stored turns are on disk, in order, once, even after kills."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ for number in range(count):
 
 @pytest.fixture
 def file(tmp_path: Path) -> SpoolFile:
-    """A spool on which nothing was kept."""
+    """Return an empty spool."""
     return SpoolFile(tmp_path / "spool")
 
 
 def keep(file: SpoolFile, *texts: str, chat: Conversation = CHAT) -> None:
-    """Keep turns with these words; their beginnings are the events' ids too."""
+    """Store turns with these texts, whose first letters are the event ids too."""
     for text in texts:
         file.keep(replace(turn(text, event=text[:9]), conversation=chat), tapped="", received_at=0.0)
 
 
 def texts(file: SpoolFile) -> list[str]:
-    """The words that wait, in order, as another process would read them."""
+    """Return the waiting texts in order, as another process reads them."""
     return [kept.turn.text for kept in file.next(0, 10_000)]
 
 
 def keeping(folder: Path, name: str, count: int):
-    """A process that keeps turns and says after each that it did."""
+    """Start a process that stores turns and reports each one."""
     command = [sys.executable, "-c", KEEP, str(folder), name, str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
 
 
-def test_what_a_killed_process_had_kept_is_there(tmp_path: Path):
-    """kill -9 in the middle of writing: each turn that was answered for waits, whole, and at most one more."""
+def test_turns_of_a_killed_process_are_stored(tmp_path: Path):
+    """After kill -9 in the middle of writing, each acknowledged turn waits, whole, and at most one more."""
     process = keeping(tmp_path, "a", 10_000)
     said = [process.stdout.readline() for _ in range(20)]
     process.send_signal(signal.SIGKILL)
@@ -64,8 +64,8 @@ def test_what_a_killed_process_had_kept_is_there(tmp_path: Path):
     assert len(there) - len(said) in (0, 1)
 
 
-def test_half_written_turn_is_none(file: SpoolFile, tmp_path: Path):
-    """A process that dies before its transaction ends leaves what was there before it, and the file goes on."""
+def test_half_written_turn_does_not_count(file: SpoolFile, tmp_path: Path):
+    """A process that dies before its transaction ends changes nothing, and the file stays usable."""
     keep(file, "a")
     child = os.fork()
     if child == 0:
@@ -83,8 +83,8 @@ def test_half_written_turn_is_none(file: SpoolFile, tmp_path: Path):
     assert (texts(file), file.count()) == (["a", "b"], 2)
 
 
-def test_two_processes_keep_into_one_file(tmp_path: Path):
-    """From the first turn on, which makes the file: nothing is refused, nothing lost, each one's order kept."""
+def test_two_processes_store_into_one_file(tmp_path: Path):
+    """This holds from the first turn on, which creates the file: nothing is refused or lost, and the order holds."""
     processes = [keeping(tmp_path, name, 40) for name in "ab"]
     assert [process.wait(60) for process in processes] == [0, 0]
     there = texts(SpoolFile(tmp_path))
@@ -93,21 +93,21 @@ def test_two_processes_keep_into_one_file(tmp_path: Path):
 
 
 def test_turn_delivered_twice_waits_once(file: SpoolFile):
-    """The platform repeats what it believes lost."""
+    """The platform repeats a delivery that it takes for lost."""
     keep(file, "a", "b", "a")
     assert texts(file) == ["a", "b"]
 
 
-def test_turn_comes_back_as_it_went(file: SpoolFile):
-    """With the action its button names and the time it came in."""
+def test_turn_comes_back_unchanged(file: SpoolFile):
+    """It keeps its button's action and its time of receipt."""
     given = turn("yes ✓ \N{GRINNING FACE}", tap="1data")
     file.keep(given, tapped="pid-1", received_at=1234.5)
     (kept,) = file.next(0, 10)
     assert (kept.turn, kept.tapped, kept.received_at) == (given, "pid-1", 1234.5)
 
 
-def test_sign_is_there_while_anything_waits(file: SpoolFile):
-    """It is all that the healthy path looks at."""
+def test_marker_file_exists_while_turns_wait(file: SpoolFile):
+    """The healthy path looks only at this file."""
     assert (file.has_some(), file.holds(CHAT.id), file.count()) == (False, False, 0)
     keep(file, "a", "b")
     assert (file.has_some(), file.holds(CHAT.id), file.holds("other:1"), file.count()) == (True, True, False, 2)
@@ -118,8 +118,8 @@ def test_sign_is_there_while_anything_waits(file: SpoolFile):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_sign_that_a_crash_left_wrong_is_put_right(file: SpoolFile, tmp_path: Path, waits: bool):
-    """At the next start: a turn whose sign is gone would wait for ever."""
+def test_wrong_marker_file_after_a_crash_is_corrected(file: SpoolFile, tmp_path: Path, waits: bool):
+    """The next start corrects it, since a turn without the marker would wait for ever."""
     keep(file, "a")
     if waits:
         (tmp_path / "spool" / "waiting").unlink()
@@ -130,8 +130,8 @@ def test_sign_that_a_crash_left_wrong_is_put_right(file: SpoolFile, tmp_path: Pa
 
 
 @pytest.mark.parametrize("limits", [SpoolLimits(turns=2), SpoolLimits(turns_of_one=2)])
-def test_one_turn_too_many_is_refused(tmp_path: Path, limits: SpoolLimits):
-    """A repeated one is not one more, and room that was made can be used."""
+def test_turn_over_the_limit_is_refused(tmp_path: Path, limits: SpoolLimits):
+    """A repeated turn does not count, and freed room can be used."""
     file = SpoolFile(tmp_path, limits)
     keep(file, "a", "b", "a")
     with pytest.raises(SpoolFull):
@@ -141,7 +141,7 @@ def test_one_turn_too_many_is_refused(tmp_path: Path, limits: SpoolLimits):
     assert texts(file) == ["b", "c"]
 
 
-def test_one_conversation_cannot_take_the_room_of_others(tmp_path: Path):
+def test_one_conversation_cannot_use_the_room_of_others(tmp_path: Path):
     """Its own turns are refused first."""
     file = SpoolFile(tmp_path, SpoolLimits(turns_of_one=1))
     keep(file, "a")
@@ -149,8 +149,8 @@ def test_one_conversation_cannot_take_the_room_of_others(tmp_path: Path):
     assert texts(file) == ["a", "b"]
 
 
-def test_file_has_no_more_bytes_than_it_may(tmp_path: Path):
-    """As with a full disk: the turn is refused, what waits stays, and what is handed over makes room."""
+def test_size_of_the_file_is_bounded(tmp_path: Path):
+    """As with a full disk, the turn is refused and waiting ones stay; handed over turns make room."""
     file = SpoolFile(tmp_path, SpoolLimits(bytes=100_000))
     keep(file, "a" * 30_000, "b" * 30_000)
     with pytest.raises(SpoolUnusable, match="full"):
@@ -161,8 +161,8 @@ def test_file_has_no_more_bytes_than_it_may(tmp_path: Path):
     assert file.count() == 1
 
 
-def test_disk_that_takes_nothing_is_told(tmp_path: Path):
-    """No false promise; and it heals by itself."""
+def test_failing_disk_is_an_error(tmp_path: Path):
+    """No turn is acknowledged falsely, and the spool recovers by itself."""
     (tmp_path / "spool").write_text("no folder")
     file = SpoolFile(tmp_path / "spool")
     for call in (lambda: keep(file, "a"), file.align, lambda: file.alone().__enter__()):
@@ -173,8 +173,8 @@ def test_disk_that_takes_nothing_is_told(tmp_path: Path):
     assert texts(file) == ["a"]
 
 
-def test_damaged_file_is_told(file: SpoolFile, tmp_path: Path):
-    """Nobody can tell what waits in it, so nothing may overtake it."""
+def test_damaged_file_is_an_error(file: SpoolFile, tmp_path: Path):
+    """Its waiting turns are unknown, so no turn may overtake them."""
     keep(file, "a")
     (tmp_path / "spool" / "turns.sqlite3").write_bytes(b"no database" * 1000)
     for call in (lambda: file.holds(CHAT.id), file.count, lambda: file.next(0, 1), lambda: keep(file, "b")):
@@ -182,8 +182,8 @@ def test_damaged_file_is_told(file: SpoolFile, tmp_path: Path):
             call()
 
 
-def test_turn_that_cannot_be_read_is_put_aside(file: SpoolFile, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Kept for the operator, in nobody's way, and not repeated in the log."""
+def test_unreadable_turn_is_set_aside(file: SpoolFile, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """It is kept for the operator, blocks no other turn, and is logged once."""
     keep(file, "secret words", "b")
     with sqlite3.connect(tmp_path / "spool" / "turns.sqlite3") as db:
         db.execute("UPDATE turns SET turn = replace(turn, 'event_id', 'former_name') WHERE n = 1")
@@ -194,8 +194,8 @@ def test_turn_that_cannot_be_read_is_put_aside(file: SpoolFile, tmp_path: Path, 
     assert ("spool.unreadable" in caplog.messages, "secret words" in caplog.text) == (True, False)
 
 
-def test_only_one_empties_the_file(file: SpoolFile):
-    """Until it is done, or dead."""
+def test_only_one_process_empties_the_file(file: SpoolFile):
+    """It holds the lock until it is done or dead."""
     other = multiprocessing.get_context("fork").Process(target=_hold, args=(file,))
     with file.alone() as first, file.alone() as second:
         assert (first, second) == (True, False)
@@ -210,8 +210,8 @@ def _hold(file: SpoolFile) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_others_cannot_read_it(file: SpoolFile, tmp_path: Path):
-    """It holds what people wrote; what was handed over is not left behind in it."""
+def test_only_the_own_user_can_read_the_file(file: SpoolFile, tmp_path: Path):
+    """It holds people's texts, and handed over turns leave no bytes in it."""
     keep(file, "secret words")
     assert (tmp_path / "spool").stat().st_mode & 0o77 == 0
     assert (tmp_path / "spool" / "turns.sqlite3").stat().st_mode & 0o77 == 0

@@ -1,4 +1,4 @@
-"""Timers through a whole worker: what tools set is committed with their turn, and what ends unanswered is told."""
+"""Timers through a whole worker: tools' timers are committed with their turn, and expired questions are reported."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def delete(name: str) -> str:
     return f"deleted {name}"
 
 
-#: A model's call of the tool.
+#: The model's call of the tool.
 CALLS = [ToolCall("remind_me", {"text": "x", "when": "in 5 minutes"}, "c1")]
 
 
 class Room:
-    """A conversation in memory with reminders and something to delete."""
+    """A conversation in memory with reminders and a destructive tool."""
 
     def __init__(self, provider=None, policy=None, **options) -> None:
         self.rig, self.channel = MemoryRig(), FakeChannel()
@@ -41,17 +41,17 @@ class Room:
         self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, user: str = "ana") -> str:
-        """A turn and its answer."""
+        """Process a turn; return the answer."""
         self.rig.accept(turn(text, user=user))
         return self.work()
 
     def work(self) -> str:
-        """Drain the room; the last words that arrived."""
+        """Process the conversation; return the last text that arrived."""
         asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1] if self.channel.texts else ""
 
     def later(self, seconds: float) -> list[str]:
-        """What is said without being asked while this time passes."""
+        """Let time pass; return the texts that arrive by themselves."""
         before = len(self.channel.new_texts)
         self.rig.pass_time(seconds)
         for _ in self.rig.overdue():
@@ -59,8 +59,8 @@ class Room:
         return self.channel.new_texts[before:]
 
 
-def test_reminder_is_told_back_and_rings_once():
-    """The whole path, with the model that needs no account."""
+def test_reminder_is_confirmed_and_rings_once():
+    """This is the whole path, with the offline model."""
     room = Room()
     assert room.say("remind me in 10 minutes to call Bob").startswith("Reminder set for 20")
     assert room.later(580) == []
@@ -70,7 +70,7 @@ def test_reminder_is_told_back_and_rings_once():
 
 
 def test_worker_killed_before_its_commit_sets_a_reminder_once():
-    """The turn is worked on again, the tool runs again, and one reminder rings."""
+    """The turn and its tool run again, and one reminder rings."""
     room = Room(ScriptedProvider([CALLS, "ok", CALLS, "ok"]))
     commit = room.rig.mailbox.commit
 
@@ -87,7 +87,7 @@ def test_worker_killed_before_its_commit_sets_a_reminder_once():
 
 
 def test_reminder_of_a_finished_call_is_not_lost_with_its_worker():
-    """The tool is not run again: what it set, and what it took back, is known from the journal."""
+    """The tool does not run again; the journal has the timers that it set and cancelled."""
     room = Room(ScriptedProvider([CALLS, "ok"]))
     room.say("remind me")
     cancel = ToolCall("cancel_reminder", {"reminder_id": "1"}, "c2")
@@ -109,7 +109,7 @@ def test_reminder_of_a_finished_call_is_not_lost_with_its_worker():
 
 
 def test_reminder_that_may_have_arrived_is_marked_in_its_own_language():
-    """Ana wrote Portuguese when she set it; the platform lost its answer when it rang."""
+    """Ana wrote Portuguese when she set it, and the platform's answer was lost when it rang."""
     room = Room(ScriptedProvider([CALLS, "ok"]))
     room.say("por favor, lembra-me de ligar ao Bob em 10 minutos, obrigada")
     room.channel.errors = [DeliveryUncertain("lost")]
@@ -117,8 +117,8 @@ def test_reminder_that_may_have_arrived_is_marked_in_its_own_language():
     assert room.later(3) == [texts_for("pt").repeated(texts_for("pt").reminder("x"))]
 
 
-def test_people_hear_and_cancel_their_own_reminders():
-    """Bob neither sees nor cancels Ana's, in the room they share."""
+def test_people_see_and_cancel_only_their_own_reminders():
+    """Bob neither sees nor cancels ana's in the conversation that they share."""
     room = Room()
     room.say("remind me in 10 minutes to call Bob")
     assert room.say("list reminders", user="bob") == "There are no reminders."
@@ -129,7 +129,7 @@ def test_people_hear_and_cancel_their_own_reminders():
 
 
 def test_message_is_answered_while_a_reminder_waits():
-    """Before it, at its very time, and after it."""
+    """This holds before the reminder, at its very time, and after it."""
     room = Room()
     room.say("remind me tomorrow at 9 to call Bob")
     room.rig.accept(turn("hello"))
@@ -137,16 +137,16 @@ def test_message_is_answered_while_a_reminder_waits():
     assert told.startswith("You said: hello\n")
 
 
-def test_reminder_behind_a_yes_is_refused_in_words():
-    """What runs after a yes may be told as done by another worker: it can set nothing that its turn must commit."""
+def test_reminder_behind_a_yes_is_refused_with_a_reason():
+    """Another worker may report a confirmed action, so the action cannot set timers that its turn must commit."""
     room = Room(policy=ToolPolicy(review=["remind_me"]))
     room.say("remind me in 10 minutes to call Bob")
     assert "a tool that its policy allows without a confirmation" in room.say("yes")
     assert room.later(3600) == []
 
 
-def test_question_that_nobody_answers_is_ended_aloud():
-    """Once, and a yes that crosses with the notice runs nothing and hears why."""
+def test_unanswered_question_ends_with_a_notice():
+    """The notice comes once, and a yes that crosses it runs nothing and gets the reason."""
     room = Room(expiry_notice=True)
     room.say("delete INV-7")
     assert room.later(50) == []
@@ -160,8 +160,8 @@ def test_question_that_nobody_answers_is_ended_aloud():
     assert room.say("yes").startswith("You said: yes\n")
 
 
-def test_question_that_is_answered_or_dropped_is_not_ended_aloud():
-    """Yes, no, or something else."""
+def test_answered_or_dropped_question_has_no_notice():
+    """The answer is a yes, a no or another message."""
     room = Room(expiry_notice=True)
     for answer in ("yes", "no", "what about the weather?"):
         room.say("delete INV-7")
@@ -169,15 +169,15 @@ def test_question_that_is_answered_or_dropped_is_not_ended_aloud():
         assert room.later(120) == []
 
 
-def test_without_the_setting_nobody_is_told():
-    """Silence is the default."""
+def test_without_the_setting_there_is_no_notice():
+    """No notice is the default."""
     room = Room()
     room.say("delete INV-7")
     assert room.later(120) == []
 
 
-def test_yes_that_waited_for_its_worker_is_heard_before_the_end():
-    """It came in time; nobody was there until the window had closed."""
+def test_yes_that_waited_for_its_worker_counts_before_the_expiry():
+    """It came in time, but no worker was there until the window had closed."""
     room = Room(expiry_notice=True)
     room.say("delete INV-7")
     room.rig.accept(turn("yes"))
@@ -186,7 +186,7 @@ def test_yes_that_waited_for_its_worker_is_heard_before_the_end():
 
 
 def test_notice_of_a_long_question_fits_in_one_message():
-    """Its preview is cut, not its sense."""
+    """The preview is cut, and the meaning stays."""
     room = Room(expiry_notice=True)
     room.say(f"delete '{'x' * 2000}'")
     (told,) = room.later(61)
@@ -194,8 +194,8 @@ def test_notice_of_a_long_question_fits_in_one_message():
     assert "expired" in told
 
 
-def test_reminder_stays_though_the_model_goes_away():
-    """The tool had run: nobody says that nothing was done, and it rings."""
+def test_reminder_stays_although_the_model_fails():
+    """The tool had run, so the reply does not say that nothing was done, and the timer rings."""
     room = Room(ScriptedProvider([CALLS]))
     assert room.say("remind me") == texts_for("en").model_lost()
     assert [texts_for("en").reminder("x")] == room.later(3600)
