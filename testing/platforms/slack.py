@@ -8,17 +8,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
+from jsonschema import Draft202012Validator
 from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
 from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
 
 SlackPayload = dict[str, Any]
-_PAGE = "url"
-#: The part of Slack's manifest schema that our apps use: the longest text of each key, or its type. Keys that end with
-#: "!" are required.
+_PAGE = "^https://[^/]+"
+#: The part of Slack's manifest schema that our apps use: the longest text of each key, its pattern, or its type. Keys
+#: that end with "!" are required.
 SCHEMA: SlackPayload = {
     "_metadata": {"major_version": int, "minor_version": int},
     "display_information!": {"name!": 35, "description": 140, "long_description": 4000, "background_color": 7},
@@ -26,7 +26,13 @@ SCHEMA: SlackPayload = {
         "app_home": {"home_tab_enabled": bool, "messages_tab_enabled": bool, "messages_tab_read_only_enabled": bool},
         "bot_user": {"display_name!": 80, "always_online": bool},
         "slash_commands": [
-            {"command!": 32, "url": _PAGE, "description!": 2000, "usage_hint": 1000, "should_escape": bool}
+            {
+                "command!": "^/[a-z0-9_-]{1,31}$",
+                "url": _PAGE,
+                "description!": 2000,
+                "usage_hint": 1000,
+                "should_escape": bool,
+            }
         ],
         "shortcuts": [{"name!": 24, "type!": 7, "callback_id!": 255, "description!": 150}],
         "assistant_view": {"assistant_description!": 300},
@@ -357,57 +363,36 @@ def _scopes(manifest: SlackPayload) -> list[str]:
 
 
 def faults(manifest: SlackPayload | None) -> Iterator[dict[str, str]]:
-    """Return the errors of a manifest, each with its place."""
+    """Yield the errors of a manifest, each with its place."""
     if manifest is None:
         yield _fault("The manifest is not a JSON object", "")
         return
-    shape_faults = list(_shape_faults(manifest, SCHEMA, ""))
-    yield from shape_faults
-    if not shape_faults:
+    errors = list(Draft202012Validator(_json_schema(SCHEMA)).iter_errors(manifest))
+    for error in errors:
+        place = "".join(f"/{part}" for part in error.absolute_path)
+        is_unknown = error.validator == "additionalProperties"
+        unknown = sorted(set(error.instance) - set(error.schema["properties"])) if is_unknown else []
+        is_long = error.validator == "maxLength"
+        message = f"Must be {error.validator_value} characters or less" if is_long else error.message
+        yield from (_fault(message, each) for each in [f"{place}/{name}" for name in unknown] or [place])
+    if not errors:
         yield from _missing_addresses(manifest.get("settings", {}))
-        yield from _odd_commands(manifest.get("features", {}).get("slash_commands", []))
 
 
-def _shape_faults(value: Any, shape: Any, pointer: str) -> Iterator[dict[str, str]]:
-    if isinstance(shape, dict):
-        yield from _object_faults(value, shape, pointer)
-    elif isinstance(shape, list):
-        yield from _list_faults(value, shape[0], pointer)
-    elif isinstance(shape, type):
-        if type(value) is not shape:
-            yield _fault(f"Must be of type {shape.__name__}", pointer)
-    elif not isinstance(value, str) or not value:
-        yield _fault("Must be a text", pointer)
-    elif isinstance(shape, int):
-        if len(value) > shape:
-            yield _fault(f"Must be {shape} characters or less", pointer)
-    elif urlsplit(value).scheme != "https" or not urlsplit(value).netloc:
-        yield _fault("Must be a secure URL (https)", pointer)
-
-
-def _object_faults(value: Any, shape: SlackPayload, pointer: str) -> Iterator[dict[str, str]]:
-    if not isinstance(value, dict):
-        yield _fault("Must be an object", pointer)
-        return
-    known = {name.rstrip("!"): part for name, part in shape.items()}
-    for name in value:
-        if name in known:
-            yield from _shape_faults(value[name], known[name], f"{pointer}/{name}")
-        else:
-            yield _fault(f"Unknown property {name}", f"{pointer}/{name}")
-    for name in shape:
-        if name.endswith("!") and name[:-1] not in value:
-            yield _fault(f"Missing required property {name[:-1]}", pointer)
-
-
-def _list_faults(value: Any, part: Any, pointer: str) -> Iterator[dict[str, str]]:
-    if not isinstance(value, list) or not value:
-        yield _fault("Must be a list that is not empty", pointer)
-        return
-    if len({json.dumps(each) for each in value}) < len(value):
-        yield _fault("Items must be unique", pointer)
-    for number, each in enumerate(value):
-        yield from _shape_faults(each, part, f"{pointer}/{number}")
+def _json_schema(shape: Any) -> SlackPayload:
+    """Return a part of SCHEMA as JSON Schema."""
+    match shape:
+        case dict():
+            properties = {name.rstrip("!"): _json_schema(part) for name, part in shape.items()}
+            required = [name[:-1] for name in shape if name.endswith("!")]
+            return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        case list():
+            return {"type": "array", "items": _json_schema(shape[0]), "minItems": 1, "uniqueItems": True}
+        case str():
+            return {"type": "string", "pattern": shape}
+        case int():
+            return {"type": "string", "minLength": 1, "maxLength": shape}
+    return {"type": "boolean" if shape is bool else "integer"}
 
 
 def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
@@ -420,12 +405,6 @@ def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
         yield _fault(message, "/settings/event_subscriptions")
     if interactivity and interactivity["is_enabled"] and not interactivity.get("request_url"):
         yield _fault("Interactivity requires a Request URL", "/settings/interactivity")
-
-
-def _odd_commands(commands: list[SlackPayload]) -> Iterator[dict[str, str]]:
-    for number, command in enumerate(commands):
-        if not re.fullmatch(r"/[a-z0-9_-]+", command["command"]):
-            yield _fault("Must be a slash and lower-case letters", f"/features/slash_commands/{number}/command")
 
 
 def _fault(message: str, pointer: str) -> dict[str, str]:
