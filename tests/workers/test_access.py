@@ -1,4 +1,4 @@
-"""Gate: strangers and blocked people reach no mailbox, no model and no history, and a removed one confirms nothing."""
+"""Access control: unknown and blocked people reach no mailbox, model or history, and removed ones confirm nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENGLISH = texts_for("en")
 
 
 class Site:
-    """A bot behind a gate, all of it in memory or in Redis."""
+    """A bot behind access control, in memory or in Redis."""
 
     def __init__(self, request, kind: str) -> None:
         client = request.getfixturevalue("redis_client") if kind == "redis" else None
@@ -40,38 +40,38 @@ class Site:
         self.bot = Bot(self.rig, "A", "B")
 
     def open(self, **access) -> Site:
-        """From now on these rules hold."""
+        """Apply these rules from now on."""
         self.rules: AccessRules = rules(**access)
         config = AccessConfig({"chat": self.rules}, self.people, self.quota)
         self.access_control = AccessControl(self.rig.mailbox, voice, config)
         return self
 
     def hear(self, text: str = "hello", **fields) -> str:
-        """What becomes of a turn at the gate."""
+        """Accept a turn; return the result."""
         given = turn(text, **fields)
         parts = split_button_token(given.tap.data) if given.tap else None
         return self.access_control.accept(given, tapped=parts[0] if parts else "").outcome
 
     def say(self, text: str = "hello", **fields) -> str:
-        """A turn, and the last words that arrived."""
+        """Accept and process a turn; return the last text that arrived."""
         self.hear(text, **fields)
         return self.bot.work()
 
     @property
     def heard(self) -> list[str]:
-        """All that was said to people."""
+        """Return all texts that people got."""
         self.bot.work()
         return self.bot.channel.texts
 
 
 @pytest.fixture(params=["memory", "redis"])
 def site(request) -> Site:
-    """A bot of either kind."""
+    """Return a bot on each kind of store."""
     return Site(request, request.param)
 
 
 def test_person_who_was_removed_confirms_nothing(site: Site):
-    """Neither by a word nor by the button of a question that waits for them; the same after a block."""
+    """Neither a text nor a tap on an open question's button counts; the same holds after a block."""
     site.open(pairing=True)
     site.register.approve("chat", "ana")
     assert "Delete A" in site.say("delete A")
@@ -86,7 +86,7 @@ def test_person_who_was_removed_confirms_nothing(site: Site):
 
 
 def test_person_who_was_taken_off_the_list_confirms_nothing(site: Site):
-    """The configuration was changed and the web started again."""
+    """The configuration changed and the web restarted."""
     site.open(allow=["ana"])
     assert "Delete A" in site.say("delete A")
     site.open(allow=["bob"])
@@ -95,8 +95,8 @@ def test_person_who_was_taken_off_the_list_confirms_nothing(site: Site):
     assert site.bot.deleted == []
 
 
-def test_words_of_a_stranger_reach_nobody(site: Site):
-    """No model, no history, no mailbox: only the answer is kept."""
+def test_text_of_an_unknown_sender_is_not_stored(site: Site):
+    """It reaches no model, history or mailbox; only the answer is stored."""
     site.open(allow=["bob"])
     assert site.hear("my secret") == "unknown_sender"
     if isinstance(site.rig, RedisRig):
@@ -108,8 +108,8 @@ def test_words_of_a_stranger_reach_nobody(site: Site):
     assert site.bot.provider.requests == []
 
 
-def test_blocked_person_hears_nothing(site: Site):
-    """However they write, also while they are approved and listed."""
+def test_blocked_person_gets_no_reply(site: Site):
+    """This holds for every kind of turn, and for people who are approved and listed too."""
     site.open(allow=["ana"], block=["ana"])
     site.register.approve("chat", "ana")
     assert [site.hear(text) for text in ("hi", "/whoami", "/stop")] == ["ignored"] * 3
@@ -119,8 +119,8 @@ def test_blocked_person_hears_nothing(site: Site):
     assert site.heard == []
 
 
-def test_stranger_is_told_once_an_hour(site: Site):
-    """Not for each message, whatever they send."""
+def test_unknown_sender_is_told_once_an_hour(site: Site):
+    """Not every message gets an answer."""
     site.open(allow=[])
     assert {site.hear(text) for text in ("a", "b", "/stop")} == {"unknown_sender"}
     assert site.heard == [ENGLISH.stranger()]
@@ -129,8 +129,8 @@ def test_stranger_is_told_once_an_hour(site: Site):
     assert site.heard == [ENGLISH.stranger()]
 
 
-def test_stranger_who_asks_is_told_their_id(site: Site):
-    """Once a minute, so that an operator can add it."""
+def test_unknown_sender_can_ask_for_their_id(site: Site):
+    """They get it once a minute, so that an operator can add it."""
     site.open(allow=[])
     assert site.say("hello") == ENGLISH.stranger()
     site.rig.pass_time(61)
@@ -139,8 +139,8 @@ def test_stranger_who_asks_is_told_their_id(site: Site):
     assert site.heard == [ENGLISH.stranger(), f"{ENGLISH.stranger()}\n{ENGLISH.your_id('ana')}"]
 
 
-def test_stranger_with_a_code_is_let_in(site: Site):
-    """An operator approves the code; then their words are answered."""
+def test_unknown_sender_with_an_approved_code_is_let_in(site: Site):
+    """After the operator's approval their messages are answered."""
     site.open(pairing=True)
     site.hear("hello", user="ana")
     (waits,) = site.people.waiting("chat")
@@ -151,16 +151,16 @@ def test_stranger_with_a_code_is_let_in(site: Site):
     assert "Delete A" in site.say("delete A")
 
 
-def test_too_many_strangers_get_no_code(site: Site):
-    """They are told all the same that they are on no list."""
+def test_too_many_unknown_senders_get_no_code(site: Site):
+    """They are told that they are on no list."""
     site.open(pairing=True)
     site.people.code = lambda *_: ""
     site.hear()
     assert site.heard == [ENGLISH.stranger()]
 
 
-def test_stranger_is_not_forgotten_when_the_word_finds_no_room(site: Site):
-    """Another one was told in this room a moment ago: the next message is answered."""
+def test_unknown_sender_is_told_later_if_there_was_no_room(site: Site):
+    """Another one was told in this conversation a moment ago; the next message is answered."""
     site.open(allow=[])
     site.hear(user="ana")
     site.hear(user="bob")
@@ -170,23 +170,23 @@ def test_stranger_is_not_forgotten_when_the_word_finds_no_room(site: Site):
     assert site.people.was_notified("chat", "bob")
 
 
-def test_chatter_of_strangers_in_a_group_is_not_answered(site: Site):
-    """They talk to others."""
+def test_unaddressed_messages_of_unknown_people_in_a_group_are_not_answered(site: Site):
+    """They talk to each other."""
     site.open(pairing=True)
     assert site.hear(addressed=False) == "ignored"
     assert (site.heard, site.people.waiting("chat")) == ([], [])
 
 
-def test_chatter_of_known_people_is_as_the_groups_rule_says(site: Site):
-    """`mention`: as without rules. `always`: each is for the bot."""
+def test_unaddressed_messages_of_known_people_follow_the_rule_of_the_group(site: Site):
+    """With `mention` it is as without rules; with `always` each one is for the bot."""
     site.open(allow=["ana"])
     assert site.hear(addressed=False) == "ignored"
     site.open(allow=["ana"], groups="always")
     assert site.hear(addressed=False) == "new"
 
 
-def test_person_who_is_too_fast_is_told_once_and_their_platform_does_not_repeat(site: Site):
-    """Over all their conversations on this channel, together; nobody else's."""
+def test_person_over_the_rate_limit_is_told_once_without_redeliveries(site: Site):
+    """All their conversations on this channel count together; other people's do not."""
     site.open(per_minute=2)
     assert [site.hear(text) for text in "abc"] == ["new", "new", "rate_limited"]
     elsewhere = replace(turn("d"), conversation=Conversation("chat", "elsewhere"))
@@ -197,8 +197,8 @@ def test_person_who_is_too_fast_is_told_once_and_their_platform_does_not_repeat(
     assert site.heard.count(ENGLISH.too_fast()) == 1
 
 
-def test_yes_is_never_too_fast(site: Site):
-    """Nor a tap, nor a stop: they wait for nobody."""
+def test_yes_has_no_rate_limit(site: Site):
+    """A tap and a stop have none either."""
     site.open(per_minute=1)
     assert "Delete A" in site.say("delete A")
     assert site.say("yes") == "deleted A"
@@ -207,36 +207,36 @@ def test_yes_is_never_too_fast(site: Site):
 
 
 def test_turn_that_comes_twice_counts_once(site: Site):
-    """Platforms repeat themselves."""
+    """Platforms repeat deliveries."""
     site.open(per_minute=2)
     assert [site.hear("a", event="e1") for _ in range(3)] == ["new", "duplicate", "duplicate"]
     assert site.hear("b", event="e2") == "new"
     assert [site.hear("b", event="e2"), site.hear("c")] == ["duplicate", "rate_limited"]
 
 
-def test_chatter_uses_nothing_up(site: Site):
-    """What people of a group say to each other is not for the bot."""
+def test_unaddressed_messages_do_not_count_against_the_limit(site: Site):
+    """Messages between people of a group are not for the bot."""
     site.open(per_minute=1)
     assert [site.hear(addressed=False) for _ in range(3)] == ["ignored"] * 3
     assert site.hear("bot!") == "new"
 
 
-def test_hasty_chatter_is_not_answered(site: Site):
-    """Nobody asked the bot."""
+def test_unaddressed_messages_over_the_limit_are_not_answered(site: Site):
+    """The bot was not addressed."""
     site.open(per_minute=1)
     assert [site.hear("hello"), site.hear("to others", addressed=False)] == ["new", "rate_limited"]
     assert ENGLISH.too_fast() not in site.heard
 
 
-def test_channel_without_rules_is_asked_nothing(site: Site):
-    """Its turns go straight in."""
+def test_channel_without_rules_makes_no_extra_call(site: Site):
+    """Its turns go straight to the mailbox."""
     gate = AccessControl(site.rig.mailbox, voice, AccessConfig({"other": rules(allow=[])}, None))  # type: ignore[arg-type]
     assert gate.accept(turn()).outcome == AccessControl(site.rig.mailbox, voice).accept(turn()).outcome == "new"
     assert gate.ignores(turn()) == ""
 
 
-def test_redis_that_is_away_lets_nobody_in(site: Site):
-    """Who is blocked is not known then."""
+def test_redis_outage_lets_no_person_in(site: Site):
+    """The blocked people are unknown then."""
     site.open(allow=["ana"])
 
     def away(*_):
@@ -247,8 +247,8 @@ def test_redis_that_is_away_lets_nobody_in(site: Site):
         site.hear()
 
 
-def test_spool_keeps_what_is_judged_when_it_is_handed_over(site: Site, tmp_path):
-    """Redis was away: whoever is a stranger by then is turned away, and the limit is not held against anybody."""
+def test_spooled_turn_is_judged_when_it_is_handed_over(site: Site, tmp_path):
+    """After an outage, a person who is unknown by then is refused, and the rate limit does not apply."""
     site.open(allow=["ana"], per_minute=1)
     standing, spool = site.people.decision, Spool(SpoolFile(tmp_path), site.access_control)
     spool.watch = lambda: None  # type: ignore[method-assign]
@@ -262,12 +262,12 @@ def test_spool_keeps_what_is_judged_when_it_is_handed_over(site: Site, tmp_path)
 
 
 def away():
-    """What is asked while Redis is away."""
+    """Raise the error of an outage."""
     raise RedisConnectionError("away")
 
 
-def test_judging_keeps_and_says_nothing(site: Site):
-    """Whoever reads a list afterwards asks first: a stranger does not hear of it, and gets no code."""
+def test_judging_stores_and_sends_nothing(site: Site):
+    """A poller asks before it stores an update; an unknown person gets no notice and no code by that."""
     site.open(pairing=True)
     assert isinstance(site.access_control.judge(turn()), UnknownSender)
     assert (site.heard, site.people.waiting("chat")) == ([], [])

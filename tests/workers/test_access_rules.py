@@ -1,4 +1,4 @@
-"""Admission: who may talk, decided from the lists alone, blocked people first."""
+"""Access rules: who may talk, decided from the lists alone, blocked people first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sayso.workers.access import Admitted, Ignored, UnknownSender, asks_for_id, 
 
 
 def turn(user: str = "ana", text: str = "hi", *, chat: str = "room", **more) -> Turn:
-    """A turn of somebody."""
+    """Return a turn of a person."""
     return Turn("e1", Conversation("chat", chat), user, text, **more)
 
 
@@ -27,7 +27,7 @@ PEOPLE = st.lists(NAMES, max_size=4)
 def test_blocked_person_never_gets_in(
     allow, block, chats, pairing, phones, groups, user, aliases, addressed, in_group, tap, standing
 ):
-    """Whatever else the lists say, by any of their ids, with words or a tap, and never told why."""
+    """This holds for any list, id, text or tap, and the person is never told why."""
     said = turn(
         user, aliases=tuple(aliases), addressed=addressed, in_group=in_group, tap=Tap("x") if tap else None, chat="c"
     )
@@ -40,50 +40,50 @@ def test_blocked_person_never_gets_in(
 
 
 def test_block_beats_allow():
-    """Somebody may be on both lists."""
+    """A person may be on both lists."""
     assert rules(allow=["ana"], block=["ana"]).judge(turn(), lambda _: "approved") == Ignored("blocked")
 
 
 def test_tap_of_a_blocked_person_is_ignored():
-    """As their words are."""
+    """Their texts are ignored too."""
     assert rules(block=["ana"]).judge(turn(tap=Tap("c:1"))) == Ignored("blocked")
 
 
 def test_without_a_list_everybody_may_talk():
-    """The rules of groups alone restrict no person."""
+    """Rules for groups restrict no person."""
     assert rules(groups="never").judge(turn()) == Admitted(turn())
 
 
-def test_who_is_on_no_list_is_a_stranger():
-    """Words and taps alike; an empty list lets nobody in."""
+def test_person_on_no_list_is_unknown():
+    """This holds for texts and taps; an empty list lets no person in."""
     for allow in (["bob"], []):
         assert rules(allow=allow).judge(turn()) == UnknownSender()
         assert rules(allow=allow).judge(turn(tap=Tap("c:1"))) == UnknownSender()
 
 
-def test_pairing_makes_everybody_a_stranger_first():
-    """Until an operator approves them, or the list names them."""
+def test_pairing_makes_every_person_unknown_first():
+    """An operator's approval or the list lets them in."""
     asked = rules(pairing=True)
     assert asked.judge(turn()) == UnknownSender()
     assert asked.judge(turn(), lambda _: "approved") == Admitted(turn())
     assert rules(pairing=True, allow=["ana"]).judge(turn()) == Admitted(turn())
 
 
-def test_one_without_an_id_is_nobody():
-    """Neither let in nor told: an empty entry of a list is nobody either."""
+def test_turn_without_an_id_is_ignored():
+    """Its person is neither let in nor told. An empty entry of a list matches no person."""
     assert rules(allow=[""]).judge(turn("")) == Ignored("unknown_sender")
     assert rules(allow=["whatsapp:"], phones=True).judge(turn("", chat="whatsapp:")) == Ignored("unknown_sender")
 
 
 @pytest.mark.parametrize("entry", ["ana", "+4915", "B12"])
 def test_any_id_of_a_person_names_them(entry: str):
-    """An account, a phone number beside it."""
+    """A person may have an account and a phone number."""
     asked = rules(allow=[entry])
     assert asked.judge(turn(aliases=("+4915", "B12"))) == Admitted(turn(aliases=("+4915", "B12")))
 
 
 def test_ids_are_compared_exactly():
-    """Slack's are in upper case; a beginning is another id."""
+    """Slack's ids are in upper case, and a prefix is another id."""
     assert rules(allow=["u0ana", "U0AN"]).judge(turn("U0ANA")) == UnknownSender()
 
 
@@ -97,32 +97,32 @@ def test_phone_numbers_match_with_and_without_their_platform(entry: str):
 
 
 def test_whatsapp_address_is_an_id_of_its_person():
-    """Beside the account that came with it; elsewhere a chat is no person."""
+    """It counts beside the account that came with it; on other platforms a chat is no person."""
     assert rules(block=["+4915"], phones=True).judge(turn("DE.1", chat="whatsapp:+4915")) == Ignored("blocked")
     assert rules(block=["+4915"]).judge(turn("DE.1", chat="+4915")) == Admitted(turn("DE.1", chat="+4915"))
 
 
 def test_other_chats_are_ignored():
-    """Quietly: the bot was added where it has nothing to say."""
+    """The bot was added where it should not answer."""
     assert rules(chats=["C1"]).judge(turn(chat="C2")) == Ignored("chat")
     assert rules(chats=["C1"]).judge(turn(chat="C1")) == Admitted(turn(chat="C1"))
 
 
 @pytest.mark.parametrize("more", [{"in_group": True}, {"addressed": False}, {"in_group": True, "tap": Tap("x")}])
-def test_groups_are_ignored_where_they_are_never_for_the_bot(more):
-    """Also where it is addressed, and taps there."""
+def test_groups_are_ignored_with_never(more):
+    """This includes messages that address the bot, and taps."""
     assert rules(groups="never").judge(turn(**more)) == Ignored("group")
 
 
-def test_every_message_of_a_group_may_be_for_the_bot():
-    """It counts as addressed then."""
+def test_every_message_of_a_group_counts_with_always():
+    """It counts as addressed."""
     chatter = turn(in_group=True, addressed=False)
     assert rules(groups="always").judge(chatter) == Admitted(turn(in_group=True))
     assert rules(groups="mention").judge(chatter) == Admitted(chatter)
 
 
-def test_strangers_who_talk_to_others_are_not_told():
-    """What is said in a group and not to the bot, or edited, asks for no answer."""
+def test_unknown_people_who_talk_to_others_are_not_told():
+    """A message in a group that does not address the bot, or an edit, needs no answer."""
     for groups in ("mention", "always"):
         asked = rules(allow=[], groups=groups)
         assert asked.judge(turn(in_group=True, addressed=False)) == Ignored("unknown_sender")
@@ -134,13 +134,13 @@ def test_strangers_who_talk_to_others_are_not_told():
     [("/whoami", True), ("/start", True), (" /WhoAmI@my_bot x", True), ("/start abc", True), ("/starting", False),
      ("who am i", False), ("say /whoami", False), ("", False)],
 )  # fmt: skip
-def test_who_asks_for_their_id(words: str, asks: bool):
-    """Commands only; platforms.md 2: in groups Telegram puts the bot's name behind them."""
+def test_commands_ask_for_the_senders_id(words: str, asks: bool):
+    """Only commands do; platforms.md 2: in groups Telegram appends the bot's name."""
     assert asks_for_id(turn(text=words)) is asks
 
 
 def test_roles_of_phone_numbers_are_found_with_and_without_their_platform():
-    """A turn's user may be spelled either way."""
+    """A turn may spell its user either way."""
     assert role_names([("+49", "a"), ("DE.1", "b")], phones=True) == {
         "+49": "a", "whatsapp:+49": "a", "DE.1": "b", "whatsapp:DE.1": "b",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tide: a Redis that has forgotten what it acknowledged is halted, and no other ever is."""
+"""Data loss guard: a Redis that lost acknowledged writes is halted, and no other ever is."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ TIDE, FOUNDED, HALTED = keys_of()
 
 @pytest.fixture
 def rig(redis_client):
-    """A conversation in a Redis."""
+    """Return a conversation in Redis."""
     return RedisRig(redis_client)
 
 
 @pytest.fixture
 def tide(redis_client, redis_url):
-    """The tide of one process, which has looked once."""
+    """Return the guard of one process, after its first look."""
     return looked(DataLossGuard(connect(redis_url)))
 
 
 def looked(tide: DataLossGuard) -> DataLossGuard:
-    """The tide after a look."""
+    """Let the guard look; return it."""
     tide.look()
     return tide
 
 
-def test_server_that_knows_less_is_halted(rig, tide):
-    """A turn was accepted and seen; then the server is as it was before it."""
+def test_server_with_a_lower_counter_is_halted(rig, tide):
+    """A turn was accepted and seen; then the server is back in its earlier state."""
     rig.accept(turn())
     tide.look()
     before = saved(rig.client)
@@ -63,7 +63,7 @@ def test_server_that_knows_less_is_halted(rig, tide):
 
 
 def test_server_that_was_emptied_is_halted(rig, tide):
-    """Its identity is gone; a process that has no memory of it and gives it a new one changes nothing about that."""
+    """Its identity is gone. A new process that gives it another one does not change that."""
     rig.accept(turn())
     tide.look()
     rig.client.flushall()
@@ -74,7 +74,7 @@ def test_server_that_was_emptied_is_halted(rig, tide):
 
 
 def test_halted_server_refuses_every_script_of_every_process(rig, tide):
-    """Also of those that remember nothing; nothing at all is changed."""
+    """This includes processes that never saw the old state. No key changes."""
     rig.accept(turn())
     rig.client.set(HALTED, "{}")
     before = saved(rig.client)
@@ -92,7 +92,7 @@ def test_halted_server_refuses_every_script_of_every_process(rig, tide):
 
 
 def test_new_connection_notices_before_it_is_used(rig, tide, redis_url):
-    """The first command after a restart would be the accept itself: it must not be answered."""
+    """The first command after a restart may be the accept itself, which must not succeed."""
     rig.accept(turn())
     client = connect(redis_url)
     tide.guard(client)
@@ -105,7 +105,7 @@ def test_new_connection_notices_before_it_is_used(rig, tide, redis_url):
 
 
 def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url):
-    """A worker's pipeline connects again by itself, and repeats what was not answered."""
+    """A worker's pipeline reconnects by itself and repeats unanswered commands."""
     rig.accept(turn())
     tide.look()
     rig.client.flushall()
@@ -125,7 +125,7 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url
 
 
 def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_url):
-    """A full server takes no key; connections that are open already are refused as well, until it could be told."""
+    """A full server stores no key. Open connections are refused too until the halt is written."""
     rig.accept(turn())
     client = connect(redis_url)
     tide.guard(client)
@@ -141,8 +141,8 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_u
     assert (tide.trouble, mailbox.accept(turn()).outcome) == ("", "new")
 
 
-def test_worker_leaves_the_lanes_of_a_halted_server_alone(rig):
-    """Nothing is said and nothing fails; when it goes on, so does the conversation."""
+def test_worker_leaves_conversations_of_a_halted_server_alone(rig):
+    """No reply is sent and no turn fails; after the resume the conversation goes on."""
     bot = Bot(rig, lines=["Sunny."])
     bot.hear("weather?")
     rig.client.set(HALTED, "{}")
@@ -152,8 +152,8 @@ def test_worker_leaves_the_lanes_of_a_halted_server_alone(rig):
     assert bot.work() == "Sunny."
 
 
-def test_turn_at_work_when_its_server_forgets_says_nothing(rig, tide):
-    """The model has answered; its words are not sent, and nothing that was confirmed runs."""
+def test_turn_that_runs_during_the_loss_sends_nothing(rig, tide):
+    """The model has answered. Its text is not sent, and no confirmed action runs."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     bot.hear("yes")
@@ -163,8 +163,8 @@ def test_turn_at_work_when_its_server_forgets_says_nothing(rig, tide):
     assert (len(bot.channel.sent), bot.deleted) == (sent, [])
 
 
-def test_notice_given_after_the_operator_went_on_halts_nothing(rig, tide):
-    """Between the question and the note another process halted it, and it was resumed: the server judges again."""
+def test_halt_after_the_operators_resume_is_ignored(rig, tide):
+    """Between the look and the halt another process halted it and it was resumed, so the server judges again."""
     rig.accept(turn())
     tide.look()
     talk = tide.dialog()
@@ -174,8 +174,8 @@ def test_notice_given_after_the_operator_went_on_halts_nothing(rig, tide):
     assert not rig.client.exists(HALTED)
 
 
-def test_answer_that_was_overtaken_halts_nothing(rig, tide):
-    """One connection asks; before its answer is read, another is told of more."""
+def test_overtaken_answer_halts_nothing(rig, tide):
+    """One connection asks; before its answer is read, another one sees a higher counter."""
     rig.accept(turn())
     talk = tide.dialog()
     answer = rig.client.execute_command(*next(talk))
@@ -187,7 +187,7 @@ def test_answer_that_was_overtaken_halts_nothing(rig, tide):
 
 
 def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
-    """Whatever they see of each other's writes, in whatever order."""
+    """They see each other's writes in any order."""
     tide, client = DataLossGuard(connect(redis_url)), connect(redis_url)
     tide.guard(client)
     mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
@@ -207,15 +207,15 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     assert tide.known.n == int(rig.client.get(TIDE))
 
 
-def test_server_of_which_nothing_was_used_may_be_emptied(redis_client, tide):
-    """It was founded, and that was all: there is nothing to be forgotten."""
+def test_unused_server_may_be_emptied(redis_client, tide):
+    """It only got its identity, so it holds nothing to lose."""
     redis_client.flushall()
     tide.look()
     assert (tide.trouble, redis_client.exists(HALTED)) == ("", 0)
 
 
 def test_looks_write_nothing(rig, tide):
-    """An idle bot costs a read now and then, and its file does not grow."""
+    """An idle bot costs a read now and then, and the server's file does not grow."""
     rig.accept(turn())
     before = saved(rig.client)
     rig.reaper._scripts.on_every_shard("overdue", {"most": 10})
@@ -223,8 +223,8 @@ def test_looks_write_nothing(rig, tide):
     assert saved(rig.client) == before
 
 
-def test_replica_is_no_witness(rig, tide):
-    """A connection that was led to one that lags is of no use, and halts nobody."""
+def test_replica_does_not_count(rig, tide):
+    """A connection to a lagging replica is refused and halts nothing."""
     rig.accept(turn())
     tide.look()
     with pytest.raises(ReadOnlyError):
@@ -232,16 +232,16 @@ def test_replica_is_no_witness(rig, tide):
     assert not tide.trouble
 
 
-def test_lost_connection_is_told_as_one(tide):
-    """Who asks tries again, as ever."""
+def test_lost_connection_is_reported_as_one(tide):
+    """The caller retries, as for any lost connection."""
     with pytest.raises(RedisConnectionError):
         run_dialog(tide.dialog(), answering(RedisConnectionError("gone")))
     assert not tide.trouble
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit ends the thread
-def test_looking_goes_on_whatever_happens(tide, monkeypatch):
-    """In a thread that nobody would start again; asked for twice, there is one."""
+def test_looks_go_on_after_every_error(tide, monkeypatch):
+    """They run in a thread that is never restarted; a second start makes no second thread."""
     looks, counted = iter([RedisConnectionError("away"), ValueError("broken"), None, SystemExit()]), []
 
     def look() -> None:
@@ -261,8 +261,8 @@ def test_looking_goes_on_whatever_happens(tide, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["the same", "another"])
-def test_restart_of_everything_forgets_nothing(rig, redis_url, tmp_path, address):
-    """The data folder remembers what no process does any more, also where the server is reached elsewhere by now."""
+def test_restart_of_all_processes_keeps_the_watermark(rig, redis_url, tmp_path, address):
+    """The data folder keeps it, even if the server has another address by now."""
     notes = WatermarkFile(tmp_path / "tide.json")
     rig.accept(turn())
     looked(DataLossGuard(connect(redis_url), notes))
@@ -276,8 +276,8 @@ def test_restart_of_everything_forgets_nothing(rig, redis_url, tmp_path, address
     assert looked(DataLossGuard(connect(redis_url), notes)).trouble
 
 
-def test_another_server_at_another_address_is_no_rollback(rig, tide, redis_url, tmp_path):
-    """A developer who takes a second database for the same folder has forgotten nothing."""
+def test_another_server_at_another_address_is_no_loss(rig, tide, redis_url, tmp_path):
+    """A developer may use a second database with the same folder."""
     rig.accept(turn())
     notes = WatermarkFile(tmp_path / "tide.json")
     looked(DataLossGuard(connect(redis_url), notes))
@@ -285,16 +285,16 @@ def test_another_server_at_another_address_is_no_rollback(rig, tide, redis_url, 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}', '{"x": {"id": 1}}', "\xff"])
-def test_damaged_file_remembers_nothing(tmp_path, text):
-    """It is no reason to stop, and is written anew."""
+def test_damaged_file_is_ignored(tmp_path, text):
+    """It does not stop the bot and is written anew."""
     path = tmp_path / "tide.json"
     path.write_bytes(text.encode("latin-1"))
     WatermarkFile(path).keep("here", Watermark("a", 1))
     assert WatermarkFile(path).read() == {"here": Watermark("a", 1)}
 
 
-def test_file_never_goes_back_and_stays_small(tmp_path):
-    """Processes that share it know more and less; addresses come and go."""
+def test_file_never_goes_back_and_stays_bounded(tmp_path):
+    """The processes that share it have different watermarks, and addresses come and go."""
     notes = WatermarkFile(tmp_path / "tide.json")
     for n in (7, 5):
         notes.keep("here", Watermark("a", n))
@@ -305,19 +305,19 @@ def test_file_never_goes_back_and_stays_small(tmp_path):
     assert "here" not in notes.read()
 
 
-def test_folder_that_is_gone_stops_nobody(tmp_path):
-    """What cannot be noted is remembered by the process alone."""
+def test_missing_folder_stops_nothing(tmp_path):
+    """The process alone remembers the watermark then."""
     WatermarkFile(tmp_path / "gone" / "tide.json").keep("here", Watermark("a", 1))
 
 
-def test_identity_with_several_names_is_known_by_each():
-    """After a resume a server goes by all names under which anybody remembers it."""
+def test_server_with_several_identities_is_known_by_each():
+    """After a resume a server has all the identities that processes remember."""
     found = ServerState(("a", "b"), 5)
     assert [found.forgot(Watermark(name, 5)) for name in "abc"] == [False, False, True]
 
 
-def test_lost_seconds_are_told_as_far_as_they_are_known(rig, redis_url):
-    """By this process's own clock, from the first look that saw more than the server still knows."""
+def test_lost_seconds_are_reported_as_far_as_known(rig, redis_url):
+    """The process's own clock counts, from the first look that saw a higher counter."""
     now = [100.0]
     tide = DataLossGuard(connect(redis_url), clock=lambda: now[0])
     tide.look()
@@ -331,7 +331,7 @@ def test_lost_seconds_are_told_as_far_as_they_are_known(rig, redis_url):
 
 
 def answering(*answers):
-    """A server that gives these answers, one after the other; errors are raised."""
+    """Return a server that gives these answers in order; errors are raised."""
     left = list(answers)
 
     def ask(*_: object):

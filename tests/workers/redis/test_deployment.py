@@ -16,7 +16,7 @@ OTHER_ACCOUNT = Deployment("shop", SHOP.keys, {"wa": "whatsapp AC2"})
 
 @pytest.mark.parametrize("other", [OTHERS_KEYS, OTHER_CHANNELS, OTHER_ACCOUNT])
 def test_second_bot_under_a_name_in_use_is_refused(redis_client, other):
-    """While a worker of the first is alive: told by name, channels and cure, and no key stands there."""
+    """A worker of the first one is alive. The error has name, channels and cure, and shows no key."""
     Heartbeat(redis_client, "w1").beat()
     SHOP.claim(redis_client, worker="w1")
     with pytest.raises(RedisUnfit, match=r"another bot uses the name 'shop' .* channels wa, web: .*`name:`") as refused:
@@ -35,7 +35,7 @@ def test_second_bot_under_a_name_in_use_is_refused(redis_client, other):
     ],
 )
 def test_rolling_change_of_the_same_bot_is_let_in(redis_client, changed):
-    """New keys beside the old ones, a channel more, a channel less: old and new processes live side by side."""
+    """Keys or channels change, and old and new processes run side by side."""
     Heartbeat(redis_client, "w1").beat()
     SHOP.claim(redis_client, worker="w1")
     changed.claim(redis_client)
@@ -43,7 +43,7 @@ def test_rolling_change_of_the_same_bot_is_let_in(redis_client, changed):
 
 
 def test_of_two_bots_that_start_at_once_one_is_refused(redis_client):
-    """Each shows a sign of life before it claims the name."""
+    """Each sends a heartbeat before it claims the name."""
     Heartbeat(redis_client, "w1").beat()
     Heartbeat(redis_client, "w2").beat()
     SHOP.claim(redis_client, worker="w1")

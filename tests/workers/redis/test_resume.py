@@ -1,4 +1,4 @@
-"""Resume: a server that has forgotten something goes on, and gives out nothing that may be out already."""
+"""Resume: a server that lost data goes on, and repeats no number or effect that may be out already."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
 from tests.workers.servers import put_back, saved
 
 TIDE, FOUNDED, HALTED = keys_of()
-#: What a commit says back.
+#: The answer of a commit.
 ANSWER = TurnChange(replies=((Reply("answer"), ""),))
 
 
 @pytest.fixture
 def rig(redis_client):
-    """A conversation in a Redis, watched by one process."""
+    """Return a conversation in Redis, watched by one process."""
     rig = RedisRig(redis_client)
     rig.data_loss_guard = DataLossGuard(connect_like(redis_client))
     rig.data_loss_guard.look()
@@ -35,12 +35,12 @@ def rig(redis_client):
 
 
 def connect_like(client):
-    """Another client of the same server."""
+    """Return another client of the same server."""
     return connect(f"unix://{client.connection_pool.connection_kwargs['path']}")
 
 
 def forget(rig, what) -> None:
-    """Something happens, is seen, and then the server has forgotten it and is halted."""
+    """Run `what`, let the guard see it, then restore the server's earlier state, which halts it."""
     before = saved(rig.client)
     what()
     rig.data_loss_guard.look()
@@ -50,7 +50,7 @@ def forget(rig, what) -> None:
 
 
 def answered(rig, text: str = "hello") -> str:
-    """A turn is taken in, answered and sent; the number that its reply had."""
+    """Accept, answer and send a turn; return the number of its reply."""
     rig.accept(turn(text))
     lease, work = rig.mailbox.lease(CHAT.id, f"token {text}")
     reply = rig.mailbox.commit(lease, work, ANSWER)
@@ -62,7 +62,7 @@ def answered(rig, text: str = "hello") -> str:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_no_number_is_given_out_twice(rig, known):
-    """Of a conversation that the server still knows, and of one that began in what it has forgotten."""
+    """This holds for a known conversation and for one that started in the lost time."""
     first = [answered(rig)] if known else []
     forgotten = []
     forget(rig, lambda: forgotten.extend(answered(rig, text) for text in ("one", "two")))
@@ -73,7 +73,7 @@ def test_no_number_is_given_out_twice(rig, known):
 
 
 def test_turns_and_leases_have_new_numbers_too(rig):
-    """A worker of the forgotten time holds nothing, and its turn's number is nobody else's."""
+    """A worker of the lost time has no lease, and its turn's number is not used again."""
     rig.accept(turn("known"))
     held = []
     forget(rig, lambda: held.append(rig.mailbox.lease(CHAT.id, "old")))
@@ -87,8 +87,8 @@ def test_turns_and_leases_have_new_numbers_too(rig):
     assert rig.accept(turn("next")).seq > RESUME_STEP
 
 
-def test_a_burst_across_the_gap_ends_no_other_turn(rig):
-    """What was worked on together is finished, and what came behind it is next, whatever numbers lie between."""
+def test_burst_across_the_gap_ends_no_other_turn(rig):
+    """The joined turns are finished, and the later one is next, whatever numbers lie between."""
     for text in ("one", "two"):
         rig.accept(turn(text))
     forget(rig, lambda: rig.accept(turn("lost")))
@@ -102,8 +102,8 @@ def test_a_burst_across_the_gap_ends_no_other_turn(rig):
     assert rig.mailbox.commit(lease, joined, TurnChange()).turn.text == "yes"
 
 
-def test_reply_that_waits_is_sent_marked(rig):
-    """It may have gone out in what was forgotten."""
+def test_waiting_reply_is_sent_marked(rig):
+    """It may have gone out in the lost time."""
     bot = Bot(rig, lines=["Sunny."])
     bot.hear("weather?")
     lease, work = rig.mailbox.lease(CHAT.id, "token")
@@ -116,7 +116,7 @@ def test_reply_that_waits_is_sent_marked(rig):
 
 @pytest.mark.parametrize("answer", ["yes", "tap"])
 def test_question_that_may_have_been_answered_runs_nothing(rig, answer):
-    """It ran in what was forgotten: a second yes does not run it again, and says that it cannot tell."""
+    """It may have run in the lost time. A second yes does not run it and gets "unknown"."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     tap = bot.buttons[0].data
@@ -127,8 +127,8 @@ def test_question_that_may_have_been_answered_runs_nothing(rig, answer):
     assert bot.deleted == ["A"]
 
 
-def test_yes_that_is_worked_on_again_runs_nothing(rig):
-    """The server still has the turn that said yes, and not that it was worked on."""
+def test_repeated_yes_runs_nothing(rig):
+    """The server still has the yes, but not that it was processed."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     bot.hear("yes")
@@ -139,7 +139,7 @@ def test_yes_that_is_worked_on_again_runs_nothing(rig):
 
 
 def test_plan_that_may_have_run_runs_nothing(rig):
-    """Nor do its steps, and none of them is said not to have been done."""
+    """Its steps do not run, and none of them is reported as not done."""
     bot = Bot(rig, "A B")
     bot.say("delete them")
     tap = bot.buttons[0].data
@@ -150,8 +150,8 @@ def test_plan_that_may_have_run_runs_nothing(rig):
     assert bot.deleted == ["A", "B"]
 
 
-def test_killed_anywhere_it_is_run_again(rig, redis_url):
-    """Nothing is done by anybody in between, and the numbers are the same."""
+def test_resume_killed_anywhere_can_be_repeated(rig, redis_url):
+    """No process works in between, and the numbers are the same."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     forget(rig, lambda: bot.say("yes"))
@@ -169,8 +169,8 @@ def test_killed_anywhere_it_is_run_again(rig, redis_url):
     assert rig.accept(turn()).seq < 2 * RESUME_STEP
 
 
-def test_everybody_who_remembers_goes_on(rig, redis_url):
-    """Processes that knew it before, and those that began while it was empty; nobody raises an alarm again."""
+def test_all_processes_go_on_after_the_resume(rig, redis_url):
+    """Neither those that knew it before nor those that started while it was empty raise the alarm again."""
     answered(rig)
     new = DataLossGuard(connect(redis_url))
     forget(rig, lambda: answered(rig, "more"))
@@ -182,8 +182,8 @@ def test_everybody_who_remembers_goes_on(rig, redis_url):
     assert rig.client.get(HALTED) is None
 
 
-def test_emptied_server_goes_by_both_names(rig, redis_url):
-    """Somebody new gave it another identity before anybody with a memory came by."""
+def test_emptied_server_has_both_identities(rig, redis_url):
+    """A new process gave it another identity before an old one looked."""
     answered(rig)
     rig.data_loss_guard.look()
     rig.client.flushall()
@@ -201,7 +201,7 @@ def test_emptied_server_goes_by_both_names(rig, redis_url):
 
 
 def test_server_that_is_not_halted_is_left_alone(rig):
-    """Nothing changes; and what prepares it refuses, however late it comes."""
+    """No key changes, and a late preparation is refused."""
     answered(rig)
     before = saved(rig.client)
     assert resume(rig.client) is None
@@ -210,8 +210,8 @@ def test_server_that_is_not_halted_is_left_alone(rig):
     assert saved(rig.client) == before
 
 
-def test_second_time_goes_beyond_the_first(rig):
-    """Also where the first was forgotten."""
+def test_second_resume_goes_beyond_the_first(rig):
+    """This holds even if the first resume was lost."""
     numbers = [answered(rig)]
     for text in "ab":
         forget(rig, lambda text=text: numbers.append(answered(rig, text)))
@@ -226,8 +226,8 @@ def test_second_time_goes_beyond_the_first(rig):
 
 
 @pytest.mark.parametrize("note", ["x", "[]", "{}", '{"id": 1, "remembered": "x", "found": 0, "seconds": null}'])
-def test_note_that_somebody_damaged_halts_and_is_lifted(rig, note):
-    """That it is there says enough."""
+def test_damaged_halt_key_halts_and_can_be_lifted(rig, note):
+    """Its existence is enough."""
     before = answered(rig)
     rig.client.set(HALTED, note)
     rig.data_loss_guard.look()
@@ -237,7 +237,7 @@ def test_note_that_somebody_damaged_halts_and_is_lifted(rig, note):
 
 
 def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
-    """The ledger is ahead of the server: its entries stay, new ones begin beyond, and verify names the gap."""
+    """The ledger is ahead of the server. Its entries stay, new ones start beyond, and verify names the gap."""
     auditor = AuditCollector(rig.client, AuditLedger(tmp_path / FILE, SIGNER))
     bot = Bot(rig, "A", "B")
     bot.say("delete it")

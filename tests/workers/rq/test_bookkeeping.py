@@ -1,4 +1,4 @@
-"""Books: RQ's entries are true in the end, whatever Redis answers, and a heartbeat comes in time."""
+"""Bookkeeping: RQ's entries are right in the end, whatever Redis answers, and heartbeats come in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_THEIR_WAY = f"rq:queue:{QUEUE}:intermediate"
 
 
 class Desk:
-    """A registered worker's books, written when the test says so, on a clock that it moves."""
+    """The job registry of a worker, written on request, on a clock that the test moves."""
 
     def __init__(self, redis_url: str, client: Redis) -> None:
         self.now = 0.0
@@ -37,23 +37,23 @@ class Desk:
         self.books._closing.wait = lambda _: None  # it does not pause after a failure
 
     def taken(self, number: int) -> Job:
-        """A job that was taken from the queue."""
+        """Return a job that was taken from the queue."""
         job = enqueue(self.client, number)
         self.client.lmove(f"rq:queue:{QUEUE}", ON_THEIR_WAY)
         return SaysoJob.fetch(job.id, connection=self.worker.connection, serializer=JSONSerializer)
 
     def begun(self, number: int) -> Job:
-        """A job under way."""
+        """Return a running job."""
         job = self.taken(number)
         self.books.begun(job)
         return job
 
     def write(self) -> None:
-        """One entry."""
+        """Write once."""
         self.books._write_down()
 
     def running(self) -> list[str]:
-        """What RQ takes for running, by each of its views."""
+        """Return the jobs that RQ lists as running, by each of its views."""
         started = StartedJobRegistry(QUEUE, connection=self.client, serializer=JSONSerializer)
         (seen,) = Worker.all(connection=self.client)
         views = [
@@ -67,13 +67,13 @@ class Desk:
 
 @pytest.fixture
 def desk(redis_url, redis_client):
-    """Books of a worker, on an empty Redis."""
+    """Return the registry of a worker on an empty Redis."""
     with Redis.from_url(redis_url) as client:
         yield Desk(redis_url, client)
 
 
 def lose_answer(monkeypatch, *, done: bool) -> None:
-    """The next pipeline's answer is lost, after it was done or before."""
+    """Lose the answer of the next pipeline, after it ran or before."""
     execute = Pipeline.execute
 
     def lost(self, *args, **kwargs):
@@ -85,16 +85,16 @@ def lose_answer(monkeypatch, *, done: bool) -> None:
     monkeypatch.setattr(Pipeline, "execute", lost)
 
 
-def test_job_that_came_and_went_between_two_entries_leaves_nothing(desk):
-    """Neither registered nor kept."""
+def test_job_that_starts_and_ends_between_two_writes_leaves_no_keys(desk):
+    """It is neither registered nor stored."""
     job = desk.begun(1)
     desk.books.ended(job)
     desk.write()
     assert (left_behind(desk.client), desk.running()) == (set(), [])
 
 
-def test_job_that_takes_its_time_is_registered_and_dismissed(desk):
-    """As one of RQ's own."""
+def test_long_job_is_registered_and_removed(desk):
+    """RQ's own jobs are treated the same."""
     job = desk.begun(1)
     desk.write()
     assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == (["process-1"], 0)
@@ -104,7 +104,7 @@ def test_job_that_takes_its_time_is_registered_and_dismissed(desk):
 
 
 def test_job_is_registered_as_rq_registers_its_own(desk):
-    """The same keys, fields, scores and times to live, whatever version of RQ this is."""
+    """Keys, fields, scores and TTLs are the same for the installed version of RQ."""
     desk.begun(1)
     desk.write()
     ours = written_of(desk, "process-1")
@@ -119,7 +119,7 @@ def test_job_is_registered_as_rq_registers_its_own(desk):
 
 
 def written_of(desk: Desk, job_id: str) -> list[object]:
-    """What Redis holds of a job that runs: hashes by field, seconds until a score, and seconds that keys live."""
+    """Return what Redis holds of a running job: fields of hashes, seconds until a score, and TTLs."""
     execution, now = list(desk.worker.executions)[-1], time.time()
     both = f"{job_id}:{execution}"
     hashes = (f"rq:job:{job_id}", f"rq:execution:{both}")
@@ -134,13 +134,13 @@ def written_of(desk: Desk, job_id: str) -> list[object]:
 
 
 def shape(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Fields with their digits made alike: moments and ids differ from run to run."""
+    """Return the fields with all digits made equal, since times and ids differ from run to run."""
     return {name: re.sub(rb"[0-9a-f]", b"0", value)[:12] for name, value in fields.items()}
 
 
 @pytest.mark.parametrize("done", [True, False])
 def test_lost_answer_registers_no_job_twice(desk, monkeypatch, done):
-    """A second execution would be abandoned in RQ's eyes, and fail a job that runs."""
+    """RQ would take a second execution for abandoned and fail the running job."""
     job = desk.begun(1)
     lose_answer(monkeypatch, done=done)
     desk.write()
@@ -153,8 +153,8 @@ def test_lost_answer_registers_no_job_twice(desk, monkeypatch, done):
     assert left_behind(desk.client) == set()
 
 
-def test_job_that_ends_while_its_registration_is_in_doubt_leaves_nothing(desk, monkeypatch):
-    """What the lost answer left goes with it."""
+def test_job_that_ends_during_a_doubtful_registration_leaves_no_keys(desk, monkeypatch):
+    """The keys of the lost answer go with it."""
     job = desk.begun(1)
     lose_answer(monkeypatch, done=True)
     desk.write()
@@ -163,8 +163,8 @@ def test_job_that_ends_while_its_registration_is_in_doubt_leaves_nothing(desk, m
     assert (left_behind(desk.client), desk.running()) == (set(), [])
 
 
-def test_job_that_ends_while_it_is_being_registered_is_dismissed_next(desk, monkeypatch):
-    """The end comes from the loop's thread, between the pipeline and its answer."""
+def test_job_that_ends_during_its_registration_is_removed_next(desk, monkeypatch):
+    """The loop's thread ends it between the pipeline and its answer."""
     job = desk.begun(1)
     execute = Pipeline.execute
 
@@ -181,7 +181,7 @@ def test_job_that_ends_while_it_is_being_registered_is_dismissed_next(desk, monk
 
 
 def test_heartbeat_comes_in_time_under_load(desk):
-    """Something to write at every moment: a turn that takes longer than its TTL is still alive to RQ."""
+    """There is always an entry to write, and a turn longer than its TTL is still alive for RQ."""
     desk.begun(0)
     desk.write()
     (execution,) = desk.worker.executions.values()
@@ -193,8 +193,8 @@ def test_heartbeat_comes_in_time_under_load(desk):
     assert desk.client.ttl(execution.key) > 60
 
 
-def test_heartbeat_that_failed_is_tried_again_at_once(desk, monkeypatch):
-    """And not at its next time."""
+def test_failed_heartbeat_is_retried_at_once(desk, monkeypatch):
+    """It does not wait for its next time."""
     desk.now += BEAT_SECONDS
     desk.client.expire(desk.worker.key, 5)
     lose_answer(monkeypatch, done=False)
@@ -204,8 +204,8 @@ def test_heartbeat_that_failed_is_tried_again_at_once(desk, monkeypatch):
     assert desk.client.ttl(desk.worker.key) > 60
 
 
-def test_worker_that_redis_forgot_registers_again(desk):
-    """After an absence longer than its TTL, `rq info` shows it again, with its state."""
+def test_worker_that_redis_lost_registers_again(desk):
+    """After an outage longer than its TTL, `rq info` shows it again, with its state."""
     desk.begun(1)
     desk.write()
     desk.client.delete(desk.worker.key, "rq:workers", f"rq:workers:{QUEUE}")
@@ -216,8 +216,8 @@ def test_worker_that_redis_forgot_registers_again(desk):
     assert desk.client.ttl(desk.worker.key) > 60
 
 
-def test_suspended_worker_stays_so_in_rqs_eyes(desk):
-    """Whatever ends meanwhile; afterwards the next heartbeat puts it right."""
+def test_suspended_worker_stays_suspended_for_rq(desk):
+    """Jobs that end meanwhile do not change that; afterwards the next heartbeat corrects it."""
     job = desk.begun(1)
     desk.write()
     desk.worker.set_state(WorkerStatus.SUSPENDED)
@@ -231,8 +231,8 @@ def test_suspended_worker_stays_so_in_rqs_eyes(desk):
     assert Worker.all(connection=desk.client)[0].get_state() == "idle"
 
 
-def test_refused_entry_holds_up_no_other(desk):
-    """Somebody filled one of RQ's keys with something else: reported, and the rest is written."""
+def test_refused_entry_delays_no_other(desk):
+    """One of RQ's keys has another type: it is logged, and the rest is written."""
     desk.client.set("rq:executions:process-1", "no sorted set")
     jobs = [desk.begun(number) for number in (1, 2)]
     desk.write()
@@ -248,7 +248,7 @@ def test_refused_entry_holds_up_no_other(desk):
 )
 @pytest.mark.parametrize("registered", [True, False])
 def test_failure_is_filed_as_rq_files_it(desk, error, status, registered):
-    """Whether it had been registered or not; and nothing of the execution stays."""
+    """This holds with or without a registration, and no execution stays."""
     job = desk.begun(1)
     if registered:
         desk.write()
@@ -261,7 +261,7 @@ def test_failure_is_filed_as_rq_files_it(desk, error, status, registered):
 
 
 def test_failure_is_filed_without_secrets(desk):
-    """Redis keeps its traceback for a day."""
+    """Redis holds its traceback for a day."""
     remember(["sk-live-0123456789"])
     desk.books.ended(desk.begun(1), ValueError("refused: sk-live-0123456789"))
     desk.write()
@@ -270,8 +270,8 @@ def test_failure_is_filed_without_secrets(desk):
     assert ("refused: [redacted]" in words, "sk-live" in words) == (True, False)
 
 
-def test_failure_that_cannot_be_filed_is_forgotten(desk, monkeypatch, caplog):
-    """RQ's own code failed on it: logged, once."""
+def test_failure_that_cannot_be_filed_is_dropped(desk, monkeypatch, caplog):
+    """RQ's own code failed on it, which is logged once."""
     monkeypatch.setattr(desk.worker, "handle_job_failure", lambda *_, **__: 1 / 0)
     desk.books.ended(desk.begun(1), ValueError("broken"))
     desk.write()
@@ -280,8 +280,8 @@ def test_failure_that_cannot_be_filed_is_forgotten(desk, monkeypatch, caplog):
     assert desk.books._entries == {}
 
 
-def test_unexpected_error_does_not_end_the_books(desk, monkeypatch, caplog):
-    """The thread goes on, and what could not be written is written later."""
+def test_unexpected_error_does_not_end_the_registry(desk, monkeypatch, caplog):
+    """The thread goes on, and the entries are written later."""
     job = desk.begun(1)
     monkeypatch.setattr(desk.books, "_register", lambda *_: 1 / 0)
     desk.write()
@@ -295,8 +295,8 @@ def test_unexpected_error_does_not_end_the_books(desk, monkeypatch, caplog):
     assert left_behind(desk.client) == set()
 
 
-def test_close_writes_what_is_left(redis_url, redis_client):
-    """On the books' own thread."""
+def test_close_writes_the_remaining_entries(redis_url, redis_client):
+    """The registry's own thread writes them."""
     with Redis.from_url(redis_url) as client:
         desk = Desk(redis_url, client)
         books = JobRegistry(desk.worker)
@@ -311,7 +311,7 @@ def test_close_writes_what_is_left(redis_url, redis_client):
         assert left_behind(client) == set()
 
 
-def test_books_that_were_never_opened_can_be_closed(desk):
-    """A worker that failed at its birth."""
+def test_registry_that_was_never_opened_can_be_closed(desk):
+    """A worker may fail at its start."""
     desk.books._closing = threading.Event()
     desk.books.close()

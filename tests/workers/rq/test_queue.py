@@ -1,4 +1,4 @@
-"""Queue: RQ wakes our workers, and whoever writes to its queue can wake nothing else."""
+"""Queue: RQ wakes Sayso's workers, and a client that writes to the queue can wake nothing else."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ struck: list[str] = []
 
 
 def strike(*_args, **_kwargs) -> None:
-    """What an attacker would have our worker call."""
+    """The function that an attacker wants the worker to call."""
     struck.append("struck")
 
 
 class FakeDrain:
-    """Remembers what it was asked to processor."""
+    """Notes the conversations that it should process."""
 
     def __init__(self) -> None:
         self.processed: list[str] = []
 
     async def run(self, conversation: str) -> None:
-        """Drain nothing."""
+        """Note the conversation."""
         self.processed.append(conversation)
 
     def hand_over(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no lease is held."""
 
 
 @pytest.fixture
 def processed():
-    """The conversations this process's jobs processed."""
+    """Return the conversations that this process's jobs processed."""
     struck.clear()
     fake = FakeDrain()
     jobs.install(SimpleNamespace(processor=fake))
@@ -63,20 +63,20 @@ def processed():
 
 @pytest.fixture
 def bare(redis_url, redis_client):
-    """A client as RQ wants it, of an empty Redis."""
+    """Return a client without decoding, as RQ needs it, of an empty Redis."""
     with Redis.from_url(redis_url) as client:
         yield client
 
 
 @pytest.fixture
 def mailbox(redis_client):
-    """A mailbox that wakes workers."""
+    """Return a mailbox that wakes workers."""
     return BlockingOutsideLoops(RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client)))
 
 
 @pytest.mark.parametrize("conversation", [CHAT.id, "shop-wa.2_x:" + "0f" * 10])
-def test_wake_up_is_the_job_rq_would_write(redis_client, conversation):
-    """Field for field, in RQ's order and types; only its times are its own, and how its data is packed."""
+def test_wake_up_is_the_job_that_rq_would_write(redis_client, conversation):
+    """Fields, order and types are RQ's; only the times and the packing of the data differ."""
     names, flat = WakeUps(redis_client)(conversation)
     job = make_job(redis_client, names["job"], conversation)
     written, ours = job.to_dict(include_meta=False), dict(zip(flat[::2], flat[1::2], strict=True))
@@ -92,19 +92,19 @@ def test_wake_up_is_the_job_rq_would_write(redis_client, conversation):
 
 
 def unpacked(fields):
-    """A job's hash in order, its data as RQ reads it."""
+    """Return a job's hash in order, with its data as RQ reads it."""
     return list((fields | {"data": zlib.decompress(fields["data"])}).items())
 
 
 def test_each_wake_up_has_an_id_of_its_own(redis_client):
-    """Two jobs under one id would be one."""
+    """Two jobs with one id would count as one."""
     wake_up = WakeUps(redis_client)
     assert len({wake_up(CHAT.id).names["job"] for _ in range(100)}) == 100
 
 
 @pytest.fixture
 def work(redis_url, processed):
-    """Works the queue off, as `sayso worker` does. RQ takes the signals of its process: they are given back."""
+    """Return a function that works the queue off like `sayso worker`, and restores the signal handlers."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     process = jobs._processes[os.getpid()]
     processor = process.services.processor
@@ -115,7 +115,7 @@ def work(redis_url, processed):
 
 
 def plant(bare: Redis, name: str, *args, serializer=JSONSerializer, **fields) -> Job:
-    """Put a job on our queue as anybody with Redis access could."""
+    """Put a job on the queue as an attacker with Redis access could."""
     queue = Queue(QUEUE, connection=bare, serializer=serializer)
     job = queue.enqueue(name, *args)
     if fields:
@@ -140,8 +140,8 @@ STRIKE = "tests.workers.rq.test_queue.strike"
         ("sayso.config.wiring.rq_entry.process_conversation", (CHAT.id + "\n",)),
     ],
 )
-def test_planted_job_is_refused_and_ours_still_run(bare, mailbox, work, processed, name, args):
-    """Another function, or ours with something that is no id, fails; the next job is worked on."""
+def test_planted_job_is_refused_and_real_jobs_still_run(bare, mailbox, work, processed, name, args):
+    """A job with another function, or with an invalid id, fails; the next job runs."""
     job = plant(bare, name, *args)
     with pytest.raises(ForbiddenJob):
         _ = SaysoJob.fetch(job.id, connection=bare, serializer=JSONSerializer).func
@@ -151,7 +151,7 @@ def test_planted_job_is_refused_and_ours_still_run(bare, mailbox, work, processe
 
 
 def test_pickled_job_is_never_unpickled(bare, mailbox, work, processed):
-    """RQ's default serializer would run code while reading: ours reads JSON only."""
+    """RQ's default serializer would run code while it reads; Sayso's reads only JSON."""
     plant(bare, STRIKE, CHAT.id, serializer=None)
     mailbox.accept(turn())
     work()
@@ -159,7 +159,7 @@ def test_pickled_job_is_never_unpickled(bare, mailbox, work, processed):
 
 
 def test_job_with_an_instance_is_refused(bare, work, processed):
-    """A method call is somebody else's."""
+    """No job of Sayso's calls a method."""
     job = plant(bare, "sayso.config.wiring.rq_entry.process_conversation", CHAT.id)
     data = JSONSerializer.dumps(["sayso.config.wiring.rq_entry.process_conversation", "object", [CHAT.id], {}])
     bare.hset(job.key, "data", data)
@@ -169,7 +169,7 @@ def test_job_with_an_instance_is_refused(bare, work, processed):
 
 @pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.process_conversation", STRIKE])
 def test_planted_callbacks_never_run(bare, work, processed, name):
-    """Neither after success nor after failure."""
+    """They run neither after success nor after failure."""
     names = dict.fromkeys(("success_callback_name", "failure_callback_name", "stopped_callback_name"), STRIKE)
     plant(bare, name, CHAT.id, **names)
     work()
@@ -179,7 +179,7 @@ def test_planted_callbacks_never_run(bare, work, processed, name):
 
 @pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.process_conversation", STRIKE])
 def test_planted_web_hooks_are_never_called(bare, work, processed, monkeypatch, name):
-    """Redis access does not become network access."""
+    """Access to Redis gives no access to the network."""
     monkeypatch.setattr(Webhook, "send", strike)
     hooks = [Webhook("http://127.0.0.1:9/", status).to_dict() for status in ("finished", "failed")]
     plant(bare, name, CHAT.id, webhooks=json.dumps(hooks))
@@ -187,8 +187,8 @@ def test_planted_web_hooks_are_never_called(bare, work, processed, monkeypatch, 
     assert struck == []
 
 
-def test_accepting_writes_a_job_that_rq_reads_back(bare, mailbox):
-    """One hash, one queue entry: our function, JSON, the conversation's id and nothing of the person."""
+def test_accepting_writes_a_job_that_rq_can_read(bare, mailbox):
+    """It is one hash and one queue entry with the function, JSON, the conversation's id and no personal data."""
     mailbox.accept(turn("my secret"))
     (job_id,) = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
     job = Job.fetch(job_id.decode(), connection=bare, serializer=JSONSerializer)
@@ -197,15 +197,15 @@ def test_accepting_writes_a_job_that_rq_reads_back(bare, mailbox):
     assert b"my secret" not in b"".join(bare.hvals(job.key))
 
 
-def test_woken_lane_is_woken_once(bare, mailbox):
-    """Many turns, one job: whoever comes takes them all."""
+def test_woken_conversation_is_woken_once(bare, mailbox):
+    """Many turns have one job, whose worker takes them all."""
     for _ in range(3):
         mailbox.accept(turn())
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
-def test_held_lane_is_not_woken(bare, mailbox):
-    """The holder sees the new turn by itself."""
+def test_leased_conversation_is_not_woken(bare, mailbox):
+    """The lease holder sees the new turn by itself."""
     mailbox.accept(turn())
     mailbox.lease(CHAT.id, "w1")
     bare.delete(f"rq:queue:{QUEUE}")
@@ -213,8 +213,8 @@ def test_held_lane_is_not_woken(bare, mailbox):
     assert bare.llen(f"rq:queue:{QUEUE}") == 0
 
 
-def test_released_lane_is_woken_again(bare, mailbox):
-    """The next turn after the work is done gets a job of its own."""
+def test_released_conversation_is_woken_again(bare, mailbox):
+    """The next turn after the release gets a job of its own."""
     mailbox.accept(turn())
     held, work = mailbox.lease(CHAT.id, "w1")
     mailbox.commit(held, work, TurnChange())
@@ -224,8 +224,8 @@ def test_released_lane_is_woken_again(bare, mailbox):
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
-def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
-    """Its new job is written in the same step."""
+def test_handed_over_conversation_goes_to_the_end_of_the_queue(bare, mailbox):
+    """The same step writes its new job."""
     mailbox.accept(turn())
     bare.lpop(f"rq:queue:{QUEUE}")
     bare.rpush(f"rq:queue:{QUEUE}", "somebody-elses")
@@ -235,13 +235,13 @@ def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
 
 
 def new_reaper(client, folder):
-    """The reaper of one worker, which wakes through RQ."""
+    """Return the reaper of one worker, which wakes through RQ."""
     wake_up = WakeUps(client)
     return Reaper(client, LuaScripts(client, LUA), wake_up, WorkerLock(folder), queue=wake_up.queue)
 
 
 def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client, tmp_path):
-    """A long queue must not grow by itself, round after round of the reaper."""
+    """A long queue does not grow with each round of the reaper."""
     reaper = new_reaper(redis_client, tmp_path)
     mailbox.accept(turn())
     for _ in range(3):
@@ -253,7 +253,7 @@ def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_clien
 
 
 def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
-    """Whoever decides about something waits for nobody who only chats; twice urgent is urgent once."""
+    """A decision does not wait behind other messages. A second urgent turn makes no second job."""
     mailbox.accept(replace(turn(), conversation=Conversation("chat", "other")))
     mailbox.accept(turn())
     first, second = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
@@ -264,8 +264,8 @@ def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
     assert SaysoJob.fetch(urgent.decode(), connection=bare, serializer=JSONSerializer).conversation == CHAT.id
 
 
-def test_refused_turns_wake_nobody(bare, redis_client):
-    """Chatter costs no job, and a full mailbox none beside the one that is on its way."""
+def test_refused_turns_wake_no_worker(bare, redis_client):
+    """An unaddressed message costs no job, and a full mailbox none beside the queued one."""
     mailbox = RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client), limits=InboxLimits(waiting=1))
     assert mailbox.accept(turn(addressed=False)).outcome == "ignored"
     assert bare.llen(f"rq:queue:{QUEUE}") == 0
@@ -274,14 +274,14 @@ def test_refused_turns_wake_nobody(bare, redis_client):
 
 
 def test_worker_processes_what_was_accepted(bare, mailbox, work, processed):
-    """From the webhook's script to our function, through RQ; nothing of the job is left."""
+    """It goes from the webhook's script through RQ to the worker's function, and the job leaves no keys."""
     mailbox.accept(turn())
     work()
     assert processed == [CHAT.id]
     assert bare.keys("rq:job:*") == []
 
 
-def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, processed, tmp_path):
+def test_reaper_restores_a_lost_job(bare, redis_client, mailbox, work, processed, tmp_path):
     """A job that died with its worker is written again."""
     mailbox.accept(turn())
     bare.delete(f"rq:queue:{QUEUE}")
@@ -292,15 +292,15 @@ def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, proces
     assert processed == [CHAT.id]
 
 
-def test_lane_somebody_took_meanwhile_is_not_woken(bare, redis_client, mailbox, tmp_path):
-    """Between the reaper's list and its wake-up a worker may have come."""
+def test_conversation_leased_meanwhile_is_not_woken(bare, redis_client, mailbox, tmp_path):
+    """A worker may come between the reaper's list and its wake-up."""
     mailbox.accept(turn())
     assert new_reaper(redis_client, tmp_path)._wake(CHAT.id) is False
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
 def test_two_reapers_do_not_wake_twice(redis_client, mailbox, tmp_path):
-    """One of them works at a time, and what it woke is not due any more."""
+    """One of them works at a time, and a woken conversation is not due any more."""
     mailbox.accept(turn())
     redis_client.delete(f"rq:queue:{QUEUE}")
     for key in redis_client.scan_iter("sayso:{*}:due"):

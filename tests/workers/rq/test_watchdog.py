@@ -1,4 +1,4 @@
-"""Watchdog: a blocked loop is reported once, with its culprit, and once more when it is free; nothing else is."""
+"""Watchdog: a blocked loop is logged once with its stack, and once more when it is free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.flows.system import until
 
 
 class FakeLoop:
-    """A loop that answers when it is let."""
+    """A loop that answers when the test lets it."""
 
     thread_id = 7
 
@@ -20,19 +20,19 @@ class FakeLoop:
         self._asked: list = []
 
     def call_soon(self, callback) -> None:
-        """Call it, now or when free again."""
+        """Call the function now, or when the loop is free again."""
         self._asked.append(callback)
         self.let(free=self.free)
 
     def let(self, *, free: bool) -> None:
-        """Whether it answers."""
+        """Set whether the loop answers."""
         self.free = free
         while free and self._asked:
             self._asked.pop(0)()
 
 
 class Stage:
-    """A watchdog on a fake loop and a hand-moved clock, and what it said."""
+    """A watchdog on a fake loop and a clock that the test moves."""
 
     def __init__(self, caplog) -> None:
         self.now = 100.0
@@ -41,27 +41,27 @@ class Stage:
         self._caplog = caplog
 
     def look(self, times: int = 1, *, every: float = LOOK_SECONDS) -> None:
-        """Time passes, and the dog looks, so often."""
+        """Let time pass and the watchdog look, this many times."""
         for _ in range(times):
             self.now += every
             self.dog.look()
 
     @property
     def said(self) -> list[str]:
-        """Its reports."""
+        """Return its reports."""
         return [record.message for record in self._caplog.records]
 
 
 @pytest.fixture
 def stage(caplog):
-    """A watchdog that has looked once."""
+    """Return a watchdog that has looked once."""
     made = Stage(caplog)
     made.look()
     return made
 
 
 def test_blocked_loop_is_reported_once_with_its_stack_and_once_when_free(stage, caplog):
-    """However long it lasts; the second report has the whole time."""
+    """The block may last for any time; the second report has the whole time."""
     stage.loop.let(free=False)
     stage.look(30)
     assert stage.said == ["loop.blocked"]
@@ -73,7 +73,7 @@ def test_blocked_loop_is_reported_once_with_its_stack_and_once_when_free(stage, 
 
 
 def test_next_block_is_reported_again(stage):
-    """One report per block, not per process."""
+    """There is one report per block, not per process."""
     for _ in range(2):
         stage.loop.let(free=False)
         stage.look(10)
@@ -83,7 +83,7 @@ def test_next_block_is_reported_again(stage):
 
 
 def test_busy_loop_that_answers_in_time_is_no_block(stage):
-    """Just under the limit, again and again."""
+    """It answers just under the limit, again and again."""
     for _ in range(20):
         stage.loop.let(free=False)
         stage.look(int(BLOCKED_SECONDS / LOOK_SECONDS) - 1)
@@ -93,7 +93,7 @@ def test_busy_loop_that_answers_in_time_is_no_block(stage):
 
 
 def test_stopped_process_is_no_block(stage):
-    """SIGSTOP, or a laptop that slept for a night: the watchdog was not looking either."""
+    """After SIGSTOP or the sleep of a laptop, the watchdog had stopped too."""
     stage.loop.let(free=False)
     stage.look()
     stage.look(every=36_000)
@@ -103,15 +103,15 @@ def test_stopped_process_is_no_block(stage):
 
 
 def test_block_after_a_stop_is_still_seen(stage):
-    """The stop only does not count."""
+    """Only the time of the stop does not count."""
     stage.look(every=36_000)
     stage.loop.let(free=False)
     stage.look(10)
     assert stage.said == ["loop.blocked"]
 
 
-def test_really_blocked_loop_is_caught_at_its_line(caplog):
-    """A real loop, a real thread, and a function that waits without `await`."""
+def test_real_blocked_loop_is_reported_with_its_line(caplog):
+    """A real loop runs a function that blocks without `await`."""
     loop, door = LoopThread(), threading.Event()
     dog = Watchdog(loop)
     dog.start()
@@ -129,8 +129,8 @@ def test_really_blocked_loop_is_caught_at_its_line(caplog):
     assert not dog._thread.is_alive()
 
 
-def test_watchdog_of_a_closed_loop_goes_home():
-    """Stopped or not."""
+def test_watchdog_of_a_closed_loop_ends():
+    """It ends with or without a stop."""
     loop = LoopThread()
     dog = Watchdog(loop)
     dog.start()
@@ -141,7 +141,7 @@ def test_watchdog_of_a_closed_loop_goes_home():
 
 
 def test_watchdog_that_never_started_can_be_stopped():
-    """A worker that failed at its start."""
+    """A worker may fail at its start."""
     loop = LoopThread()
     Watchdog(loop).stop()
     loop.close()

@@ -1,4 +1,4 @@
-"""SaysoWorker: many jobs at once on RQ's base, none lost, none unstoppable, and RQ's own views stay true."""
+"""SaysoWorker: runs many jobs at once on RQ's base, loses none, stops each, and keeps RQ's views right."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
 
 @pytest.fixture(autouse=True)
 def signals():
-    """RQ takes the signals of its process: they are given back."""
+    """Restore the signal handlers that RQ replaces."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in handlers.items():
@@ -46,13 +46,13 @@ def signals():
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """A signal is heard at once: otherwise every test would end with a second of waiting for a job."""
+    """Make signals count at once; otherwise every test would wait for a second at its end."""
     monkeypatch.setattr(workers, "WAIT_SECONDS", 0.02)
 
 
 @pytest.fixture
 def loop():
-    """The loop of a worker process."""
+    """Return the loop of a worker process."""
     thread = LoopThread()
     yield thread
     thread.close()
@@ -60,20 +60,20 @@ def loop():
 
 @pytest.fixture
 def turns(loop):
-    """What the worker performs."""
+    """Return the function that the worker runs."""
     return Turns(loop)
 
 
 @pytest.fixture
 def bare(redis_url, redis_client):
-    """A client as RQ wants it, of an empty Redis."""
+    """Return a client without decoding, as RQ needs it, of an empty Redis."""
     with Redis.from_url(redis_url) as client:
         yield client
 
 
 @pytest.fixture
 def make(redis_url, bare, loop, turns):
-    """Makes a worker that performs `turns`. One whose end was cut short would write its books into the next test's."""
+    """Return a function that makes a worker. A worker that outlived its test would write into the next one's Redis."""
     made = []
 
     def making(**options):
@@ -86,12 +86,12 @@ def make(redis_url, bare, loop, turns):
 
 
 def status(client: Redis, job: Job) -> JobStatus:
-    """What RQ has of a job."""
+    """Return RQ's status of a job."""
     return Job.fetch(job.id, connection=client, serializer=JSONSerializer).get_status()
 
 
-def test_cut_off_after_its_grace(bare, make, turns):
-    """What does not end is cancelled, has a moment to clean up, and the worker leaves."""
+def test_job_is_cancelled_after_the_grace(bare, make, turns):
+    """A job that does not end is cancelled, has a moment to clean up, and the worker exits."""
     enqueue(bare, 1)
     work_while(make(grace_seconds=0.0), lambda: turns.until_begun(chat(1)))
     assert (turns.cut, turns.ended) == ([chat(1)], [])
@@ -99,8 +99,8 @@ def test_cut_off_after_its_grace(bare, make, turns):
     assert Worker.all(connection=bare) == []
 
 
-def test_worker_leaves_although_a_turn_refuses_to_end(bare, loop, redis_url, monkeypatch):
-    """Not even a coroutine that swallows its cancellation holds the process."""
+def test_worker_exits_although_a_turn_refuses_to_end(bare, loop, redis_url, monkeypatch):
+    """A coroutine that swallows its cancellation does not hold the process."""
     monkeypatch.setattr(workers, "CUT_SECONDS", 0.05)
     begun, released = threading.Event(), asyncio.Event()
 
@@ -118,8 +118,8 @@ def test_worker_leaves_although_a_turn_refuses_to_end(bare, loop, redis_url, mon
     assert Worker.all(connection=bare) == []
 
 
-def test_told_to_stop_ends_what_runs_and_takes_nothing_more(bare, make, turns):
-    """A graceful stop: conversations are handed over, turns come to their end, the queue is left to others."""
+def test_graceful_stop_finishes_running_jobs_and_takes_no_more(bare, make, turns):
+    """Conversations are handed over, turns finish, and the queue is left to other workers."""
     handed_over = threading.Event()
 
     def story() -> None:
@@ -138,7 +138,7 @@ def test_told_to_stop_ends_what_runs_and_takes_nothing_more(bare, make, turns):
 
 
 def test_worker_that_ends_by_itself_hands_nothing_over(bare, make, turns):
-    """Handing over is for good: the next worker of this process could work on nothing."""
+    """A handover is final, and the next worker of this process could process nothing."""
     turns.open()
     enqueue(bare, 1)
     handed_over = threading.Event()
@@ -147,8 +147,8 @@ def test_worker_that_ends_by_itself_hands_nothing_over(bare, make, turns):
     assert not handed_over.is_set()
 
 
-def test_signal_between_two_workers_is_heard_by_the_next(bare, make):
-    """The handler of the last one is still in place while the next one is not ready."""
+def test_signal_between_two_workers_reaches_the_next(bare, make):
+    """The last worker's handler is still installed while the next one starts."""
     told = threading.Event()
     last = make(stop_requested=told)
     last.request_stop(signal.SIGTERM, None)
@@ -157,8 +157,8 @@ def test_signal_between_two_workers_is_heard_by_the_next(bare, make):
     assert bare.llen(QUEUE_KEY) == 1
 
 
-def test_signals_handler_asks_nothing_of_redis(make, monkeypatch):
-    """It interrupts the main thread anywhere, also where a silent Redis would hold it up."""
+def test_signal_handler_makes_no_redis_call(make, monkeypatch):
+    """It interrupts the main thread anywhere, even in a call to a silent Redis."""
     worker = make()
     monkeypatch.setattr(worker, "connection", None)
     worker.request_stop(signal.SIGTERM, None)
@@ -166,7 +166,7 @@ def test_signals_handler_asks_nothing_of_redis(make, monkeypatch):
 
 
 def test_second_signal_ends_the_wait(bare, make, turns):
-    """Ctrl+C twice, more than a second apart: RQ's cold shutdown works during the grace, too."""
+    """Ctrl+C comes twice, more than a second apart: RQ's cold shutdown works during the grace too."""
     worker = make()
 
     def story() -> None:
@@ -182,14 +182,14 @@ def test_second_signal_ends_the_wait(bare, make, turns):
     assert turns.ended == []
 
 
-def test_silent_redis_does_not_hold_the_main_thread(make):
-    """RQ would wait 55 s for an answer, longer than most graces."""
+def test_silent_redis_does_not_block_the_main_thread(make):
+    """RQ would wait 55 s for an answer, which is longer than most graces."""
     kwargs = make().connection.connection_pool.connection_kwargs
     assert kwargs["socket_timeout"] == workers.SILENT_SECONDS > workers.WAIT_SECONDS
 
 
-def test_more_than_its_capacity_waits_in_the_queue(bare, make, turns):
-    """Five places, twelve jobs: five run, the others are anybody's; as places come free, they follow."""
+def test_jobs_beyond_the_capacity_wait_in_the_queue(bare, make, turns):
+    """With five places five of twelve jobs run; other workers could take the rest, which follow as places come free."""
 
     def story() -> None:
         turns.until_begun(*map(chat, range(5)))
@@ -207,7 +207,7 @@ def test_more_than_its_capacity_waits_in_the_queue(bare, make, turns):
 
 
 def test_urgent_jobs_take_the_reserve(bare, make, turns):
-    """A full worker still has a place for who is urgent, and for nobody else."""
+    """A full worker has a place for urgent jobs, and only for them."""
 
     def story() -> None:
         turns.until_begun(chat(1), chat(2))
@@ -225,8 +225,8 @@ def test_urgent_jobs_take_the_reserve(bare, make, turns):
     assert turns.begun[2:4] == [chat(4), chat(5)]
 
 
-def test_many_short_jobs_leave_nothing_behind(bare, make, turns):
-    """Five hundred in bursts: each once, RQ's lists and hashes empty, its count right."""
+def test_many_short_jobs_leave_no_keys(bare, make, turns):
+    """Five hundred in bursts run once each; RQ's lists and hashes are empty, and its count is right."""
     turns.open()
     for number in range(500):
         enqueue(bare, number)
@@ -237,8 +237,8 @@ def test_many_short_jobs_leave_nothing_behind(bare, make, turns):
     assert bare.hget(worker.key, "successful_job_count") == b"500"
 
 
-def test_rq_sees_what_runs(bare, make, turns):
-    """`rq info`, dashboards and RQ's clean-up read these."""
+def test_rq_lists_running_jobs(bare, make, turns):
+    """`rq info`, dashboards and RQ's cleanup read these lists."""
     worker = make()
     queue = Queue(QUEUE, connection=bare, serializer=JSONSerializer)
 
@@ -263,7 +263,7 @@ def test_rq_sees_what_runs(bare, make, turns):
 
 @pytest.mark.parametrize("command", ["stop-job", "stop-execution"])
 def test_stop_command_ends_one_job_and_no_other(bare, make, turns, command):
-    """Whichever of those that run; RQ keeps it among the stopped."""
+    """It may be any running job; RQ lists it as stopped."""
     started = StartedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer)
 
     def story() -> None:
@@ -283,7 +283,7 @@ def test_stop_command_ends_one_job_and_no_other(bare, make, turns, command):
 
 
 def test_two_stopped_at_once_are_both_stopped(bare, make, turns):
-    """RQ's base remembers one stopped job a worker; the other would count as failed."""
+    """RQ's base remembers one stopped job per worker; the other would count as failed."""
     worker = make()
     started = StartedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer)
 
@@ -298,8 +298,8 @@ def test_two_stopped_at_once_are_both_stopped(bare, make, turns):
     assert [status(bare, job) for job in handles] == [JobStatus.STOPPED] * 2
 
 
-def test_what_is_no_command_does_not_deafen_the_worker(bare, make, turns):
-    """Anybody may publish; the next command is heard."""
+def test_invalid_command_does_not_end_listening(bare, make, turns):
+    """Any client may publish; the next command is received."""
     worker = make()
 
     def story() -> None:
@@ -316,7 +316,7 @@ def test_what_is_no_command_does_not_deafen_the_worker(bare, make, turns):
 
 
 def test_shutdown_command_is_a_graceful_stop(bare, make, turns):
-    """`rq`'s own way of telling a worker to stop."""
+    """It is RQ's own way to stop a worker."""
     worker = make()
 
     def story() -> None:
@@ -331,7 +331,7 @@ def test_shutdown_command_is_a_graceful_stop(bare, make, turns):
 
 
 def test_job_stopped_before_its_first_step_frees_its_place(bare, make, turns, loop):
-    """The loop was busy: it is cut at its first wait, and nothing of it is left hanging."""
+    """The loop was busy. The job ends at its first await, and no task is left."""
     worker, blocked = make(), threading.Event()
     worker._registry.open()
     loop._loop.call_soon_threadsafe(blocked.wait)
@@ -346,7 +346,7 @@ def test_job_stopped_before_its_first_step_frees_its_place(bare, make, turns, lo
 
 
 def test_suspended_worker_takes_nothing_until_resumed(bare, make, turns):
-    """`rq suspend`: what runs goes on, RQ shows it suspended, `rq resume` brings it back."""
+    """After `rq suspend` running jobs go on and RQ shows the worker suspended; `rq resume` ends that."""
 
     def state() -> str:
         return Worker.all(connection=bare)[0].get_state()
@@ -366,8 +366,8 @@ def test_suspended_worker_takes_nothing_until_resumed(bare, make, turns):
     work_while(make(), story)
 
 
-def test_broken_turn_fails_its_job_only(bare, redis_url, loop):
-    """What escapes a job is filed with its traceback, and the next job runs."""
+def test_broken_turn_fails_only_its_job(bare, redis_url, loop):
+    """An exception is filed with its traceback, and the next job runs."""
     done = []
 
     async def perform(conversation: str) -> None:
@@ -384,8 +384,8 @@ def test_broken_turn_fails_its_job_only(bare, redis_url, loop):
     assert "LookupError: no such thing" in result.exc_string
 
 
-def test_time_limit_of_a_job_really_cancels():
-    """A coroutine is ended where it waits; it does not go on unseen."""
+def test_time_limit_of_a_job_cancels_it():
+    """The coroutine ends at its await and does not go on."""
     ends = []
 
     async def endless() -> None:
@@ -400,7 +400,7 @@ def test_time_limit_of_a_job_really_cancels():
 
 
 def vandalise(client: Redis) -> None:
-    """Whatever somebody with access to Redis could leave for a worker."""
+    """Write everything that an attacker with access to Redis could leave for a worker."""
     queue = Queue(QUEUE, connection=client, serializer=JSONSerializer)
     queue.enqueue("os.system", "true", job_id="forbidden")
     for name, fields in {
@@ -418,8 +418,8 @@ def vandalise(client: Redis) -> None:
     client.rpush(QUEUE_KEY, "vanished", "string", b"\xff\xfe raw", "with:colon", "")
 
 
-def test_vandals_stop_nobody(bare, make, turns):
-    """Each is refused, dropped or one of ours with odd edges; none stays on its way, none ends the worker."""
+def test_planted_entries_stop_no_worker(bare, make, turns):
+    """Each is refused, dropped or run; none stays in the queue, none ends the worker."""
     turns.open()
     enqueue(bare, 1)
     vandalise(bare)
@@ -431,8 +431,8 @@ def test_vandals_stop_nobody(bare, make, turns):
     assert not worker.stopping
 
 
-def test_vandals_on_their_way_do_not_end_a_worker(bare, make, turns):
-    """RQ's clean-up fails on what it cannot read; the worker goes on."""
+def test_planted_entries_of_running_jobs_do_not_end_a_worker(bare, make, turns):
+    """RQ's cleanup fails on unreadable entries; the worker goes on."""
     turns.open()
     bare.rpush(ON_THEIR_WAY, b"\xff\xfe raw")
     enqueue(bare, 1)
@@ -457,8 +457,8 @@ def test_job_that_is_queued_twice_runs_once_at_a_time(bare, make, turns):
 
 
 @pytest.mark.parametrize("kind", [SimpleWorker, Worker])
-def test_plain_rq_runs_our_jobs(bare, tmp_path, monkeypatch, kind):
-    """One at a time, in this process or in a forked one; a process that nobody prepared prepares itself."""
+def test_plain_rq_worker_runs_the_jobs(bare, tmp_path, monkeypatch, kind):
+    """It runs one at a time, in this process or in a fork. An unprepared process prepares itself."""
     processed = tmp_path / "processed"
 
     class FileDrain:
@@ -478,13 +478,13 @@ def test_plain_rq_runs_our_jobs(bare, tmp_path, monkeypatch, kind):
 
 
 class Outliving(EmbeddedRedis):
-    """A server that may be started by a thread which ends before it."""
+    """A server that a thread may start which ends before it."""
 
     def prepare(self) -> None:
-        """It does not die with whoever started it."""
+        """Let the server outlive its starter."""
 
 
-def test_jobs_go_on_while_redis_is_away_and_are_booked_later(tmp_path, loop, turns, request):
+def test_jobs_go_on_during_an_outage_and_are_recorded_later(tmp_path, loop, turns, request):
     """A restart of Redis costs no turn and no worker."""
     server = Outliving(tmp_path)
     request.addfinalizer(server.stop)
@@ -513,8 +513,8 @@ def test_jobs_go_on_while_redis_is_away_and_are_booked_later(tmp_path, loop, tur
         assert Worker.all(connection=client) == []
 
 
-def test_worker_leaves_although_redis_is_away(tmp_path, loop, turns, caplog):
-    """The good-bye fails loudly for `run_worker`; nothing goes on behind it."""
+def test_worker_exits_during_an_outage(tmp_path, loop, turns, caplog):
+    """The deregistration raises an error in `run_worker`, and no thread goes on."""
     server = EmbeddedRedis(tmp_path)
     server.start()
     with Redis.from_url(server.url) as client:
@@ -534,7 +534,7 @@ def test_worker_leaves_although_redis_is_away(tmp_path, loop, turns, caplog):
 
 
 class Rounds:
-    """Stands for the reaper, the auditor and the folders of a process."""
+    """Stands for the reaper, the audit collector and the folders of a process."""
 
     def __init__(self) -> None:
         self.heartbeat = self
@@ -542,23 +542,23 @@ class Rounds:
         self.cancelled = threading.Event()
 
     async def forever(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             await asyncio.Event().wait()
         finally:
             self.cancelled.set()
 
     def leave(self) -> None:
-        """Say good-bye."""
+        """Note the exit."""
         self.left += 1
 
     def sweep(self) -> int:
-        """Fail, as a full disk does."""
+        """Fail like a full disk."""
         raise OSError("disk")
 
 
 def process_of(redis_url: str, perform) -> SimpleNamespace:
-    """Services of a worker process."""
+    """Return the services of a worker process."""
     rounds, closed = Rounds(), threading.Event()
     processor = SimpleNamespace(run=perform, hand_over=lambda: None, renew_now=lambda _: None, is_idle=True)
     held = []
@@ -581,8 +581,8 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
     )
 
 
-def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
-    """The whole of a worker process: its background work ends before it leaves; a full disk is reported, not fatal."""
+def test_run_worker_works_until_the_signal_and_deregisters(bare, redis_url, caplog):
+    """The background tasks end before the process exits; a full disk is logged and not fatal."""
     services = process_of(redis_url, None)
 
     async def perform(_: str) -> None:
@@ -600,8 +600,8 @@ def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
     assert "texts.not_swept" in caplog.text
 
 
-def test_run_worker_tries_again_when_redis_is_away_at_its_birth(bare, redis_url, monkeypatch):
-    """And a signal that comes meanwhile ends it."""
+def test_run_worker_retries_a_start_during_an_outage(bare, redis_url, monkeypatch):
+    """A signal in the meantime ends it."""
     services = process_of(redis_url, None)
     pauses = []
 
@@ -621,8 +621,8 @@ def test_run_worker_tries_again_when_redis_is_away_at_its_birth(bare, redis_url,
     assert services.reaper.left == 1
 
 
-def test_worker_that_still_holds_lanes_at_its_end_is_taken_for_dead(bare, redis_url):
-    """What it was cut off from is taken over as soon as its process has ended."""
+def test_worker_that_still_holds_leases_at_its_exit_counts_as_dead(bare, redis_url):
+    """Its conversations are taken over as soon as its process has ended."""
     services = process_of(redis_url, None)
     services.processor.is_idle = False
 
@@ -635,8 +635,8 @@ def test_worker_that_still_holds_lanes_at_its_end_is_taken_for_dead(bare, redis_
     assert services.lock.held == ["held"]
 
 
-def test_young_worker_holds_little_and_twice_as_much_each_second():
-    """What dies young takes few with it; what lives is soon at its full strength, and never above."""
+def test_new_worker_doubles_its_capacity_each_second():
+    """A worker that dies early takes few turns with it; a living one soon has its full capacity, and never more."""
     capacity = Capacity(concurrency=100)
     assert [capacity.after(seconds) for seconds in (0, 1, 2, 3, 4, 3600, 1e9)] == [8, 16, 32, 64, 100, 100, 100]
     assert Capacity(concurrency=3).after(0) == 3
