@@ -9,11 +9,10 @@ demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
 	$(BIN)/sayso demo
 
-# Tests that start whole systems or commands mostly wait, and so do those of the agent's sources: they run beside all
-# others, and are printed after them.
-SYSTEMS := tests/flows tests/browser
-AGENT := tests/agent tests/docs tests/examples tests/model
-COMMANDS := tests/config tests/channels/console
+# Four groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
+SYSTEMS := tests/flows tests/browser tests/examples
+AGENT := tests/agent
+COMMANDS := tests/config tests/channels/console tests/docs
 
 test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a time; ROOM=pending for those of one package
 ifdef ROOM

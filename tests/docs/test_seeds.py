@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -124,13 +125,19 @@ def asserts(name: str, functions: dict[str, ast.AST]) -> bool:
     )
 
 
+@cache
+def functions_of(file: str) -> dict[str, ast.AST]:
+    """Return the functions of a test file by name."""
+    tree = ast.parse((ROOT / "tests" / file).read_text())
+    return {each.name: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
 @pytest.mark.parametrize("item", [(seed, item) for seed, items in SEEDS.items() for item in items], ids=": ".join)
 def test_what_a_seed_documents_has_a_test(item):
     """It exists, under that name, and asserts something; a renamed test takes its line along."""
     seed, what = item
     file, _, name = SEEDS[seed][what].partition("::")
-    tree = ast.parse((ROOT / "tests" / file).read_text())
-    functions = {each.name: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    functions = functions_of(file)
     assert name in functions
     assert asserts(name, functions)
 

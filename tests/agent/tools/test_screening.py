@@ -183,11 +183,9 @@ def test_characters_that_scripts_and_emoji_need_are_no_disguise(text):
         *("\u200b", "\U000e0041", "a\u0301", "\ufdfa", "\u3392"),
     ],
 )
-def test_a_megabyte_of_anything_is_screened_in_time(piece):
-    """Every pattern is bounded: a hostile output costs what its length costs. What would take quadratic time takes
-    hours, and runs into the limit.
-    """
-    screen("fetch", piece * (1_000_000 // len(piece.encode())))
+def test_half_a_megabyte_of_anything_is_screened_in_time(piece):
+    """The time grows with the length of the output only. A quadratic pattern would run into the limit of this test."""
+    screen("fetch", piece * (500_000 // len(piece.encode())))
 
 
 @pytest.mark.parametrize(("part", "hits", "alarms"), [("tuned", 0.95, 0.05), ("held_out", 0.95, 0.12)])
