@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import ipaddress
 import json
 import re
@@ -12,14 +11,12 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
+from telegram import Update
+from telegram.constants import SUPPORTED_WEBHOOK_PORTS, ChatAction
 
-_TAGS = frozenset(
-    ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
-)
-_TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
-#: Ports on which Telegram calls webhooks.
-_PORTS = (443, 80, 88, 8443)
+from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
+from sayso.testing.platforms.telegram_text import TelegramRefusal, buttons, check_length, json_list, plain_text
+
 _LOCAL = ("127.0.0.1", "localhost")
 #: The largest photo, and the largest other file, in bytes.
 _PHOTO_LIMIT, _UPLOAD_LIMIT = 10 * 1024 * 1024, 50 * 1024 * 1024
@@ -30,31 +27,8 @@ _PLAYED = {
     "video": ("video/mp4",),
     "animation": ("image/gif", "video/mp4"),
 }
-#: The actions that a button of an inline keyboard may have.
-_ACTIONS = frozenset(
-    (
-        *("url", "callback_data", "web_app", "login_url", "switch_inline_query", "switch_inline_query_current_chat"),
-        *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay"),
-    )
-)
-#: The chat actions of a bot.
-_CHAT_ACTIONS = frozenset(
-    (
-        *("typing", "upload_photo", "record_video", "upload_video", "record_voice", "upload_voice", "upload_document"),
-        *("choose_sticker", "find_location", "record_video_note", "upload_video_note"),
-    )
-)
-#: The kinds of update that a webhook may ask for.
-UPDATES = frozenset(
-    (
-        *("message", "edited_message", "channel_post", "edited_channel_post", "business_connection"),
-        *("business_message", "edited_business_message", "deleted_business_messages", "guest_message"),
-        *("message_reaction", "message_reaction_count", "inline_query", "chosen_inline_result", "callback_query"),
-        *("shipping_query", "pre_checkout_query", "purchased_paid_media", "poll", "poll_answer", "my_chat_member"),
-        *("chat_member", "chat_join_request", "chat_boost", "removed_chat_boost", "managed_bot", "subscription"),
-        "stopped_message_generation",
-    )
-)
+#: The kinds of update that a webhook may ask for: those that the library knows, and two newer ones.
+UPDATES = frozenset((*Update.ALL_TYPES, "stopped_message_generation", "subscription"))
 #: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its commands by language,
 #: and the updates that wait for getUpdates.
 WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
@@ -100,10 +74,6 @@ _TAKES = {
     "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
     "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
 }
-
-
-class TelegramRefusal(Exception):
-    """Raised when Telegram would answer 400 with this description."""
 
 
 class ConflictError(Exception):
@@ -325,85 +295,6 @@ class UpdateQueue:
         waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
 
 
-def plain_text(text: str, parse_mode: str | None) -> str:
-    """Return the text that people see. Raises TelegramRefusal for HTML that Telegram cannot parse."""
-    if parse_mode is None:
-        return text
-    if parse_mode != "HTML":
-        raise TelegramRefusal("unsupported parse_mode")
-    open_tags: list[str] = []
-    for closing, name, _ in _TAG.findall(text):
-        _check_tag(open_tags, bool(closing), name.lower())
-    if open_tags:
-        raise TelegramRefusal(
-            f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\""
-        )
-    plain = _TAG.sub("", text)
-    if "<" in plain:
-        raise TelegramRefusal("can't parse entities: Unsupported start tag")
-    return html.unescape(plain)
-
-
-def _check_tag(open_tags: list[str], closing: bool, name: str) -> None:
-    if name not in _TAGS:
-        raise TelegramRefusal(f'can\'t parse entities: Unsupported start tag "{name}"')
-    if not closing:
-        if name == "blockquote" and "blockquote" in open_tags:
-            raise TelegramRefusal("can't parse entities: blockquotes can't be nested")
-        if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
-            raise TelegramRefusal("can't parse entities: links can't be nested")
-        open_tags.append(name)
-    elif not open_tags or open_tags.pop() != name:
-        raise TelegramRefusal(f'can\'t parse entities: Unexpected end tag "{name}"')
-
-
-def check_length(text: str, limit: int, field: str) -> None:
-    """Raise TelegramRefusal for an empty message, or more UTF-16 code units than the limit."""
-    if len(text.encode("utf-16-le")) // 2 > limit:
-        raise TelegramRefusal("message is too long" if field == "text" else "message caption is too long")
-    if field == "text" and not text.strip():
-        raise TelegramRefusal("message text is empty")
-
-
-def buttons(markup: Any) -> list[dict[str, str]]:
-    """Return the buttons of an inline keyboard: at most 100, each with text and one action; data has 1 to 64 bytes."""
-    keyboard = json_list(markup, "inline keyboard", "inline_keyboard") if markup else []
-    if not all(isinstance(row, list) for row in keyboard):
-        raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
-    keys = [key for row in keyboard for key in row]
-    if len(keys) > 100 or any(len(row) > 8 for row in keyboard):
-        raise TelegramRefusal("reply markup is too long")
-    for key in keys:
-        _check_key(key)
-    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in keys]
-
-
-def _check_key(key: Any) -> None:
-    if not isinstance(key, dict) or not key.get("text"):
-        raise TelegramRefusal("inline keyboard button text must be non-empty")
-    actions = _ACTIONS & key.keys()
-    if not actions:
-        raise TelegramRefusal("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
-    if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
-        raise TelegramRefusal(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
-    if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
-        raise TelegramRefusal("BUTTON_DATA_INVALID")
-    if key.get("style", "primary") not in ("danger", "success", "primary"):
-        raise TelegramRefusal("invalid button style specified")
-
-
-def json_list(value: Any, what: str, key: str = "") -> list[Any]:
-    """Return a list, or the list under a key. Forms carry it as JSON."""
-    try:
-        items = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        items = None
-    items = items.get(key) if key and isinstance(items, dict) else items
-    if not isinstance(items, list):
-        raise TelegramRefusal(f"can't parse {what} JSON object")
-    return items
-
-
 def chat_id(chat: Any) -> int:
     """Return the id of the chat. Raises TelegramRefusal for anything but a number."""
     if not re.fullmatch(r"-?\d+", str(chat)):
@@ -414,7 +305,7 @@ def chat_id(chat: Any) -> int:
 def check_chat_action(params: dict[str, Any]) -> None:
     """Raise TelegramRefusal for a chat action without a chat, or of an unknown kind."""
     chat_id(params.get("chat_id"))
-    if params.get("action") not in _CHAT_ACTIONS:
+    if params.get("action") not in set(ChatAction):
         raise TelegramRefusal("wrong parameter action in request")
 
 
@@ -423,7 +314,7 @@ def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
     address = urlsplit(url)
     if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
         raise TelegramRefusal("bad webhook: An HTTPS URL must be provided for webhook")
-    if address.hostname not in _LOCAL and (address.port or 443) not in _PORTS:
+    if address.hostname not in _LOCAL and (address.port or 443) not in SUPPORTED_WEBHOOK_PORTS:
         raise TelegramRefusal("bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443")
     if address.hostname not in _LOCAL and _reserved(address.hostname or ""):
         raise TelegramRefusal(f"bad webhook: IP address {address.hostname} is reserved")

@@ -17,7 +17,7 @@ from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP, trus
 from sayso.channels.markdown.html import page_html
 from sayso.channels.markdown.parse import parser
 from sayso.channels.markdown.split import split
-from sayso.testing.platforms.telegram import plain_text
+from sayso.testing.platforms.telegram_text import plain_text
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
 #: Pieces of Markdown, and of what looks like it.

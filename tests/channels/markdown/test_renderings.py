@@ -22,7 +22,7 @@ from sayso.channels.markdown import (
 )
 from sayso.channels.markdown.html import page_html
 from sayso.channels.markdown.split import split
-from sayso.testing.platforms.telegram import plain_text
+from sayso.testing.platforms.telegram_text import plain_text
 from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
 
 Render = Callable[[str], str]

@@ -13,7 +13,7 @@ from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import head, split
 from sayso.channels.telegram.outgoing import BotApiCall, beginning
 from sayso.channels.types import Button, Reply
-from sayso.testing.platforms.telegram import buttons, check_length, plain_text
+from sayso.testing.platforms.telegram_text import buttons, check_length, plain_text
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
 from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
 
