@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -120,14 +119,14 @@ class MemoryBudget:
         self._clock = clock
         self._lock = threading.Lock()
         self._day = ""
-        self._tokens: Counter[str | None] = Counter()
-        self._micros: Counter[str | None] = Counter()
+        #: Tokens and millionths of a US dollar, of each conversation and, under None, of all.
+        self._used: dict[str | None, tuple[int, int]] = {}
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See `Budget`."""
         with self._lock:
             self._start_new_day()
-            return self._limits.refusal(self._used(scope), self._used(None))
+            return self._limits.refusal(self._used.get(scope, (0, 0)), self._used.get(None, (0, 0)))
 
     async def book(self, scope: str, usage: UsageStats) -> None:
         """See `Budget`."""
@@ -135,12 +134,8 @@ class MemoryBudget:
         with self._lock:
             self._start_new_day()
             for name in (scope, None):
-                self._tokens[name] += tokens
-                self._micros[name] += micros
-
-    def _used(self, name: str | None) -> tuple[int, int]:
-        """Return the usage of a conversation; of all conversations for None."""
-        return self._tokens[name], self._micros[name]
+                used_tokens, used_micros = self._used.get(name, (0, 0))
+                self._used[name] = used_tokens + tokens, used_micros + micros
 
     def _start_new_day(self) -> None:
         """Reset the counters when the day changes.
@@ -152,8 +147,7 @@ class MemoryBudget:
         today = utc_day(now)
         if today > self._day or utc_day(now + _DAY_SECONDS) < self._day:
             self._day = today
-            self._tokens.clear()
-            self._micros.clear()
+            self._used.clear()
 
 
 def counted_usage(usage: UsageStats) -> tuple[int, int]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from sayso.agent.messages import ToolCall
@@ -51,7 +50,8 @@ class LoopWatch:
 
     def __init__(self, max_repeats: int) -> None:
         self._max_repeats = max_repeats
-        self._rounds: deque[_Round] = deque(maxlen=max_repeats * max(_PERIODS))
+        #: A digest of each round.
+        self._rounds: deque[str] = deque(maxlen=max_repeats * max(_PERIODS))
         self._nudged: set[frozenset[str]] = set()
 
     def add_round(self, calls: Sequence[ToolCall], results: Sequence[str]) -> LoopVerdict:
@@ -60,7 +60,9 @@ class LoopWatch:
         The same calls with other results are no loop: that is how a run waits for something. The first loop is a
         nudge; continuing it or returning to it is a stop. Raises ValueError unless each call has a result.
         """
-        self._rounds.append(_Round(zip(calls, results, strict=True)))
+        pairs = zip(calls, results, strict=True)
+        texts = sorted((call.tool_name, _to_json(call.parameters), result) for call, result in pairs)
+        self._rounds.append(hashlib.sha256(repr(texts).encode()).hexdigest())
         loop = self._loop()
         if not loop:
             return ""
@@ -76,24 +78,9 @@ class LoopWatch:
 
     def _loop(self) -> frozenset[str]:
         """Return the digests of the rounds that repeat, or an empty set."""
-        if len(self._rounds) < self._max_repeats:
-            return frozenset()
-        rounds = [each.digest for each in self._rounds]
+        rounds = list(self._rounds)
         for period in _PERIODS:
             size = period * self._max_repeats
             if len(rounds) >= size and rounds[-size:] == rounds[-period:] * self._max_repeats:
                 return frozenset(rounds[-period:])
         return frozenset()
-
-
-class _Round:
-    """Calls with their results. The digest is computed when first needed; most runs end before."""
-
-    def __init__(self, pairs: Iterable[tuple[ToolCall, str]]) -> None:
-        self._pairs = list(pairs)
-
-    @cached_property
-    def digest(self) -> str:
-        """Return a digest that does not depend on the order of the calls."""
-        calls = sorted((call.tool_name, _to_json(call.parameters), result) for call, result in self._pairs)
-        return hashlib.sha256(repr(calls).encode()).hexdigest()

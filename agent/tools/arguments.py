@@ -39,14 +39,12 @@ class ValidatedArguments:
         return self._to_json()
 
 
-class TypedArguments:
+class TypedArguments(ParameterModel):
     """Checks the arguments of one tool by type hints. Compiled once; a call costs one pass of the validator."""
 
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
         """Raises ToolValidationError for a type hint that no JSON can fill."""
-        self._tool_name = tool_name
-        self._compiled = ParameterModel(tool_name, parameters)
-        self.model, self.schema = self._compiled.model, self._compiled.schema
+        super().__init__(tool_name, parameters)
         self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
@@ -74,12 +72,12 @@ class TypedArguments:
         return recorded
 
     def _values(self, validated: BaseModel) -> dict[str, Any]:
-        if not (renamed := self._compiled.renamed):
+        if not self.renamed:
             return validated.__dict__
-        return {renamed.get(name, name): value for name, value in validated.__dict__.items()}
+        return {self.renamed.get(name, name): value for name, value in validated.__dict__.items()}
 
     def _as_json(self, validated: BaseModel) -> dict[str, Any]:
-        omitted = self._compiled.internal_defaults - validated.model_fields_set
+        omitted = self.internal_defaults - validated.model_fields_set
         try:
             return validated.model_dump(mode="json", by_alias=True, exclude=set(omitted), warnings=False)
         except Exception as exc:  # a value that JSON lacks, or a serializer written by the tool's author
@@ -105,7 +103,7 @@ class TypedArguments:
             raise self._refusal(error)
         repaired = thawed(dict(params))
         for issue in error.errors(include_url=False, include_context=False):
-            parameter = self._compiled.parameters.get(str(issue["loc"][0]))
+            parameter = self.parameters.get(str(issue["loc"][0]))
             is_optional = len(issue["loc"]) > 1 or (parameter is not None and not parameter.required)
             if issue["input"] is None and is_optional:
                 _repair(repaired, issue["loc"])
@@ -117,7 +115,7 @@ class TypedArguments:
             raise self._refusal(exc) from exc
 
     def _refusal(self, error: ValidationError) -> ToolParameterError:
-        expected = {name: bool(each.required) for name, each in self._compiled.parameters.items()}
+        expected = {name: bool(each.required) for name, each in self.parameters.items()}
         return refusal(self._tool_name, [_mistake(issue) for issue in error.errors(include_url=False)], expected)
 
     def _unusable(self, why: str) -> ToolParameterError:

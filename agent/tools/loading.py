@@ -12,6 +12,7 @@ import inspect
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -264,17 +265,18 @@ class ToolReloader:
 
     def start(self, every_seconds: float = CHECK_SECONDS) -> None:
         """Check the files periodically, in a daemon thread."""
-        threading.Thread(target=self._forever, args=(every_seconds,), name="reload", daemon=True).start()
+
+        def check_forever() -> None:
+            while True:
+                time.sleep(every_seconds)
+                self.check()
+
+        threading.Thread(target=check_forever, name="reload", daemon=True).start()
 
     def check(self) -> list[str]:
         """Load the sources that changed since the last check. Returns the names of those that were replaced."""
         changed = [source for source, files in self._files.items() if self._state(source, tuple(files)) != files]
         return [self._watched[source].name for source in changed if self._reloaded(source)]
-
-    def _forever(self, every_seconds: float) -> None:
-        never = threading.Event()
-        while not never.wait(every_seconds):
-            self.check()
 
     def _reloaded(self, source: str) -> bool:
         before = tuple(self._files[source])

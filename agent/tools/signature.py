@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import docstring_parser
 from pydantic import Field
@@ -175,8 +175,7 @@ _SPHINX_FIELD = re.compile(
     r"|raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype)\b[^:]*:"
 )
 
-#: Returns whether a section has ended before the line of this index.
-_HasEnded = Callable[[Sequence[str], int], bool]
+_Style = Literal["google", "numpy", "sphinx"]
 
 
 def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -209,50 +208,45 @@ def _split_sections(lines: Sequence[str]) -> tuple[list[str], list[str]]:
     general: list[str] = []
     of_parameters: list[str] = []
     target = general
-    has_ended: _HasEnded | None = None
+    style: _Style | None = None
     for index, line in enumerate(lines):
-        if has_ended and has_ended(lines, index):
-            target, has_ended = general, None
+        if style is not None and _has_ended(style, lines, index):
+            target, style = general, None
         section = _section_at(lines, index)
         if section is not None:
-            is_about_parameters, has_ended = section
+            is_about_parameters, style = section
             target = of_parameters if is_about_parameters else []
         target.append(line)
     return general, of_parameters
 
 
-def _section_at(lines: Sequence[str], index: int) -> tuple[bool, _HasEnded] | None:
-    """Return whether the section that begins in this line is about parameters, and how it ends.
+def _section_at(lines: Sequence[str], index: int) -> tuple[bool, _Style] | None:
+    """Return whether the section that begins in this line is about parameters, and its style.
 
     None where no section begins, or one that belongs to the description.
     """
     field = _SPHINX_FIELD.match(lines[index])
     if field:
-        return field["parameter"] is not None, _sphinx_section_ended
+        return field["parameter"] is not None, "sphinx"
     title = _TITLE.fullmatch(lines[index])
     if title is None:
         return None
     if title[2] and _is_indented(next(filter(str.strip, lines[index + 1 :]), "")):
-        return title[1] in _PARAMETER_SECTIONS, _google_section_ended
-    return (title[1] in _PARAMETER_SECTIONS, _numpy_section_ended) if _is_underlined(lines, index) else None
+        return title[1] in _PARAMETER_SECTIONS, "google"
+    return (title[1] in _PARAMETER_SECTIONS, "numpy") if _is_underlined(lines, index) else None
 
 
-def _google_section_ended(lines: Sequence[str], index: int) -> bool:
-    return bool(lines[index]) and not _is_indented(lines[index])
-
-
-def _numpy_section_ended(lines: Sequence[str], index: int) -> bool:
-    """Return whether the line is the next title, or text that is neither an entry nor indented under one."""
+def _has_ended(style: _Style, lines: Sequence[str], index: int) -> bool:
+    """Return whether a section has ended before this line."""
     line = lines[index]
-    if not line or _is_indented(line) or _UNDERLINE.fullmatch(line):
+    if style == "sphinx" and line.startswith((":", "@")):  # the next field
+        return True
+    if not line or _is_indented(line):
         return False
-    return _is_underlined(lines, index) or not _NUMPY_ENTRY.fullmatch(line)
-
-
-def _sphinx_section_ended(lines: Sequence[str], index: int) -> bool:
-    """Return whether the line begins the next field, or a paragraph that is not indented."""
-    line = lines[index]
-    return line.startswith((":", "@")) or (bool(line) and not _is_indented(line) and not lines[index - 1].strip())
+    if style == "numpy":  # ends at the next title, and at text that is no entry
+        is_entry = _NUMPY_ENTRY.fullmatch(line) is not None and not _is_underlined(lines, index)
+        return not is_entry and not _UNDERLINE.fullmatch(line)
+    return style == "google" or not lines[index - 1].strip()
 
 
 def _is_indented(line: str) -> bool:
