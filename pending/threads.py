@@ -275,8 +275,9 @@ class Watchdog:
             self._thread.join()
 
     def look(self) -> None:
-        """Ask the loop for a sign of life, or measure how long there has been none. Raises RuntimeError: the loop is
-        closed.
+        """Ask the loop for a sign of life, or measure how long there has been none.
+
+        Raises RuntimeError when the loop is closed.
         """
         now = self._clock()
         self._waited += min(now - self._looked_at, 2 * LOOK_SECONDS)

@@ -70,9 +70,7 @@ class AccessRules:
     phones: bool = False
 
     def spelled(self, name: str) -> str:
-        """Return an id in the form that is compared: a phone's in lower case and without `whatsapp:`, any other as it
-        is.
-        """
+        """Return an id in the form that is compared: a phone number in lower case and without `whatsapp:`."""
         return name.strip().casefold().removeprefix(_WHATSAPP) if self.phones else name
 
     def ids(self, turn: Turn) -> tuple[str, ...]:
@@ -94,8 +92,10 @@ class AccessRules:
     def judge(
         self, turn: Turn, find_decision: Callable[[Sequence[str]], OperatorDecision] = lambda _: ""
     ) -> AccessDecision:
-        """Return what becomes of a turn. `find_decision` returns what an operator decided about the sender's ids; it is
-        only asked where the configuration alone does not ignore the turn.
+        """Return what becomes of a turn.
+
+        `find_decision` returns what an operator decided about the sender's ids. It is called only if the configuration
+        does not ignore the turn.
         """
         if reason := self.ignores(turn):
             return Ignored(reason)
@@ -121,9 +121,7 @@ def rules(
     per_minute: int | None = None,
     phones: bool = False,
 ) -> AccessRules:
-    """Return the rules for people and chats as they are configured; with `phones` they are phone numbers, as on
-    WhatsApp.
-    """
+    """Return the rules as they are configured; with `phones` the ids are phone numbers, as on WhatsApp."""
     spelled = AccessRules(phones=phones).spelled
 
     def names(given: Iterable[str] | None) -> frozenset[str] | None:
@@ -185,9 +183,7 @@ class AccessControl:
         return self._inbox.turn_status(turn)
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Accept a turn, or tell its sender why not if they may know. Raises redis.RedisError when nothing was
-        promised.
-        """
+        """Accept a turn, or tell its sender why not if they may know. Raises redis.RedisError: nothing was stored."""
         rules, config = self._rules(turn), self._config
         if not (rules and config):
             return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
@@ -211,8 +207,7 @@ class AccessControl:
         return self._config.rules.get(turn.conversation.channel) if self._config else None
 
     def _accept_within_limit(self, turn: Turn, rules: AccessRules, quota: Quota) -> Accepted:
-        """Accept a turn unless its sender has sent too many. An answer to a question is always accepted, as are taps
-        and stops.
+        """Accept a turn unless its sender has sent too many. Answers to a question, taps and stops always pass.
 
         A turn that was received before does not count again, and its sender is not told of the limit.
         """

@@ -59,14 +59,10 @@ class Deliveries(Protocol):
     """The deliveries that are stored: the last of each conversation, and the undelivered ones for the operator."""
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Record what a platform reports, whenever it comes. Return the state that is stored, "" if the delivery is
-        unknown.
-        """
+        """Record what a platform reports. Return the state that is stored, "" if the delivery is unknown."""
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages ("": it
-        does).
-        """
+        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages or ""."""
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Record why, according to its platform, an address takes no messages; "" that it does.

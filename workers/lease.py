@@ -110,9 +110,7 @@ class HeldLease:
 
     @asynccontextmanager
     async def working_on(self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool) -> AsyncIterator[None]:
-        """Limit the time of a turn. Raises TimeoutError when it is over, or when the user stops a turn that may be
-        stopped.
-        """
+        """Limit the time of a turn. Raises TimeoutError at its end, or when a turn that may be stopped is."""
         async with asyncio.timeout(seconds) as limit:
             self._working = (queued.last, limit) if may_be_stopped else None
             self.stop(self.stop_seq)

@@ -63,9 +63,7 @@ class InboxLimits:
 
     @property
     def per_shard(self) -> int:
-        """Return how many conversations of one shard may have work at once. Shards fill unevenly, so each has some room
-        more.
-        """
+        """Return how many conversations of one shard may have work, with some room: shards fill unevenly."""
         return -(-self.conversations // SHARDS) + 8
 
 
@@ -82,9 +80,7 @@ class Accepted:
 
     @property
     def refused(self) -> bool:
-        """Return whether the turn was not stored and the platform should send it again: the mailbox is full, the sender
-        too fast, or too many conversations have work.
-        """
+        """Return whether the turn was not stored and the platform should send it again."""
         return self.outcome in ("full", "too_fast", "overloaded")
 
 
@@ -103,9 +99,7 @@ class GuardedInbox(Inbox, Protocol):
     """The inbox as access control needs it."""
 
     def notify(self, turn: Turn, reply: Reply) -> bool:
-        """Send a notice to a sender whose turn is refused, once a minute, while there is room. Return whether it will
-        be sent.
-        """
+        """Send a notice to a sender whose turn is refused, once a minute, while there is room. Return whether it is."""
 
     def is_question_open(self, turn: Turn) -> bool:
         """Return whether a question waits for the answer of the turn's sender, or the turn was received before."""
@@ -331,9 +325,7 @@ class AliasForwarder:
         return self.agent.may_settle(queued)
 
     async def _place(self, queued: QueuedTurn) -> Conversation:
-        """Return the conversation to answer in. A tap belongs to the question here, and a turn that was begun here goes
-        on here. If the main address cannot be found, the turn is answered here.
-        """
+        """Return the conversation to answer in: here for a tap, for a turn begun here, and if no other is found."""
         here = queued.turn.conversation
         if queued.turn.tap or queued.journal:
             return here

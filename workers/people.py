@@ -201,17 +201,13 @@ class RedisPeople:
         self._new_code = new_code
 
     def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
-        """Return what an operator decided about a person with these ids: blocked, if any of the ids is. Raises
-        redis.RedisError.
-        """
+        """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
         entries = self._connections.ask("HMGET", self._key("people", channel), *ids) if ids else []
         states = {_person(entry).state for entry in entries if entry}
         return "blocked" if "blocked" in states else "approved" if states else ""
 
     def code(self, channel: str, sender: Waiting) -> str:
-        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait. Raises
-        redis.RedisError.
-        """
+        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
         record = json.dumps({**asdict(sender), "code": "", "at": 0})
         key, own = self._key("waiting", channel), sender.ids[0]
         given = (own, self._new_code(), record, MAX_WAITING, WAIT_SECONDS)

@@ -235,9 +235,7 @@ class ConversationProcessor:
             return await commit(await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken()))
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
-        """Return the draft message of a turn, if the channel can show drafts: of the answer, or only of the "still
-        working" notice.
-        """
+        """Return the draft message of a turn: of the answer, or only of the notice. None: the channel shows none."""
         pace = channel.rate_limit(queued.turn.conversation) if channel else RateLimit()
         if channel is None or pace.draft_gap <= 0 or _stopped_before_start(queued) or queued.turn.ephemeral:
             return None
@@ -280,9 +278,7 @@ class ConversationProcessor:
             return await self._give_up(lease, queued, texts().broken())
 
     async def _give_up(self, lease: Lease, queued: QueuedTurn, text: str) -> TurnChange:
-        """Return the change that ends a turn with this text. The agent first checks again what the turn decided: its
-        effect may have happened.
-        """
+        """Return the change that ends a turn with this text, unless an effect that the turn decided on has happened."""
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return TurnChange(replies=((Reply(text), ""),))
@@ -321,9 +317,7 @@ class ConversationProcessor:
     async def _fetched(
         self, media: Media, channel: Channel, sink: InboundMediaStore, slots: asyncio.Semaphore, owner: str
     ) -> Media:
-        """Return the stored file. A file that cannot be fetched is returned as it is, without the size that was only
-        claimed.
-        """
+        """Return the stored file, or the file as it was without its claimed size if it cannot be fetched."""
         if media.stored:
             return media
         try:

@@ -76,9 +76,7 @@ class DraftNotes(Protocol):
 
 
 class DraftRateLimiter:
-    """Limits the drafts of one channel in this process to one every `gap` seconds: replies have the same platform
-    limits, and come first.
-    """
+    """Limits the drafts of one channel in this process to one every `gap` seconds, since replies come first."""
 
     def __init__(self, gap: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._gap = gap
@@ -87,9 +85,7 @@ class DraftRateLimiter:
 
     @classmethod
     def of(cls, pace: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return a limiter that gives drafts a share of the channel's rate. If the platform names no rate, all drafts
-        together are as slow as one.
-        """
+        """Return a limiter that gives drafts a share of the channel's rate, or one draft's pace if it has no rate."""
         return cls(1 / (pace.per_second * DRAFT_SHARE) if pace.per_second else pace.draft_gap, clock=clock)
 
     async def turn(self, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -104,8 +100,7 @@ class DraftRateLimiter:
 
 
 class DraftMessage:
-    """The draft of an answer, for one attempt at a turn. It never delays the model, and no failure of it fails the
-    turn.
+    """The draft of an answer, for one attempt at a turn. It never delays the model, and its failures are only logged.
 
     It is first shown after one `gap`, in seconds, so that a quick answer needs no draft.
     """
@@ -219,11 +214,10 @@ class DraftMessage:
 
 
 class ProgressIndicator:
-    """Shows that a turn is under work, for one attempt: keeps up "typing", and after `notice_after` seconds (0: never)
-    says once that the turn takes longer.
+    """Shows that a turn is under work, for one attempt: "typing", and once a notice that it takes longer.
 
-    That notice is the `draft`, if there is one and the turn decides nothing; the answer replaces it. Otherwise it is a
-    message of its own.
+    The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one and the turn decides
+    nothing; the answer replaces it. Otherwise it is a message of its own.
     """
 
     def __init__(

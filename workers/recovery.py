@@ -110,9 +110,7 @@ def _this_run() -> str:
 
 @contextmanager
 def _dead_worker_lock(path: Path) -> Iterator[bool]:
-    """Yield whether no process holds the file's lock. Then this process holds it, so that no other releases the same
-    worker.
-    """
+    """Yield whether no process holds the file's lock. Then this process holds it: it alone releases the worker."""
     try:
         file = os.open(path, os.O_RDWR)
     except OSError:  # released meanwhile
@@ -180,9 +178,7 @@ class Reaper:
         self._shards = cycle(range(SHARDS))
 
     async def forever(self) -> None:
-        """Send heartbeats, release dead workers and wake overdue conversations until cancelled; none of the three waits
-        for another.
-        """
+        """Send heartbeats, release dead workers and wake overdue conversations, side by side, until cancelled."""
         await asyncio.gather(*map(_repeat, (self.heartbeat.beat, self.release_dead, self.round)))
 
     def release_dead(self) -> list[str]:
@@ -204,8 +200,7 @@ class Reaper:
         self.heartbeat.leave(worker)
 
     def round(self) -> int:
-        """Wake every conversation that is overdue and not in the queue, unless another worker just did. Return how
-        many.
+        """Wake overdue conversations that are not in the queue, unless another worker just did. Return how many.
 
         Raises redis.RedisError.
         """

@@ -90,8 +90,7 @@ class Outbox(Protocol):
         let_go: bool = False,
         written_at: float = 0.0,
     ) -> NextItem:
-        """Record that the reply was sent, or is given up for the reason `dead`. A question that was sent may be
-        answered now.
+        """Record that the reply was sent, or is given up for the reason `dead`. A question can be answered from now on.
 
         `written_at`: when the platform shows the reply, in Unix seconds, 0.0 if it does not say. `gap`: seconds by
         which the reply brings its chat ahead of its rate limit; at a `limited` end, seconds for which its channel is
@@ -151,8 +150,7 @@ class ReplySender:
         self._paced: set[str] = set()
 
     async def send(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
-        """Send the reply and return what the conversation holds next; None when nothing is left and its lease is
-        released.
+        """Send the reply. Return what is next in the conversation; None: nothing is left and its lease is released.
 
         Sending is not fenced: `is_held` is asked right before it, because after a long pause of this process another
         worker may have the lease. Raises ConversationParked when the reply has to wait, LeaseLost.
@@ -239,9 +237,7 @@ class ReplySender:
         raise ConversationParked(lease.conversation)
 
     async def _alert_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> NextItem:
-        """Postpone the reply and alert the operator: the platform does not accept the channel, and no reply is at
-        fault.
-        """
+        """Postpone the reply and alert the operator: the platform does not accept the channel."""
         channel = lease.conversation.partition(":")[0]
         log.error("channel.down", extra={"channel": channel, "reason": str(error)})
         await call_in_thread(self._alerts.note, channel, str(error))
@@ -266,8 +262,7 @@ class ReplySender:
             raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
 
     def _marked_as_repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
-        """Return the delivery for a reply that may have arrived before: text is marked as repeated, a file is only
-        asked about.
+        """Return the delivery of a reply that may have arrived: text is marked as repeated, a file only asked about.
 
         An edit of an existing message can be sent twice as it is.
         """

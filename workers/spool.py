@@ -81,12 +81,10 @@ class SpooledTurn:
 
 
 class SpoolFile:
-    """A SQLite file, and beside it an empty marker file that exists while turns wait, so that a check costs one file
-    lookup.
+    """A SQLite file with the turns that wait, and an empty marker file, so that a check costs one file lookup.
 
     The marker is created before a turn's transaction ends and removed only in a transaction that finds nothing: a
-    process that looks after a turn was stored sees it. Every call opens and closes the database, so that processes may
-    fork.
+    process that looks after a turn was stored sees it. Every call opens and closes the database: processes may fork.
     """
 
     def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
@@ -153,9 +151,7 @@ class SpoolFile:
                 db.executemany("DELETE FROM turns WHERE n = ?", [(n,) for n in numbers])
 
     def align(self) -> None:
-        """Create or remove the marker file to match the database: a crash may have left it wrong. Raises
-        SpoolUnusable.
-        """
+        """Create or remove the marker file as the database needs it: a crash may have left it wrong."""
         with self._write() as db:
             if db.execute("SELECT 1 FROM turns WHERE unreadable = 0 LIMIT 1").fetchone():
                 Path(self._marker).touch(mode=0o600)
@@ -242,9 +238,7 @@ class Spool:
         self._lock = threading.Lock()
 
     def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
-        """Put a turn into the mailbox, or else on disk, before this returns. Raises SpoolUnusable: the turn is not
-        stored.
-        """
+        """Put a turn into the mailbox, or else on disk, before this returns. Raises SpoolUnusable."""
         received_at = self._clock()
         if not self._file.holds(turn.conversation.id):
             try:
