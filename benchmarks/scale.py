@@ -33,7 +33,7 @@ from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
 from sayso.workers.mailbox import LUA
-from sayso.workers.sender import RedisOutbox
+from sayso.workers.sender import RedisOutbox, Sent
 
 #: Worker processes.
 SIZES = (1, 2, 4)
@@ -196,7 +196,7 @@ def _lived(stack: Stack) -> Conversation:
     change = TurnChange(((Reply(f"You said: {TEXT}"), ""),), json.dumps(memory.to_dict()))
     reply = run_without_loop(mailbox.commit(lease, queued, change))
     assert isinstance(reply, QueuedReply)
-    run_without_loop(outbox.mark_delivered(lease, reply, receipt="1795300000.000001"))
+    run_without_loop(outbox.mark_delivered(lease, reply, Sent("1795300000.000001")))
     assert run_without_loop(mailbox.release(lease)) is None
     return turn.conversation
 

@@ -61,7 +61,7 @@ from sayso.workers.mailbox import (
     refusal,
     waited_ms,
 )
-from sayso.workers.sender import FinalState, PostponeReason
+from sayso.workers.sender import GivenUp, PostponeReason, Sent
 
 #: Conversations that are remembered. Beyond that the idle ones are dropped first; with none idle a new one is refused.
 MAX_CONVERSATIONS = 5000
@@ -217,18 +217,9 @@ class MemoryConversations:
             return None
 
     async def mark_delivered(
-        self,
-        lease: Lease,
-        reply: QueuedReply,
-        *,
-        receipt: str = "",
-        dead: str = "",
-        end: FinalState = "dead",
-        gap: float = 0.0,
-        let_go: bool = False,
-        written_at: float = 0.0,
+        self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
     ) -> NextItem:
-        """Record that the reply was sent, or is given up for the reason `dead`. Raises LeaseLost."""
+        """Record what became of the reply and return what is next. Raises LeaseLost."""
         with self._lock:
             if self._ended(lease):
                 return None
@@ -236,32 +227,33 @@ class MemoryConversations:
             if state.outbox and state.outbox[0][0] == reply.number:
                 number, pid, text = state.outbox.popleft()
                 asked, repeats = pid.removeprefix(PART).removeprefix(ABOUT), pid.startswith(ABOUT)
-                delivery_id, doubtful = f"{lease.conversation}#{number}", number in state.suspect or end == "doubtful"
+                delivery_id, doubtful = f"{lease.conversation}#{number}", number in state.suspect
                 tries, state.attempts = state.attempts + 1, 0
                 state.suspect.discard(number)
                 state.hold = None
-                if dead:
+                if isinstance(result, GivenUp):
+                    reason, asks = result.reason, bool(pid) and not repeats
+                    doubtful = doubtful or result.end == "doubtful"
                     self._statuses.end(
-                        DeliveryStatus(
-                            delivery_id, "dead", now, tries, "", dead, text, bool(pid) and not repeats, doubtful
-                        )
+                        DeliveryStatus(delivery_id, "dead", now, tries, "", reason, text, asks, doubtful)
                     )
-                    if end == "closed":
-                        state.close(dead)
-                    if end == "limited":
-                        self._channel(lease.conversation).silence(now + gap)
+                    if result.end == "closed":
+                        state.close(reason)
+                    if result.end == "limited":
+                        self._channel(lease.conversation).silence(now + result.pause)
                     self._actions.end_undelivered("" if repeats else asked)
                 else:
+                    receipt = result.receipt
                     copy = self._statuses.find(delivery_id)
                     self._statuses.end(
                         DeliveryStatus(
                             delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt, reply.cause
                         )
                     )
-                    state.chat = max(now, state.chat) + gap
+                    state.chat = max(now, state.chat) + result.gap
                     state.newest = pid if pid == asked else ""
                     if pid == asked:
-                        state.set_notices(*self._actions.mark_shown(pid, state.received, receipt, written_at))
+                        state.set_notices(*self._actions.mark_shown(pid, state.received, receipt, result.written_at))
                     if pid and not repeats:
                         remember(state.asks, str(number), asked, MAX_DELIVERIES)
                     self._actions.add_prompt(asked, copy.receipt if copy else "")

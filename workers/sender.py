@@ -13,8 +13,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -75,26 +74,36 @@ MAX_RECEIPTS_BYTES = 256 * 1024
 KEEP_RECEIPTS_SECONDS = 3600
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The platform accepted a reply: its message id, and when it shows the reply, in Unix seconds, if it says so.
+
+    `gap`: seconds by which the reply brings its chat ahead of its rate limit.
+    """
+
+    receipt: str = ""
+    written_at: float = 0.0
+    gap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A reply will not be sent. `pause`: seconds for which its channel is silent, at a `limited` end."""
+
+    reason: str
+    end: FinalState = "dead"
+    pause: float = 0.0
+
+
 class Outbox(Protocol):
     """The replies of each conversation, first in first out."""
 
     async def mark_delivered(
-        self,
-        lease: Lease,
-        reply: QueuedReply,
-        *,
-        receipt: str = "",
-        dead: str = "",
-        end: FinalState = "dead",
-        gap: float = 0.0,
-        let_go: bool = False,
-        written_at: float = 0.0,
+        self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
     ) -> NextItem:
-        """Record that the reply was sent, or is given up for the reason `dead`. A question can be answered from now on.
+        """Record what became of the reply, and return what is next. A question that was sent can now be answered.
 
-        `written_at`: when the platform shows the reply, in Unix seconds, 0.0 if it does not say. `gap`: seconds by
-        which the reply brings its chat ahead of its rate limit; at a `limited` end, seconds for which its channel is
-        silent. With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
+        With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
         """
 
     async def postpone(
@@ -160,13 +169,13 @@ class ReplySender:
             return await self._forward(lease, reply, delivery)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
-            return await self._give_up(lease, reply, "the channel is no longer configured")
+            return await self._give_up(lease, reply, GivenUp("the channel is no longer configured"))
         earlier_receipt = await self._earlier_receipt(reply, delivery)
         if earlier_receipt is not None:
             log.info("reply.already_sent", extra={"delivery": delivery.id})
-            return await self._outbox.mark_delivered(lease, reply, receipt=earlier_receipt, let_go=True)
+            return await self._outbox.mark_delivered(lease, reply, Sent(earlier_receipt), let_go=True)
         if reply.closed:
-            return await self._give_up(lease, reply, reply.closed, "closed")
+            return await self._give_up(lease, reply, GivenUp(reply.closed, "closed"))
         if reply.held is not None:
             return await self._hold(lease, reply)
         pace_of = self._paces.get(delivery.conversation.channel)
@@ -182,15 +191,14 @@ class ReplySender:
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await call_in_thread(self._alerts.clear, channel.name, "sending")
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        settle = partial(self._outbox.mark_delivered, receipt=receipt.message_id, written_at=receipt.written_at)
-        return await settle(lease, reply, gap=pace.chat_gap, let_go=True)
+        sent = Sent(receipt.message_id, receipt.written_at, pace.chat_gap)
+        return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
 
     async def _hold(self, lease: Lease, reply: QueuedReply) -> NextItem:
         """Keep a held reply waiting: the user has not written since, so the platform is not asked again."""
         if reply.held is not None and reply.held >= KEEP_HELD_MS / 1000:
-            return await self._give_up(
-                lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_MS / 1000 / 86400:g} days"
-            )
+            reason = f"WindowClosed: nobody wrote for {KEEP_HELD_MS / 1000 / 86400:g} days"
+            return await self._give_up(lease, reply, GivenUp(reason))
         await self._outbox.postpone(lease, reply, 0.0, "held")
         raise ConversationParked(lease.conversation)
 
@@ -204,9 +212,10 @@ class ReplySender:
         """Append the reply to the outbox of another conversation: a problem with that platform delays nothing here."""
         there = await self._outbox.forward(delivery)
         if not there:
-            return await self._give_up(lease, reply, "too many replies wait in the conversation that it is for")
+            full = GivenUp("too many replies wait in the conversation that it is for")
+            return await self._give_up(lease, reply, full)
         log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
-        return await self._outbox.mark_delivered(lease, reply, receipt=there, let_go=True)
+        return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
 
     async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""
@@ -228,7 +237,7 @@ class ReplySender:
         waits = isinstance(error, RateLimited | Unreachable | DeliveryUncertain | WindowClosed)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
             reason = f"{type(error).__name__}: {error}"
-            return await self._give_up(lease, reply, reason, _end(error), _asked_seconds(error))
+            return await self._give_up(lease, reply, GivenUp(reason, _end(error), _asked_seconds(error)))
         pause = backoff_seconds(reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance())
         wait, why = max(pause, _asked_seconds(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
@@ -244,12 +253,10 @@ class ReplySender:
         await self._outbox.postpone(lease, reply, DOWN_SECONDS, "down")
         raise ConversationParked(lease.conversation)
 
-    async def _give_up(
-        self, lease: Lease, reply: QueuedReply, reason: str, end: FinalState = "dead", gap: float = 0.0
-    ) -> NextItem:
+    async def _give_up(self, lease: Lease, reply: QueuedReply, result: GivenUp) -> NextItem:
         """Record that the reply will not be sent, and return what is next."""
-        log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await self._outbox.mark_delivered(lease, reply, dead=reason, end=end, gap=gap, let_go=True)
+        log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": result.reason})
+        return await self._outbox.mark_delivered(lease, reply, result, let_go=True)
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
         """Send. A crash of the adapter counts as a failed attempt: it cannot block a conversation forever."""
@@ -306,21 +313,17 @@ class RedisOutbox:
         self._wake_up = wake_up
 
     async def mark_delivered(
-        self,
-        lease: Lease,
-        reply: QueuedReply,
-        *,
-        receipt: str = "",
-        dead: str = "",
-        end: FinalState = "dead",
-        gap: float = 0.0,
-        let_go: bool = False,
-        written_at: float = 0.0,
+        self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
     ) -> NextItem:
         """Remove the reply from the outbox and record its status. Raises LeaseLost."""
-        outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
+        match result:
+            case Sent():
+                outcome, detail, gap = "sent", "".join(result.receipt.split()), result.gap
+                written, cause = round(result.written_at * 1_000_000), reply.cause
+            case GivenUp():
+                outcome, detail, gap, written, cause = result.end, result.reason, result.pause, 0, ""
         args = {"outcome": outcome, "detail": detail, "ms": round(gap * 1000), "let_go": let_go}
-        args |= {"written": str(round(written_at * 1_000_000)), "cause": "" if dead else reply.cause}
+        args |= {"written": str(written), "cause": cause}
         answer = await self._scripts.arun("delivered", lease.conversation, {**_reply_args(lease, reply), **args})
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)

@@ -10,6 +10,7 @@ from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.turns import QueuedReply, TurnChange
 from sayso.workers.mailbox import InboxLimits
+from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from tests.contracts.test_conversations import shown
 
@@ -27,7 +28,7 @@ def test_sender_over_the_rate_limit_is_refused_and_told_once(make_rig):
     assert [rig.accept(turn(str(n))).outcome for n in range(5)] == ["new"] * 3 + ["too_fast"] * 2
     held, reply = rig.mailbox.lease(CHAT.id, "w1")
     assert reply.delivery(held).reply.text == ENGLISH.too_fast()
-    assert rig.outbox.mark_delivered(held, reply, receipt="m1").turn.text == "0"
+    assert rig.outbox.mark_delivered(held, reply, Sent("m1")).turn.text == "0"
 
 
 def test_refused_event_is_not_stored(make_rig):
@@ -36,7 +37,7 @@ def test_refused_event_is_not_stored(make_rig):
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e")).outcome == "full"
     held, reply = rig.mailbox.lease(CHAT.id, "w1")
-    work = rig.outbox.mark_delivered(held, reply, receipt="m1")
+    work = rig.outbox.mark_delivered(held, reply, Sent("m1"))
     rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn("b", event="e")).outcome == "new"
 
@@ -64,7 +65,7 @@ def test_conversations_over_the_limit_cannot_start(make_rig, most):
     assert [rig.accept(late).outcome for _ in range(3)] == ["overloaded"] * 3
     held, told = rig.mailbox.lease(CHAT.id, "w1")
     assert (told.delivery(held).reply.text, rig.accept(late).outcome) == (ENGLISH.crowded(), "overloaded")
-    assert rig.outbox.mark_delivered(held, told, receipt="m1", let_go=True) is None
+    assert rig.outbox.mark_delivered(held, told, Sent("m1"), let_go=True) is None
     assert rig.accept(late).outcome == "overloaded"
     finish(rig, ROOMS[0]) if most else limits.admit(1)
     assert (rig.accept(late).outcome, rig.accept(late).outcome) == ("new", "duplicate")
@@ -180,7 +181,7 @@ def test_refusal_is_sent_once_however_long_the_platform_is_down(make_rig):
         rig.pass_time(61)
     held, told = rig.mailbox.lease(CHAT.id, "w1")
     assert told.delivery(held).reply.text == ENGLISH.busy()
-    assert rig.outbox.mark_delivered(held, told, receipt="m1").turn.text == "a"
+    assert rig.outbox.mark_delivered(held, told, Sent("m1")).turn.text == "a"
 
 
 def test_refusal_that_may_have_arrived_is_followed_by_at_most_one_more(make_rig):
@@ -193,9 +194,9 @@ def test_refusal_that_may_have_arrived_is_followed_by_at_most_one_more(make_rig)
         rig.outbox.postpone(held, told, 60, "suspect")
         rig.pass_time(61)
     held, first = rig.mailbox.lease(CHAT.id, "w1")
-    second = rig.outbox.mark_delivered(held, first, receipt="m1")
+    second = rig.outbox.mark_delivered(held, first, Sent("m1"))
     assert (first.number, second.number) == (1, 2)
-    assert rig.outbox.mark_delivered(held, second, receipt="m2").turn.text == "a"
+    assert rig.outbox.mark_delivered(held, second, Sent("m2")).turn.text == "a"
 
 
 #: Other conversations of the same shard: a crowd is counted shard by shard.
@@ -237,7 +238,7 @@ def is_told(rig, room: Conversation) -> bool:
     """Return whether a refusal, and no turn, waits in this conversation; send the refusal."""
     held, told = rig.mailbox.lease(room.id, "w1") or (None, None)
     if held and told:
-        return rig.outbox.mark_delivered(held, told, receipt="m1", let_go=True) is None
+        return rig.outbox.mark_delivered(held, told, Sent("m1"), let_go=True) is None
     return held is not None and rig.mailbox.release(held) is not None
 
 
@@ -271,7 +272,7 @@ def test_joined_commit_sent_twice_finishes_once(rig):
     first, second = rig.mailbox.commit(held, joined, said), rig.mailbox.commit(held, joined, said)
     assert isinstance(first, QueuedReply)
     assert first.number == second.number == 1
-    assert rig.outbox.mark_delivered(held, first, receipt="m1") is None
+    assert rig.outbox.mark_delivered(held, first, Sent("m1")) is None
 
 
 def test_lease_holder_gets_the_stop(rig):

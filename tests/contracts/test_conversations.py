@@ -12,6 +12,7 @@ from sayso.pending.action import PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.turns import ABOUT, PART, LeaseLost, QueuedReply, QueuedTurn, StaleTurn, Transition, TurnChange
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
+from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 
 SAID = TurnChange(replies=((Reply("hi"), ""),))
@@ -39,7 +40,7 @@ def shown(rig):
     held, work = lease(rig)
     change, action = propose(rig)
     reply = rig.mailbox.commit(held, work, change)
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     return held, action
 
 
@@ -73,7 +74,7 @@ def test_every_call_of_a_lost_lease_is_refused(rig):
     new, _ = lease(rig, "w2")
     for call in (
         lambda: rig.mailbox.renew(old),
-        lambda: rig.outbox.mark_delivered(old, reply, receipt="m"),
+        lambda: rig.outbox.mark_delivered(old, reply, Sent("m")),
         lambda: rig.outbox.postpone(old, reply, 1),
     ):
         with pytest.raises(LeaseLost):
@@ -185,7 +186,7 @@ def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e2")).outcome == "full"
     held, told = lease(rig)
-    work = rig.outbox.mark_delivered(held, told, receipt="m")
+    work = rig.outbox.mark_delivered(held, told, Sent("m"))
     rig.mailbox.commit(held, work, TurnChange())
     assert rig.accept(turn("b", event="e2")).outcome == "new"
 
@@ -197,7 +198,7 @@ def test_sender_over_the_rate_limit_is_told_once(make_rig):
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["full"] * 3
     held, told = lease(rig)
     assert told.delivery(held).reply.text == ENGLISH.busy()
-    assert rig.outbox.mark_delivered(held, told, receipt="m").turn.text == "a"
+    assert rig.outbox.mark_delivered(held, told, Sent("m")).turn.text == "a"
 
 
 def test_unaddressed_turns_count_only_where_the_bot_was_addressed(rig):
@@ -224,7 +225,7 @@ def test_commit_can_be_repeated(rig):
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, SAID)
     assert rig.mailbox.commit(held, work, SAID) == first
-    assert rig.outbox.mark_delivered(held, first, receipt="m") is None
+    assert rig.outbox.mark_delivered(held, first, Sent("m")) is None
 
 
 def test_replies_come_before_the_next_turn(rig):
@@ -236,7 +237,7 @@ def test_replies_come_before_the_next_turn(rig):
     texts = []
     while isinstance(work, QueuedReply):
         texts.append(work.delivery(held).reply.text)
-        work = rig.outbox.mark_delivered(held, work, receipt="m")
+        work = rig.outbox.mark_delivered(held, work, Sent("m"))
     assert (texts, work.turn.text) == (["1", "2"], "b")
 
 
@@ -245,8 +246,8 @@ def test_mark_delivered_can_be_repeated(rig):
     rig.accept(turn())
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
-    second = rig.outbox.mark_delivered(held, first, receipt="m")
-    assert rig.outbox.mark_delivered(held, first, receipt="m") == second
+    second = rig.outbox.mark_delivered(held, first, Sent("m"))
+    assert rig.outbox.mark_delivered(held, first, Sent("m")) == second
 
 
 def test_release_returns_what_came_in_meanwhile(rig):
@@ -298,7 +299,7 @@ def test_attempts_are_counted_for_each_reply(rig):
     )
     rig.pass_time(2)
     held, second_try = lease(rig, "w2")
-    assert (second_try.attempt, rig.outbox.mark_delivered(held, second_try, receipt="m").attempt) == (2, 1)
+    assert (second_try.attempt, rig.outbox.mark_delivered(held, second_try, Sent("m")).attempt) == (2, 1)
 
 
 def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
@@ -313,7 +314,7 @@ def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
     rig.pass_time(2)
     held, later = lease(rig, "w3")
     assert later.suspect
-    assert not rig.outbox.mark_delivered(held, later, receipt="m").suspect
+    assert not rig.outbox.mark_delivered(held, later, Sent("m")).suspect
 
 
 def test_reply_shown_twice_to_the_same_holder_is_not_doubtful(rig):
@@ -351,7 +352,7 @@ def test_dead_reply_is_kept_and_the_next_goes_on(rig):
     rig.accept(turn())
     held, work = lease(rig)
     first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
-    second = rig.outbox.mark_delivered(held, first, dead="Refused: blocked")
+    second = rig.outbox.mark_delivered(held, first, GivenUp("Refused: blocked"))
     assert (second.delivery(held).reply.text, rig.dead()) == ("2", 1)
 
 
@@ -408,7 +409,7 @@ def test_window_opens_when_the_preview_is_delivered(rig):
     reply = rig.mailbox.commit(held, work, propose(rig)[0])
     assert (look(rig).state, look(rig).expires_at) == ("armed", 0.0)
     rig.pass_time(3600)
-    rig.outbox.mark_delivered(rig.mailbox.lease(CHAT.id, "w2")[0], reply, receipt="m1")
+    rig.outbox.mark_delivered(rig.mailbox.lease(CHAT.id, "w2")[0], reply, Sent("m1"))
     assert look(rig).state == "shown"
     assert look(rig).expires_at > 0
 
@@ -417,7 +418,7 @@ def test_action_whose_preview_cannot_be_delivered_ends(rig):
     """A person cannot agree to a preview that never arrived."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), GivenUp("Refused: blocked"))
     assert look(rig).state == "expired"
 
 
@@ -431,7 +432,7 @@ def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
     firsts = ((Reply("First half"), f"{PART}{pid}"),) * (pieces - 1)
     work = rig.mailbox.commit(held, work, replace(change, replies=(*firsts, (question, pid))))
     for number in range(pieces):
-        work = rig.outbox.mark_delivered(held, work, receipt=f"m{number + 1}")
+        work = rig.outbox.mark_delivered(held, work, Sent(f"m{number + 1}"))
     rig.accept(turn("yes"))
     assert rig.mailbox.release(held).live["prompt"] == look(rig).prompt == f"m{pieces}"
     assert rig.repository.read(CHAT.id, (pid,))[0].prompt == f"m{pieces}"
@@ -441,7 +442,7 @@ def test_question_without_a_receipt_has_no_prompt(rig):
     """The platform gives no receipt, or the question was given up: no message can be changed later."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), receipt="")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), Sent(""))
     assert (look(rig).state, look(rig).prompt) == ("shown", "")
 
 
@@ -458,18 +459,18 @@ def in_two_pieces(rig):
 def test_question_in_pieces_is_shown_with_the_last_of_them(rig):
     """The window does not open with the first piece."""
     held, first = in_two_pieces(rig)
-    last = rig.outbox.mark_delivered(held, first, receipt="m1")
+    last = rig.outbox.mark_delivered(held, first, Sent("m1"))
     assert look(rig).state == "armed"
-    rig.outbox.mark_delivered(held, last, receipt="m2")
+    rig.outbox.mark_delivered(held, last, Sent("m2"))
     assert look(rig).state == "shown"
 
 
 def test_question_ends_if_one_of_its_pieces_never_arrives(rig):
     """A person cannot agree to half a question, even if the half with the buttons arrives."""
     held, first = in_two_pieces(rig)
-    last = rig.outbox.mark_delivered(held, first, dead="Refused: malformed")
+    last = rig.outbox.mark_delivered(held, first, GivenUp("Refused: malformed"))
     assert look(rig).state == "expired"
-    rig.outbox.mark_delivered(held, last, receipt="m2")
+    rig.outbox.mark_delivered(held, last, Sent("m2"))
     assert look(rig).state == "expired"
 
 
@@ -548,7 +549,7 @@ def test_text_from_before_the_preview_is_early(rig, kind, verdict):
     rig.accept(yes)
     held, work = lease(rig)
     change, action = propose(rig)
-    work = rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, change), receipt="m")
+    work = rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, change), Sent("m"))
     assert rig.repository.claim(claim_of(yes, action, held, work.seq, kind), look(rig))[0] == verdict
 
 
@@ -636,7 +637,7 @@ def test_late_outcome_is_sent_as_a_correction(rig):
     """A worker that lost its lease may still record the outcome, which goes out as one more reply."""
     held, work, claim, unknown = begun(rig)
     reply = rig.mailbox.commit(held, work, replace(SAID, transition=unknown))
-    rig.outbox.mark_delivered(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, Sent("m2"))
     finish_late(rig, claim)
     (stored,) = rig.repository.read(CHAT.id, (claim.pending_action_id,))
     assert (stored.state, stored.outcome_text, stored.result) == ("done", "deleted", "deleted")
@@ -680,7 +681,7 @@ def test_commit_of_the_last_item_releases_the_lease(rig):
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID, let_go=True)
-    assert rig.outbox.mark_delivered(held, reply, receipt="m1", let_go=True) is None
+    assert rig.outbox.mark_delivered(held, reply, Sent("m1"), let_go=True) is None
     assert rig.mailbox.lease(CHAT.id, "w2")[0].epoch == held.epoch + 1
 
 
@@ -689,11 +690,11 @@ def test_lost_answer_of_a_releasing_commit_is_given_again(rig):
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID, let_go=True)
-    assert [rig.outbox.mark_delivered(held, reply, receipt="m1", let_go=True) for _ in range(2)] == [None, None]
+    assert [rig.outbox.mark_delivered(held, reply, Sent("m1"), let_go=True) for _ in range(2)] == [None, None]
     assert rig.mailbox.commit(held, work, SAID, let_go=True) is None
     rig.mailbox.lease(CHAT.id, "w2")
     with pytest.raises(LeaseLost):
-        rig.outbox.mark_delivered(held, reply, receipt="m1", let_go=True)
+        rig.outbox.mark_delivered(held, reply, Sent("m1"), let_go=True)
 
 
 def test_holder_with_a_turn_left_keeps_its_lease(rig):
@@ -727,14 +728,14 @@ def test_conversation_that_a_worker_holds_is_not_deferred(rig):
 def test_every_message_that_shows_a_question_is_known(rig):
     """A quote of a piece, a copy or a repetition of the question counts as a quote of the question."""
     held, work = in_two_pieces(rig)
-    work = rig.outbox.mark_delivered(held, work, receipt="m1")
-    rig.outbox.mark_delivered(held, work, receipt="m2", written_at=1795204700.000123)
+    work = rig.outbox.mark_delivered(held, work, Sent("m1"))
+    rig.outbox.mark_delivered(held, work, Sent("m2", written_at=1795204700.000123))
     pid = look(rig).pid
     rig.accept(turn("what?"))
     again = TurnChange(replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid)))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
-    work = rig.outbox.mark_delivered(held, work, receipt="m3")
-    rig.outbox.mark_delivered(held, work, receipt="m4", written_at=1795204799.0)
+    work = rig.outbox.mark_delivered(held, work, Sent("m3"))
+    rig.outbox.mark_delivered(held, work, Sent("m4", written_at=1795204799.0))
     rig.accept(turn("yes"))
     view = StoredAction.from_hash(rig.mailbox.release(held).live)
     read = rig.repository.read(CHAT.id, (pid,))[0]
@@ -750,7 +751,7 @@ def test_copy_of_a_question_that_the_platform_reports_is_known(rig):
     reply = rig.mailbox.commit(held, work, propose(rig)[0])
     delivery = reply.delivery(held).id
     rig.deliveries.report(delivery, "m1", "sent")
-    rig.outbox.mark_delivered(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, Sent("m2"))
     rig.deliveries.report(delivery, "m3", "delivered")
     assert look(rig).prompts == ("m1", "m2", "m3")
 
@@ -761,7 +762,7 @@ def test_repetition_that_never_arrives_ends_nothing(rig):
     rig.accept(turn("what?"))
     again = TurnChange(replies=((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
-    rig.outbox.mark_delivered(held, work, dead="Refused: no")
+    rig.outbox.mark_delivered(held, work, GivenUp("Refused: no"))
     assert look(rig).state == "shown"
 
 
@@ -772,5 +773,5 @@ def test_messages_that_show_one_question_are_bounded(rig):
     rig.accept(turn("what?"))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), TurnChange(replies=replies))
     for number in range(60):
-        work = rig.outbox.mark_delivered(held, work, receipt=f"r{number}")
+        work = rig.outbox.mark_delivered(held, work, Sent(f"r{number}"))
     assert look(rig).prompts == tuple(f"r{number}" for number in range(10, 60))

@@ -12,6 +12,7 @@ from sayso.channels.types import Button, Conversation, Delivery, Reply
 from sayso.pending.limits import KEEP_HELD_MS
 from sayso.pending.turns import LeaseLost, Timer, TurnChange
 from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
+from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose, shown
 
@@ -42,7 +43,7 @@ def texts(rig, held, reply) -> list[str]:
     sent = []
     while reply:
         sent.append(reply.delivery(held).reply.text)
-        reply = rig.outbox.mark_delivered(held, reply, receipt="m")
+        reply = rig.outbox.mark_delivered(held, reply, Sent("m"))
     return sent
 
 
@@ -58,7 +59,7 @@ def bury(rig, *, end="dead", doubtful=False) -> str:
         rig.outbox.postpone(held, reply, 1, "suspect")
         rig.pass_time(2)
         held, reply = lease(rig, "w2")
-    rig.outbox.mark_delivered(held, reply, dead="Refused: blocked", end=end)
+    rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked", end=end))
     rig.mailbox.release(held)
     return f"{CHAT.id}#{reply.number}"
 
@@ -71,7 +72,7 @@ def test_dead_reply_is_resent_once(rig):
     assert (rig.overdue(), rig.dead(), states(rig)) == ([CHAT.id], 0, ["retried"])
     held, again = lease(rig, "w3")
     assert (again.delivery(held).reply.text, again.attempt, again.suspect) == ("hi", 1, False)
-    assert rig.outbox.mark_delivered(held, again, receipt="m") is None
+    assert rig.outbox.mark_delivered(held, again, Sent("m")) is None
 
 
 @pytest.mark.parametrize("doubtful", [{"doubtful": True}, {"end": "doubtful"}])
@@ -87,7 +88,7 @@ def test_question_is_not_resent(rig):
     """Its action ended with it, so an answer would do nothing."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), GivenUp("Refused: blocked"))
     with pytest.raises(NotRepeatable, match="asked for a yes"):
         rig.deliveries.retry(f"{CHAT.id}#1")
     assert rig.dead() == 1
@@ -105,7 +106,7 @@ def test_reply_that_arrived_after_all_is_not_resent(rig):
 def test_dead_edit_is_resent_as_a_message_of_its_own(rig):
     """The message that it was to change is far above by now."""
     held, reply = said(rig, Reply("done", edits="m7"))
-    rig.outbox.mark_delivered(held, reply, dead="Refused: gone")
+    rig.outbox.mark_delivered(held, reply, GivenUp("Refused: gone"))
     rig.deliveries.retry(f"{CHAT.id}#1")
     assert rig.mailbox.release(held).delivery(held).reply == Reply("done")
 
@@ -113,7 +114,7 @@ def test_dead_edit_is_resent_as_a_message_of_its_own(rig):
 def test_dead_edit_without_text_is_not_resent(rig):
     """It would only have removed the buttons of a message."""
     held, reply = said(rig, Reply("Delete it?", edits="m7", optional=True))
-    rig.outbox.mark_delivered(held, reply, dead="Refused: gone")
+    rig.outbox.mark_delivered(held, reply, GivenUp("Refused: gone"))
     with pytest.raises(NotRepeatable, match="nothing is missing"):
         rig.deliveries.retry(f"{CHAT.id}#1")
 
@@ -128,7 +129,7 @@ def test_only_dead_replies_are_resent(rig, name):
 def test_resent_progress_message_replaces_no_newer_one(rig):
     """The old one goes out after the newer one."""
     held, reply = said(rig, Reply("10 %", collapse="p"))
-    rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
+    rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
     rig.accept(turn())
     reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(Reply("x"), Reply("20 %", collapse="p")))
     rig.deliveries.retry(f"{CHAT.id}#1")
@@ -138,7 +139,7 @@ def test_resent_progress_message_replaces_no_newer_one(rig):
 def test_dead_reply_keeps_what_an_operator_needs(rig):
     """The record has the reason, the time, the attempts and the text."""
     held, reply = said(rig, Reply("hi", (Button("Yes", "y"),)))
-    rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
+    rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
     (fate,) = rig.deliveries.undelivered("dead")
     assert (fate.id, fate.reason, fate.tries, fate.text) == (f"{CHAT.id}#1", "Refused: blocked", 1, "hi")
     assert fate.at > 1_700_000_000
@@ -166,7 +167,7 @@ def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
     """No person ever wrote there, so no message can reopen it."""
     rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
     held, reply = lease(rig)
-    rig.outbox.mark_delivered(held, reply, dead="AddressClosed: no member", end="closed")
+    rig.outbox.mark_delivered(held, reply, GivenUp("AddressClosed: no member", end="closed"))
     rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
     assert rig.mailbox.release(held).closed == ""
 
@@ -186,7 +187,7 @@ def test_late_report_does_not_close_the_address_of_a_person_who_wrote(rig):
     held, reply = said(rig)
     rig.deliveries.close(CHAT.id, "gone", late=True)
     assert rig.mailbox.release(held).closed == ""
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     rig.pass_time(LATE_SECONDS + 1)
     rig.deliveries.close(CHAT.id, "gone", late=True)
     assert rig.deliveries.statuses(CHAT.id)[1] == "gone"
@@ -225,7 +226,7 @@ def test_address_stays_open_while_a_turn_waits(rig):
     """The person wrote while the reply or the report was on its way, so the answer is attempted."""
     held, reply = said(rig)
     rig.accept(turn("back"))
-    work = rig.outbox.mark_delivered(held, reply, dead="AddressClosed: blocked", end="closed")
+    work = rig.outbox.mark_delivered(held, reply, GivenUp("AddressClosed: blocked", end="closed"))
     rig.deliveries.close(CHAT.id, "blocked")
     assert rig.mailbox.commit(held, work, saying()).closed == ""
 
@@ -282,7 +283,7 @@ def test_held_reply_wakes_no_worker_until_the_person_writes(rig):
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
     assert (reply.held, reply.attempt, reply.suspect) == (None, 1, False)
-    assert rig.outbox.mark_delivered(held, reply, receipt="m").turn.text == "back"
+    assert rig.outbox.mark_delivered(held, reply, Sent("m")).turn.text == "back"
 
 
 def test_held_reply_is_due_after_a_week_of_silence(rig):
@@ -292,7 +293,7 @@ def test_held_reply_is_due_after_a_week_of_silence(rig):
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
     assert reply.held >= KEEP_HELD_MS / 1000
-    assert rig.outbox.mark_delivered(held, reply, dead="WindowClosed", let_go=True) is None
+    assert rig.outbox.mark_delivered(held, reply, GivenUp("WindowClosed"), let_go=True) is None
     assert (rig.deliveries.undelivered("held"), rig.dead()) == ([], 1)
 
 
@@ -358,7 +359,7 @@ def test_held_question_stays_open_to_be_shown(rig):
     assert look(rig).state == "armed"
     rig.accept(turn())
     held, reply = lease(rig, "w2")
-    rig.outbox.mark_delivered(held, reply, receipt="m")
+    rig.outbox.mark_delivered(held, reply, Sent("m"))
     assert look(rig).state == "shown"
 
 
@@ -411,7 +412,7 @@ def test_held_question_outlives_its_record(redis_client):
 def test_receipt_is_kept_with_the_delivery(rig):
     """The delivery has the receipt and the number of attempts."""
     held, reply = said(rig)
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     (fate,), _ = rig.deliveries.statuses(CHAT.id)
     assert (fate.id, fate.state, fate.receipt, fate.tries) == (f"{CHAT.id}#1", "sent", "m1", 1)
 
@@ -426,7 +427,7 @@ def test_only_the_last_deliveries_are_kept(rig):
 def test_later_failure_turns_sent_into_failed(rig):
     """Twilio accepted the message and could not deliver it; the operator sees it once."""
     held, reply = said(rig)
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     for _ in range(2):
         assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "undelivered", "error 63016") == "failed"
     (fate,) = rig.deliveries.undelivered("failed")
@@ -436,7 +437,7 @@ def test_later_failure_turns_sent_into_failed(rig):
 def test_reports_count_in_any_order(rig):
     """platforms.md 1.1: after "read", a late "delivered" or "sent" changes nothing."""
     held, reply = said(rig)
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     kept = [rig.deliveries.report(f"{CHAT.id}#1", "m1", status) for status in ("read", "delivered", "sent", "odd")]
     assert (kept, states(rig)) == (["read", "read", "read", ""], ["read"])
 
@@ -445,7 +446,7 @@ def test_reports_count_in_any_order(rig):
 def test_arrived_copy_counts_if_a_reply_was_sent_twice(rig, first, second):
     """The other copy's failure changes nothing."""
     held, reply = said(rig)
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     copies = ("m1", "m2") if first == "failed" else ("m2", "m1")
     rig.deliveries.report(f"{CHAT.id}#1", copies[0], first)
     assert rig.deliveries.report(f"{CHAT.id}#1", copies[1], second) == "delivered"
@@ -455,7 +456,7 @@ def test_copy_sent_after_the_failure_of_another_counts(rig):
     """A worker died after it sent the copy that failed; the platform reports the second by itself."""
     held, reply = said(rig)
     rig.deliveries.report(f"{CHAT.id}#1", "m1", "failed")
-    rig.outbox.mark_delivered(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, Sent("m2"))
     assert states(rig) == ["sent"]
     assert rig.deliveries.report(f"{CHAT.id}#1", "m2", "failed") == "failed"
 
@@ -464,7 +465,7 @@ def test_report_may_come_before_the_receipt(rig):
     """platforms.md 1.1: webhooks are fast, and the receipt does not overwrite a report."""
     held, reply = said(rig)
     assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "delivered") == "delivered"
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     assert states(rig) == ["delivered"]
 
 
@@ -483,7 +484,7 @@ def test_ambiguous_reply_that_the_platform_reported_has_arrived(rig):
     rig.pass_time(6)
     held, again = lease(rig, "w2")
     assert (again.suspect, again.receipt) == (True, "m1")
-    rig.outbox.mark_delivered(held, again, receipt=again.receipt)
+    rig.outbox.mark_delivered(held, again, Sent(again.receipt))
     assert (states(rig), rig.deliveries.undelivered("ambiguous")) == (["sent"], [])
 
 
@@ -493,7 +494,7 @@ def test_reply_sent_after_a_doubtful_attempt_is_ambiguous(rig):
     rig.outbox.postpone(held, reply, 1, "suspect")
     rig.pass_time(2)
     held, again = lease(rig, "w2")
-    rig.outbox.mark_delivered(held, again, receipt="m2")
+    rig.outbox.mark_delivered(held, again, Sent("m2"))
     (fate,) = rig.deliveries.undelivered("ambiguous")
     assert (fate.tries, again.receipt, states(rig)) == (2, "", ["ambiguous"])
 
@@ -510,7 +511,7 @@ def test_platform_that_asks_to_wait_pauses_its_whole_channel(rig):
 def test_dead_reply_may_pause_its_channel_too(rig):
     """The platform asked for a pause at the last attempt, so the next reply waits."""
     held, reply = said(rig, Reply("1"), Reply("2"))
-    following = rig.outbox.mark_delivered(held, reply, dead="RateLimited: 30 s", end="limited", gap=30)
+    following = rig.outbox.mark_delivered(held, reply, GivenUp("RateLimited: 30 s", end="limited", pause=30))
     assert 29 < following.wait <= 30.1
 
 
@@ -530,7 +531,7 @@ def test_channel_keeps_its_rate_limit(rig):
     waits = [rig.outbox.book_slot(hall, second, 0.1) for _ in range(2)]
     assert all(8 < wait <= 10 for wait in waits)
     rig.accept(turn())
-    work = rig.outbox.mark_delivered(room, first, receipt="m")
+    work = rig.outbox.mark_delivered(room, first, Sent("m"))
     assert 18 < rig.mailbox.commit(room, work, saying()).wait <= 20
 
 
@@ -538,7 +539,7 @@ def test_waiting_for_a_slot_is_no_attempt(rig):
     """The conversation is released, and the slot is kept."""
     room, first = said(rig, Reply("1"), Reply("2"))
     rig.outbox.book_slot(room, first, 0.1)
-    second = rig.outbox.mark_delivered(room, first, receipt="m")
+    second = rig.outbox.mark_delivered(room, first, Sent("m"))
     rig.outbox.postpone(room, second, second.wait, "paced")
     assert rig.mailbox.lease(CHAT.id, "early") is None
     rig.pass_time(11)
@@ -558,8 +559,8 @@ def test_rate_limit_is_fenced(rig):
 def test_chat_runs_up_a_delay_with_each_reply(rig):
     """platforms.md 2.4: the delay is the sum of its replies' seconds, less the time that passed."""
     room, first = said(rig, Reply("1"), Reply("2"), Reply("3"))
-    second = rig.outbox.mark_delivered(room, first, receipt="m", gap=20)
-    third = rig.outbox.mark_delivered(room, second, receipt="m", gap=20)
+    second = rig.outbox.mark_delivered(room, first, Sent("m", gap=20))
+    third = rig.outbox.mark_delivered(room, second, Sent("m", gap=20))
     assert first.ahead == 0
     assert 18 < second.ahead <= 20
     assert 38 < third.ahead <= 40
@@ -613,7 +614,7 @@ def test_question_of_a_delivery_is_deleted_with_it(redis_client):
     rig.accept(turn("more"))
     reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(*(Reply(str(at)) for at in range(50))))
     while reply:
-        reply = rig.outbox.mark_delivered(held, reply, dead="Refused: blocked")
+        reply = rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
     assert not redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
 
 
@@ -623,7 +624,7 @@ def test_reason_of_a_failed_answer_stays_with_its_delivery(rig, *, is_reported_f
     held, reply = said(rig, Reply("The language model is too busy.", cause="kind=busy status=429"))
     if is_reported_first:
         rig.deliveries.report(f"{CHAT.id}#1", "m", "delivered")
-    rig.outbox.mark_delivered(held, reply, receipt="m")
+    rig.outbox.mark_delivered(held, reply, Sent("m"))
     rig.deliveries.report(f"{CHAT.id}#1", "m", "delivered")
     rig.deliveries.report(f"{CHAT.id}#1", "m", "read")
     (fate,) = rig.deliveries.statuses(CHAT.id)[0]

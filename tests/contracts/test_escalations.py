@@ -11,6 +11,7 @@ from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.limits import MAX_FORWARDED_WAITING
 from sayso.pending.repository import Claim
 from sayso.pending.turns import QueuedReply, Transition, TurnChange, outbox_entry
+from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose
 from tests.contracts.test_timers import HOUR, said, set_timers, timer
@@ -34,7 +35,7 @@ def asked(rig, **options):
     """Deliver such a question and release the conversation."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig, **options)), receipt="m1")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig, **options)), Sent("m1"))
     assert rig.mailbox.release(held) is None
 
 
@@ -74,7 +75,7 @@ def test_alarm_rings_for_a_worker_that_holds_the_lease(rig):
     rig.mailbox.commit(held, work, TurnChange())
     reply = rig.mailbox.release(held)
     assert rig.mailbox.release(held) == reply
-    assert rig.outbox.mark_delivered(held, reply, receipt="ops#1") is None
+    assert rig.outbox.mark_delivered(held, reply, Sent("ops#1")) is None
 
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
@@ -132,7 +133,7 @@ def test_only_the_newest_question_has_an_alarm(rig):
     rig.pass_time(20)
     drop = Transition(look(rig).pid, ("shown",), "cancelled")
     reply = rig.mailbox.commit(held, work, replace(alarmed(rig, alarm="Look at the second"), transition=drop))
-    rig.outbox.mark_delivered(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, Sent("m2"))
     rig.mailbox.release(held)
     assert (later(rig, 20), later(rig, 11)) == ([], ["Look at the second"])
 
@@ -141,7 +142,7 @@ def test_question_that_was_never_delivered_brings_no_alarm(rig):
     """The person was not asked. The list of dead deliveries shows the question."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig)), dead="blocked")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig)), GivenUp("blocked"))
     rig.mailbox.release(held)
     assert later(rig, HOUR) == []
 
@@ -155,7 +156,7 @@ def test_forwarded_reply_is_never_doubtful(rig):
     rig.end_lease()
     held, reply = lease(rig, "w3")
     assert (reply.is_forwarded, reply.suspect) == (True, False)
-    rig.outbox.mark_delivered(held, reply, receipt="ops:1#1")
+    rig.outbox.mark_delivered(held, reply, Sent("ops:1#1"))
     fates, _ = rig.deliveries.statuses(CHAT.id)
     assert (fates[-1].state, fates[-1].receipt, rig.deliveries.undelivered("ambiguous")) == ("sent", "ops:1#1", [])
 
@@ -167,7 +168,7 @@ def test_forwarded_reply_ignores_the_rate_limit_of_this_channel(rig):
     held, work = lease(rig, "w2")
     reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("hi"), ""),)))
     assert rig.outbox.book_slot(held, reply, 0.01) == 0  # the next slot is in 100 s
-    rig.outbox.mark_delivered(held, reply, receipt="m")
+    rig.outbox.mark_delivered(held, reply, Sent("m"))
     rig.pass_time(AFTER + 1)
     forwarded = rig.mailbox.release(held)
     assert (forwarded.is_forwarded, forwarded.wait) == (True, None)
@@ -181,7 +182,7 @@ def test_forward_is_made_once(rig):
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig)
     assert reply.delivery(held) == Delivery(first, CHAT, Reply("Look there", language="de"), silence=inf)
-    assert (reply.is_forwarded, rig.outbox.mark_delivered(held, reply, receipt="m")) == (False, None)
+    assert (reply.is_forwarded, rig.outbox.mark_delivered(held, reply, Sent("m"))) == (False, None)
     assert rig.outbox.forward(to_chat()) == first
     assert rig.mailbox.release(held) is None
 

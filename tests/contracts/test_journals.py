@@ -8,6 +8,7 @@ import pytest
 
 from sayso.channels.types import Reply
 from sayso.pending.turns import LeaseLost, StaleTurn, TurnChange
+from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
 SAID = TurnChange(replies=((Reply("hi"), ""),))
@@ -144,7 +145,7 @@ def test_turn_behind_a_waiting_reply_does_not_count_as_started(rig):
         rig.outbox.postpone(held, reply, 1)
         rig.pass_time(2)
         held, reply = rig.mailbox.lease(CHAT.id, f"w{number}")
-    assert rig.outbox.mark_delivered(held, reply, receipt="m").attempt == 1
+    assert rig.outbox.mark_delivered(held, reply, Sent("m")).attempt == 1
 
 
 def test_threads_that_send_the_same_write_make_it_once(rig):

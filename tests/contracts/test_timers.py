@@ -20,6 +20,7 @@ from sayso.pending.turns import (
     TurnChange,
     outbox_entry,
 )
+from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_admission import Crowded
 from tests.contracts.test_conversations import lease, look, propose
@@ -51,7 +52,7 @@ def said(rig, token: str = "w2") -> list[str]:
     texts = []
     while isinstance(work, QueuedReply):
         texts.append(work.delivery(held).reply.text)
-        work = rig.outbox.mark_delivered(held, work, receipt="m")
+        work = rig.outbox.mark_delivered(held, work, Sent("m"))
     rig.mailbox.release(held, hand_over=True)
     return texts
 
@@ -63,7 +64,7 @@ def asked(rig, **fields):
     change, action = propose(rig, **fields)
     arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered")))
     reply = rig.mailbox.commit(held, work, replace(change, new_actions=(arm,)))
-    return held, action, rig.outbox.mark_delivered(held, reply, receipt="m1")
+    return held, action, rig.outbox.mark_delivered(held, reply, Sent("m1"))
 
 
 def test_timer_rings_once(rig):
@@ -117,7 +118,7 @@ def test_message_beside_a_timer_of_this_moment_is_answered_at_once(rig):
     assert rig.overdue() == [CHAT.id]
     held, work = lease(rig, "w2")
     assert work.delivery(held).reply.text == "Stretch"
-    assert rig.outbox.mark_delivered(held, work, receipt="m").turn.text == "hello"
+    assert rig.outbox.mark_delivered(held, work, Sent("m")).turn.text == "hello"
 
 
 def test_new_message_does_not_wake_a_parked_conversation_with_a_timer(rig):
@@ -247,7 +248,7 @@ def test_commit_sent_twice_sets_a_timer_once(rig):
     rig.mailbox.commit(held, work, change)
     reply = rig.mailbox.release(held)
     rig.mailbox.commit(held, work, change)
-    assert rig.outbox.mark_delivered(held, reply, receipt="m") is None
+    assert rig.outbox.mark_delivered(held, reply, Sent("m")) is None
     assert rig.mailbox.release(held) is None
     rig.pass_time(HOUR)
     assert rig.overdue() == []
@@ -333,7 +334,7 @@ def closing(rig, receipt: str = "m1", **notices: str) -> list[tuple[str, str]]:
     ending = outbox_entry(CHAT, Reply("Exp\u00edred \U0001f600", optional=True, language="es"))
     arm = replace(change.new_actions[0], ending=ending, **notices)
     reply = rig.mailbox.commit(held, work, replace(change, new_actions=(arm,)))
-    assert rig.outbox.mark_delivered(held, reply, receipt=receipt) is None
+    assert rig.outbox.mark_delivered(held, reply, Sent(receipt)) is None
     rig.mailbox.release(held)
     rig.pass_time(61)
     rig.overdue()
@@ -348,7 +349,7 @@ def replies(rig) -> list[tuple[str, str]]:
         reply = work.delivery(held).reply
         assert (reply.optional, reply.language) == ((True, "es") if reply.edits else (False, ""))
         found.append((reply.text, reply.edits))
-        work = rig.outbox.mark_delivered(held, work, receipt="m")
+        work = rig.outbox.mark_delivered(held, work, Sent("m"))
     rig.mailbox.release(held, hand_over=True)
     return found
 
@@ -382,7 +383,7 @@ def test_turn_beside_the_end_of_a_question_knows_the_timers(rig):
     held, work = lease(rig)
     change, _ = propose(rig)
     arm = replace(change.new_actions[0], ending=outbox_entry(CHAT, Reply("Expired", optional=True)))
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), receipt="m1")
+    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), Sent("m1"))
     rig.accept(turn("b", user="bob"))
     work = rig.mailbox.release(held)
     assert [(timer.text, timer.user) for timer in work.timers] == [("", "")]
@@ -421,7 +422,7 @@ def test_only_the_newest_question_has_a_notice(rig):
     arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second")))
     drop = Transition(first.pending_action_id, ("shown",), "cancelled")
     rig.outbox.mark_delivered(
-        held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,), transition=drop)), receipt="m"
+        held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,), transition=drop)), Sent("m")
     )
     rig.accept(turn(user="bob"))
     assert len(rig.mailbox.release(held).timers) == 1
@@ -439,7 +440,9 @@ def test_question_that_was_never_delivered_has_no_notice(rig):
     held, work = lease(rig)
     change, _ = propose(rig)
     arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered")))
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), dead="blocked")
+    rig.outbox.mark_delivered(
+        held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), GivenUp("blocked")
+    )
     rig.mailbox.release(held)
     rig.pass_time(100)
     assert rig.overdue() == []

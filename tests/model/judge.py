@@ -12,6 +12,7 @@ from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction
 from sayso.pending.turns import Lease, QueuedReply, QueuedTurn, TurnChange
 from sayso.workers.mailbox import LEASE_MS
+from sayso.workers.sender import GivenUp, Sent
 from tests.model.verdicts import Verdicts
 from tests.model.wire import Peek
 from tests.model.world import Event, Proposal, World, result_of, shown
@@ -192,13 +193,13 @@ class Judge:
             self._verdicts.claimed(claim.pending_action_id, claim.conversation, claim.by)
 
     def _mark_delivered(
-        self, lease: Lease, reply: QueuedReply, *, answer: Any, dead: str = "", let_go: bool = False, **_: Any
+        self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, answer: Any, let_go: bool = False
     ) -> None:
         """The window opens with the delivery, once; a preview that cannot be delivered is over."""
         if let_go:
             self._release(lease, answer=answer)
         sent = self._world.sent.get((lease.conversation, reply.number))
-        if dead:
+        if isinstance(result, GivenUp):
             self._verdicts.undelivered(lease.conversation, reply.text)
             return
         for button in sent.buttons if sent else ():

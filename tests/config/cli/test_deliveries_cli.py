@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from sayso.channels.types import Reply
 from sayso.config.cli.main import main
 from sayso.workers.alerts import RedisAlerts
+from sayso.workers.sender import GivenUp, Sent
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_deliveries import bury, on_hold, said, saying
@@ -54,7 +55,7 @@ def test_list_shows_what_was_put_aside(rig):
     rig.accept(turn())
     held, work = rig.mailbox.lease(CHAT.id, "w2")
     reply = rig.mailbox.commit(held, work, saying(Reply("there")))
-    rig.outbox.mark_delivered(held, reply, receipt="m2")
+    rig.outbox.mark_delivered(held, reply, Sent("m2"))
     rig.deliveries.report(f"{CHAT.id}#2", "m2", "undelivered", "error 63016")
     code, words = run("list")
     assert (code, len(words.splitlines())) == (0, 2)
@@ -87,7 +88,7 @@ def test_show_tells_that_an_address_is_closed(rig):
 def test_words_command_no_terminal(rig):
     """What people wrote is shown without control characters, and short."""
     held, reply = said(rig, Reply("\x1b[31mred" + "x" * 500))
-    rig.outbox.mark_delivered(held, reply, dead="Refused: no")
+    rig.outbox.mark_delivered(held, reply, GivenUp("Refused: no"))
     words = run("list")[1]
     assert "\x1b" not in words
     assert len(words) < 250
@@ -110,6 +111,6 @@ def test_show_tells_why_a_reply_was_no_answer(rig):
     """Status, code and model of the vendor's error, whole, beside the reply that was sent."""
     cause = "kind=busy status=429 code=rate_limit_exceeded model=gpt-5-mini-2026-08-07-preview"
     held, reply = said(rig, Reply("The language model is too busy.", cause=cause))
-    rig.outbox.mark_delivered(held, reply, receipt="m1")
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
     code, words = run("show", CHAT.id)
     assert (code, cause in words) == (0, True)

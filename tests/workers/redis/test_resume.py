@@ -14,6 +14,7 @@ from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.mailbox import LUA
 from sayso.workers.redis.data_loss import DataLossGuard, keys_of
 from sayso.workers.redis.resume import RESUME_STEP, halt_of, resume
+from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.fakes import Bot
@@ -55,7 +56,7 @@ def answered(rig, text: str = "hello") -> str:
     lease, work = rig.mailbox.lease(CHAT.id, f"token {text}")
     reply = rig.mailbox.commit(lease, work, ANSWER)
     delivery = reply.delivery(lease).id
-    rig.outbox.mark_delivered(lease, reply, receipt="m1")
+    rig.outbox.mark_delivered(lease, reply, Sent("m1"))
     rig.mailbox.release(lease)
     return delivery
 
