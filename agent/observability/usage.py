@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sayso.agent.messages import UsageStats
+from sayso.agent.messages import NO_USAGE, UsageStats
 
 #: How many tool names are counted separately, as a model may invent any name; calls of others count as OTHER_TOOLS.
 MAX_TOOLS, OTHER_TOOLS = 1000, "(other)"
@@ -134,18 +134,21 @@ class AgentUsage:
 
     def __init__(self, *, max_iterations: int = MAX_ITERATIONS) -> None:
         self._lock = threading.Lock()
-        self._prompt = self._completion = self._tokens = self._calls = 0
-        self._cost, self._cut_off = 0.0, 0
         self._iterations: deque[UsageStats] = deque(maxlen=max_iterations)
         self._tools: Counter[str] = Counter()
+        self.reset()
+
+    def reset(self) -> None:
+        """Set all totals to zero."""
+        with self._lock:
+            self._total, self._calls, self._cut_off = NO_USAGE, 0, 0
+            self._iterations.clear()
+            self._tools.clear()
 
     def add_usage(self, stats: UsageStats, tool_name: str | None = None) -> None:
         """Count a model call, and the tool that its answer called, if any."""
         with self._lock:
-            self._prompt += stats.prompt_tokens
-            self._completion += stats.completion_tokens
-            self._tokens += stats.total_tokens
-            self._cost += stats.cost_usd
+            self._total += stats
             self._calls += 1
             self._iterations.append(stats)
         if tool_name:
@@ -162,14 +165,6 @@ class AgentUsage:
         with self._lock:
             self._cut_off += 1
 
-    def reset(self) -> None:
-        """Set all totals to zero."""
-        with self._lock:
-            self._prompt = self._completion = self._tokens = self._calls = 0
-            self._cost, self._cut_off = 0.0, 0
-            self._iterations.clear()
-            self._tools.clear()
-
     @property
     def cut_off_answers(self) -> int:
         """The number of answers that reached their length limit."""
@@ -178,22 +173,22 @@ class AgentUsage:
     @property
     def total_cost_usd(self) -> float:
         """The cost of all model calls in dollars."""
-        return self._cost
+        return self._total.cost_usd
 
     @property
     def total_tokens(self) -> int:
         """The tokens of all prompts and answers."""
-        return self._tokens
+        return self._total.total_tokens
 
     @property
     def total_prompt_tokens(self) -> int:
         """The tokens of all prompts."""
-        return self._prompt
+        return self._total.prompt_tokens
 
     @property
     def total_completion_tokens(self) -> int:
         """The tokens of all answers."""
-        return self._completion
+        return self._total.completion_tokens
 
     @property
     def iterations(self) -> list[UsageStats]:
@@ -211,10 +206,10 @@ class AgentUsage:
         """Return all totals of one moment as plain data; `iterations` is the number of model calls."""
         with self._lock:
             return {
-                "total_prompt_tokens": self._prompt,
-                "total_completion_tokens": self._completion,
-                "total_tokens": self._tokens,
-                "total_cost_usd": self._cost,
+                "total_prompt_tokens": self._total.prompt_tokens,
+                "total_completion_tokens": self._total.completion_tokens,
+                "total_tokens": self._total.total_tokens,
+                "total_cost_usd": self._total.cost_usd,
                 "iterations": self._calls,
                 "tool_usage": dict(self._tools),
             }
