@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -155,7 +155,8 @@ class ChannelAgent:
         answer = await self._answer_with_files(context)
         history = memory.to_dict()
         await long_texts.move_to_files(history["messages"])
-        replies = _with_language(answer.change.replies, context.texts)
+        language = context.texts.language
+        replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
         return replace(answer.change, replies=replies, history=json.dumps(history))
 
     async def _answer_with_files(self, context: TurnContext) -> TurnAnswer:
@@ -249,7 +250,9 @@ class ChannelAgent:
         """Return the replies to a run, including its question."""
         texts = context.texts
         files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
-        content = reply_text(result, texts, has_acted=self._has_acted(result))
+        acting = {tool.name for tool in self.agent.tools if not tool.read_only}  # they may have changed something
+        has_acted = any(call.tool_name in acting for call in result.tool_calls)
+        content = reply_text(result, texts, has_acted=has_acted)
         # The user is told of unclear calls whatever the model writes about them.
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
         results = read_results(result, self.agent.tools, shown=beside) if proposal else []
@@ -265,11 +268,6 @@ class ChannelAgent:
         if result.choices and result.stop_reason in _OWN_REPLY_REASONS:
             return self._choices.add_to(context, answer, result.choices)
         return answer
-
-    def _has_acted(self, result: AgentResult) -> bool:
-        """Return whether tools were called that may have changed something."""
-        acting = {tool.name for tool in self.agent.tools if not tool.read_only}
-        return any(call.tool_name in acting for call in result.tool_calls)
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
         """Return what a turn changes that could not be answered.
@@ -310,7 +308,11 @@ class ChannelAgent:
 
     def _texts_for(self, turn: Turn, memory: ConversationMemory) -> Texts:
         """Return the texts in the user's language: that of this or earlier messages, of the app, or of the channel."""
-        before = (without_notes(message.content) for message in reversed(memory.get_history()) if _is_typed(message))
+        before = (
+            without_notes(message.content)
+            for message in reversed(memory.get_history())
+            if message.role is Role.USER and message.content != TAPPED
+        )
         return self._choose_texts(chain([turn.text], before), turn)
 
     def _choose_texts(self, said: Iterable[str], turn: Turn) -> Texts:
@@ -342,10 +344,12 @@ class ChannelAgent:
         context = replace(await self._load_context(turn), shows_buttons=False)
         live = context.live
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
-            return _ack(await self._refuse_changed(scope.conversation.id, live))
+            transition = Transition(live.pid, WAITING_STATES, "cancelled")
+            await self.store.repository.change(scope.conversation.id, TurnChange(transition=transition))
+            return AgentResult(texts_for(live.action.language).unsafe(live.action.preview))
         answer = await self._answer_and_apply(context)
         content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
-        return replace(answer.result, content=content) if answer.result else _ack(content)
+        return replace(answer.result or AgentResult(""), content=content)
 
     async def take(self, turn: Turn) -> tuple[Reply, ...]:
         """Handle one turn, a text or a tap, without mailbox or outbox. Return the replies, with buttons and files."""
@@ -404,12 +408,6 @@ class ChannelAgent:
             return True
         word, _ = await self.store.repository.change(conversation, change)
         return word == "ok"
-
-    async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
-        action = live.action
-        transition = Transition(action.pending_action_id, WAITING_STATES, "cancelled")
-        await self.store.repository.change(conversation, TurnChange(transition=transition))
-        return texts_for(action.language).unsafe(action.preview)
 
 
 def _text_replies(text: str, cause: str = "") -> tuple[tuple[Reply, str], ...]:
@@ -477,16 +475,3 @@ def turn_label(turn: Turn) -> str:
 
 def _join(paragraphs: Iterable[str]) -> str:
     return "\n\n".join(filter(None, paragraphs))
-
-
-def _with_language(replies: Sequence[tuple[Reply, str]], texts: Texts) -> tuple[tuple[Reply, str], ...]:
-    """Return the replies with their language set."""
-    return tuple((replace(reply, language=texts.language), pid) for reply, pid in replies)
-
-
-def _is_typed(message: Message) -> bool:
-    return message.role is Role.USER and message.content != TAPPED
-
-
-def _ack(content: str) -> AgentResult:
-    return AgentResult(content=content)

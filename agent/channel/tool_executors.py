@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -60,8 +60,11 @@ class ToolExecutors:
 
         This also holds for executors that the tool's author registered.
         """
-        tool = self._known.get(action.kind)
-        refusal = _policy_refusal(tool, action, self._config()) if tool else ""
+        tool, refusal = self._known.get(action.kind), ""
+        if tool and action.version and action.version != tool.version:
+            refusal = "pending.other_version"
+        elif tool and effective_decision(tool, action.args, self._config().tool_policy).decision == "deny":
+            refusal = "pending.denied"
         if refusal:
             log.warning(refusal, extra={"kind": action.kind, "pending": action.pending_action_id})
         return not refusal
@@ -96,7 +99,11 @@ def _tool_executor(tool: Tool) -> ExecutorFactory:
     """
 
     def factory(action: PendingAction) -> Executor | None:
-        refusal = _refusal(tool, action)
+        refusal = ""
+        if action.version != tool.version:
+            refusal = "pending.other_version"
+        elif not is_same_call(tool, action.args):  # a changed definition has arguments that were never shown
+            refusal = "pending.other_arguments"
         if refusal:
             log.warning(refusal, extra={"kind": tool.name, "pending": action.pending_action_id})
             return None
@@ -184,21 +191,6 @@ def _original_error(error: Exception) -> BaseException:
     return original_error(cause if isinstance(cause, Exception) else error)
 
 
-def _policy_refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:
-    """Return the log event that explains why nothing may run for this action; "" if it may."""
-    if action.version and action.version != tool.version:
-        return "pending.other_version"
-    return "pending.denied" if effective_decision(tool, action.args, config.tool_policy).decision == "deny" else ""
-
-
-def _refusal(tool: Tool, action: PendingAction) -> str:
-    """Return the log event that explains why a tool must not run for this action; "" if it may."""
-    if action.version != tool.version:
-        return "pending.other_version"
-    # A changed definition would run with arguments that were never shown.
-    return "" if is_same_call(tool, action.args) else "pending.other_arguments"
-
-
 async def is_hidden(selector: ToolSelector | None, tools: Iterable[Tool], action: PendingAction) -> bool:
     """Return whether the selector hides a tool of the action from the current user. Call it within the user's run."""
     return any([await would_show(selector, tool) == "hidden" for tool in _tools_of(action, tools)])
@@ -243,11 +235,9 @@ def _holds_a_set(value: Any) -> bool:
         return any(_holds_a_set(getattr(value, each.name)) for each in fields(value))
     if isinstance(value, BaseModel):
         return any(map(_holds_a_set, value.__dict__.values()))
-    return any(map(_holds_a_set, value.values() if isinstance(value, dict) else _items(value)))
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
+    if isinstance(value, dict):
+        return any(map(_holds_a_set, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_a_set, value))
 
 
 def _unordered(value: Any) -> str:

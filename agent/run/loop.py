@@ -166,11 +166,9 @@ class AgentLoop:
         takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
         # Other runs may change the memory while this run learns.
         draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
-        may_ask = end.stop_reason != "budget"
-        if may_ask and run_memory.calls_model:
-            may_ask = not await is_budget_spent(run, config)
         if draft is not None:
             run_memory.memory = draft.memory
+        may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)
         if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
@@ -228,7 +226,7 @@ class AgentLoop:
 
     async def _iteration(self, run: RunState) -> AgentResult | None:
         """Handle one answer of the model. Return how the run ends, or None for another iteration."""
-        journaled = await run.journal.next_answer()
+        journaled = await run.request.journal.next_answer()
         if journaled is not None:
             answer = journaled.answer
             run.usage += answer.usage  # paid for by the earlier attempt
@@ -266,7 +264,7 @@ class AgentLoop:
         if self._config.routing_only:
             run.tool_calls += message.tool_calls
             return AgentResult(message.content, stop_reason="routing")
-        if journaled is None and not run.journal.record_answer(answer):
+        if journaled is None and not run.request.journal.record_answer(answer):
             return _too_many_steps(run)
         return await self._call_tools(run, journaled or JournaledAnswer(answer))
 

@@ -224,11 +224,6 @@ class RunState:
     is_end_reported: bool = False
 
     @property
-    def journal(self) -> Journal:
-        """Return the journal of the run."""
-        return self.request.journal
-
-    @property
     def user_text(self) -> str:
         """Return the text of the user's messages after the guardrails."""
         return "\n".join(message.content for message in self.messages if message.role is Role.USER)

@@ -98,7 +98,7 @@ class _CallsRunner:
     @property
     def journal(self) -> Journal:
         """Return the journal of the run."""
-        return self.run.journal
+        return self.run.request.journal
 
     async def run_all(self, remaining: Sequence[int]) -> None:
         """Run these calls. An outcome is written together with the start of the next calls.
