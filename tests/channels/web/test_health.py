@@ -22,12 +22,12 @@ AWAY = "redis://:s3cr3t@127.0.0.1:1"
 
 
 def health_of(client: Redis, **parts):
-    """A browser in front of an app whose Redis this is."""
+    """Return a client of an app on this Redis."""
     return browser(redis=client, **parts)
 
 
 def spool_of(count: int, trouble: Exception | None = None):
-    """A spool with so many turns; one with trouble keeps no more."""
+    """Return a spool with this many turns; `trouble` makes it refuse more."""
 
     def check_room() -> None:
         if trouble:
@@ -45,7 +45,7 @@ def test_process_without_redis_is_healthy_but_not_ready():
 
 
 def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
-    """Messages are kept, and nobody answers: taking the web out of a proxy would lose them."""
+    """Turns are stored and wait. A proxy that took the web out would lose them."""
     client = health_of(redis_client)
     assert (client.get("/readyz").status_code, client.get("/readyz").json) == (200, {"status": "ready", "redis": "ok"})
     full = client.get("/healthz?full")
@@ -53,7 +53,7 @@ def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
 
 
 def test_readiness_changes_nothing_in_redis(redis_client: Redis):
-    """It asks for a write that would change nothing."""
+    """It tries a write that changes nothing."""
     client = health_of(redis_client)
     before = set(redis_client.keys())
     assert client.get("/readyz").status_code == 200
@@ -61,7 +61,7 @@ def test_readiness_changes_nothing_in_redis(redis_client: Redis):
 
 
 def test_redis_that_refuses_writes_is_not_ready(tmp_path: Path):
-    """A read-only replica and a full memory answer every question, and keep no webhook."""
+    """A read-only replica and a full memory answer reads and store no turn."""
     server = EmbeddedRedis(tmp_path)
     server.start()
     redis = connect(server.url)
@@ -80,15 +80,15 @@ def test_redis_that_refuses_writes_is_not_ready(tmp_path: Path):
     server.stop()
 
 
-def test_turns_that_wait_on_this_disk_are_counted(redis_client: Redis):
-    """With Redis and without it; a spool that has room makes a bot ready without Redis."""
+def test_spooled_turns_are_counted(redis_client: Redis):
+    """They are counted with and without Redis. A spool with room makes a bot ready without Redis."""
     for client, redis in ((redis_client, "ok"), (connect(AWAY), "ConnectionError")):
         ready = health_of(client, spool=spool_of(7)).get("/readyz")
         assert (ready.status_code, ready.json["redis"], ready.json["spooled"]) == (200, redis, 7)
 
 
-def test_spool_without_room_is_not_ready_while_redis_is_away(redis_client: Redis):
-    """A full disk keeps nothing; with Redis there, nothing needs it."""
+def test_full_spool_is_not_ready_during_an_outage(redis_client: Redis):
+    """A full disk stores no turn. With a reachable Redis the spool is not needed."""
     full = spool_of(7, SpoolFull("the spool is full"))
     away = health_of(connect(AWAY), spool=full).get("/readyz")
     assert (away.status_code, away.json["spool"]) == (503, "the spool is full")
@@ -96,7 +96,7 @@ def test_spool_without_room_is_not_ready_while_redis_is_away(redis_client: Redis
 
 
 def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):
-    """It said nothing for longer than a sign of life lasts; the one that did counts."""
+    """Its heartbeat has expired; a worker with a valid heartbeat counts."""
     redis_client.zadd("sayso:workers", {"killed": redis_client.time()[0] - 6})
     assert health_of(redis_client).get("/healthz?full").json["workers"] == 0
     Heartbeat(redis_client).beat()
@@ -108,15 +108,15 @@ def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):
 
 
 def test_a_worker_that_stopped_does_not_count(redis_client: Redis):
-    """A clean end is known at once."""
+    """A clean exit is known at once."""
     presence = Heartbeat(redis_client)
     presence.beat()
     presence.leave()
     assert presence.count() == 0
 
 
-def test_suspended_queue_is_told(redis_client: Redis):
-    """Workers live, and take nothing: webhooks are kept all the same."""
+def test_suspended_queue_is_reported(redis_client: Redis):
+    """Workers live and take no jobs; webhooks are stored all the same."""
     Heartbeat(redis_client).beat()
     suspend(redis_client)
     full, ready = (health_of(redis_client).get(path) for path in ("/healthz?full", "/readyz"))
@@ -125,8 +125,8 @@ def test_suspended_queue_is_told(redis_client: Redis):
 
 
 @pytest.mark.parametrize("what", ["alert", "disk"])
-def test_whatever_else_is_wrong_is_told(redis_client: Redis, what: str):
-    """A revoked token without its words, which may name accounts, and a disk without room for files."""
+def test_every_other_trouble_is_reported(redis_client: Redis, what: str):
+    """A revoked token is reported without the platform's text, which may name accounts; so is a full disk."""
     Heartbeat(redis_client).beat()
     alerts = MemoryAlerts(clock=lambda: 1_800_000_000)
     if what == "alert":
@@ -140,7 +140,7 @@ def test_whatever_else_is_wrong_is_told(redis_client: Redis, what: str):
 
 
 def test_halted_redis_is_not_ready(redis_client: Redis):
-    """Whatever else is well; the cure is named, and nothing that only insiders know."""
+    """This holds whatever else is well. The cure is named, without internal details."""
     tide = DataLossGuard(redis_client)
     client = health_of(redis_client, data_loss_guard=tide)
     assert client.get("/readyz").status_code == 200

@@ -1,4 +1,4 @@
-"""Webhooks: nothing that was not kept is acknowledged, and nothing that is not signed gets in."""
+"""Webhooks: only stored turns are acknowledged, and only signed webhooks get in."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tests.contracts.rigs import voice
 
 
 def away() -> str:
-    """What the mailbox does when Redis is away."""
+    """Raise the error of a mailbox without Redis."""
     raise RedisConnectionError("Error 111 connecting to redis:6379")
 
 
-def test_storage_that_is_away_is_never_acknowledged():
-    """platforms.md 2.1: a platform repeats what got 503, and is told when."""
+def test_webhook_in_an_outage_is_not_acknowledged():
+    """platforms.md 2.1: a platform repeats a webhook that got 503, and Retry-After tells when."""
     answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(away)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
     assert "redis" not in answer.text.lower()
 
 
-def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 1.1, 3.1: the platform listens for seconds only: one more try, at once, then 503."""
+def test_webhook_in_an_outage_is_tried_twice_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.1, 3.1: the platform waits for seconds only, so one retry follows at once, then 503."""
     tries = []
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
     monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away())
@@ -50,10 +50,8 @@ def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path
     assert (answer.status_code, len(tries)) == (503, 2)
 
 
-def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket):
-    """platforms.md 1.1: it takes connections and says nothing: who waited in vain does not wait again, and the next
-    ones do not wait.
-    """
+def test_hanging_storage_delays_one_webhook(silent: socket.socket):
+    """platforms.md 1.1: the server accepts connections and never answers. One webhook waits, the next ones do not."""
     mailbox = RedisMailbox(LuaScripts(hurried(silent), LUA), voice)
     client = browser(FakeChannel(Received(turns=(TURN,))), mailbox)
     answers = [client.post("/hooks/shop") for _ in range(5)]
@@ -61,8 +59,8 @@ def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket):
     assert connections_to(silent) == 1
 
 
-def test_status_is_not_waited_for_either_where_storage_hangs(silent: socket.socket):
-    """Whatever a webhook brings, it asks the same server."""
+def test_status_does_not_wait_for_a_hanging_storage(silent: socket.socket):
+    """Every webhook calls the same server."""
     hook, redis = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),)), hurried(silent)
     mailbox, kept = RedisMailbox(LuaScripts(redis, LUA), voice), RedisDeliveries(LuaScripts(redis, LUA))
     turns, statuses = FakeChannel(Received(turns=(TURN,))), FakeChannel(hook)
@@ -73,14 +71,14 @@ def test_status_is_not_waited_for_either_where_storage_hangs(silent: socket.sock
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that takes connections and never says a word."""
+    """Return a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         server.setblocking(False)
         yield server
 
 
 def hurried(server: socket.socket) -> Redis:
-    """A web process's client of this server, while somebody else finds out whether it answers again."""
+    """Return a web process's client while another caller probes the server."""
     client = connect(f"redis://127.0.0.1:{server.getsockname()[1]}")
     set_web_timeouts(client, answer_seconds=0.05)
     Connections.of(client).circuit_breaker._pause_seconds = 1000.0
@@ -88,7 +86,7 @@ def hurried(server: socket.socket) -> Redis:
 
 
 def connections_to(server: socket.socket) -> int:
-    """How many came, and wait to be taken."""
+    """Return the number of connections that wait to be accepted."""
     count = 0
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -98,7 +96,7 @@ def connections_to(server: socket.socket) -> int:
 
 
 def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):
-    """It is on disk: the platform may forget it."""
+    """It is on disk, so the platform need not repeat it."""
     file, mailbox = SpoolFile(tmp_path), FakeMailbox(away)
     client = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox))
     assert [client.post("/hooks/shop").status_code for _ in range(2)] == [200, 200]
@@ -106,7 +104,7 @@ def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):
 
 
 def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path):
-    """Redis is away and the disk is full: the platform must keep it."""
+    """Redis is unreachable and the disk is full, so the platform must repeat it."""
     file, mailbox = SpoolFile(tmp_path, SpoolLimits(turns=0)), FakeMailbox(away)
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
@@ -114,21 +112,21 @@ def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path):
 
 
 def unwatched(file: SpoolFile, mailbox: FakeMailbox) -> Spool:
-    """A spool that nobody empties."""
+    """Return a spool that no thread empties."""
     spool = Spool(file, mailbox)  # type: ignore[arg-type]
     spool.watch = lambda: None  # type: ignore[method-assign]
     return spool
 
 
 def test_full_mailbox_is_never_acknowledged():
-    """A turn that was refused is to be sent again."""
+    """The platform must send a refused turn again."""
     mailbox = FakeMailbox(lambda: "full")
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
 
 
-def test_one_full_turn_of_several_refuses_all():
-    """The webhook comes again; turns kept already are duplicates then."""
+def test_one_refused_turn_of_several_refuses_the_webhook():
+    """The webhook comes again, and stored turns are duplicates then."""
     outcomes = iter(["new", "full"])
     mailbox = FakeMailbox(lambda: next(outcomes))
     hook = Received(turns=(TURN, replace(TURN, event_id="event-2"), replace(TURN, event_id="event-3")))
@@ -137,26 +135,24 @@ def test_one_full_turn_of_several_refuses_all():
 
 
 def test_unsigned_webhook_is_forbidden():
-    """403, and no turn is kept."""
+    """The answer is 403, and no turn is stored."""
     mailbox = FakeMailbox()
     answer = browser(FakeChannel(Forbidden("the signature is wrong")), mailbox).post("/hooks/shop")
     assert (answer.status_code, mailbox.turns) == (403, [])
 
 
 def test_senseless_webhook_is_a_bad_request():
-    """400, and no turn is kept."""
+    """The answer is 400, and no turn is stored."""
     assert browser(FakeChannel(BadHook("no JSON"))).post("/hooks/shop").status_code == 400
 
 
 def test_unknown_channel_is_not_found():
-    """404, whatever the body says."""
+    """The answer is 404 for every body."""
     assert browser(FakeChannel()).post("/hooks/other", data=b"x").status_code == 404
 
 
 def test_turn_with_a_field_of_a_wrong_type_is_dropped(caplog: pytest.LogCaptureFixture):
-    """platforms.md 2.1: it could never be read back, and a repetition would bring the same: 200, and the log says so
-    without it.
-    """
+    """platforms.md 2.1: it could never be read back, and a repetition would be the same: 200 and a line in the log."""
     mailbox = FakeMailbox()
     bent = replace(TURN, user_id={"id": 4915100000042})  # type: ignore[arg-type]
     assert browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code == 200
@@ -165,16 +161,16 @@ def test_turn_with_a_field_of_a_wrong_type_is_dropped(caplog: pytest.LogCaptureF
     assert "4915100000042" not in caplog.text
 
 
-def test_turn_that_no_worker_could_read_is_dropped():
-    """Nothing in the place of a file's id is written without a word, and would stop its conversation for good."""
+def test_turn_that_no_worker_can_read_is_dropped():
+    """A missing file id would be stored without an error and would stop its conversation for ever."""
     mailbox = FakeMailbox()
     bent = replace(TURN, media=(Media(None, "image/png"),))  # type: ignore[arg-type]
     assert browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code == 200
     assert [turn for turn, _ in mailbox.turns] == [TURN]
 
 
-def test_address_that_nobody_could_write_down_is_dropped(caplog: pytest.LogCaptureFixture):
-    """Half a character in the place of a chat's id: the turn beside it is kept."""
+def test_turn_with_an_invalid_address_is_dropped(caplog: pytest.LogCaptureFixture):
+    """The chat id is half a surrogate pair; the turn beside it is stored."""
     mailbox = FakeMailbox()
     news = AddressChange(Conversation("shop", "\ud800"), "blocked")
     received = Received(turns=(TURN,), addresses=(news,))
@@ -183,8 +179,8 @@ def test_address_that_nobody_could_write_down_is_dropped(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("path", ["/hooks/shop//", "/hooks//shop", "/hooks/", "/hook/shop", "/media/hooks/shop"])
-def test_path_that_only_resembles_a_hook_is_not_found(path: str):
-    """platforms.md 1.1: no redirect to what was meant: Twilio would ask again with GET, and without the form."""
+def test_path_that_only_resembles_a_webhook_is_not_found(path: str):
+    """platforms.md 1.1: there is no redirect, since Twilio would follow it with GET and without the form."""
     channel = FakeChannel()
     assert browser(channel).post(path).status_code == 404
     assert channel.hooks == []
@@ -194,8 +190,8 @@ def test_path_that_only_resembles_a_hook_is_not_found(path: str):
     ("path", "signed"),
     [("/hooks/shop/", "/hooks/shop/"), ("/hooks/shop/status/?delivery=1", "/hooks/shop/status/?delivery=1")],
 )
-def test_slash_at_the_end_is_no_other_hook(path: str, signed: str):
-    """Whoever typed it into the platform's console is served, and what is verified is what the platform signed."""
+def test_slash_at_the_end_makes_no_other_webhook(path: str, signed: str):
+    """A URL typed with a slash works, and the signature is checked over the URL that the platform signed."""
     channel = FakeChannel()
     assert browser(channel).post(path).status_code == 200
     (hook,) = channel.hooks
@@ -204,22 +200,22 @@ def test_slash_at_the_end_is_no_other_hook(path: str, signed: str):
 
 
 @pytest.mark.parametrize("path", ["/bots/hooks/shop", "/hooks/shop"])
-def test_path_of_public_url_works_with_and_without_a_proxy_that_takes_it_off(path: str):
-    """The URL that is verified is the public one in both."""
+def test_path_of_public_url_works_with_and_without_a_proxy_that_strips_it(path: str):
+    """The verified URL is the public one in both cases."""
     channel = FakeChannel()
     assert browser(channel, public_url="https://x.example/bots").post(path).status_code == 200
     assert channel.hooks[0].url == "https://x.example/bots/hooks/shop"
 
 
-def test_path_that_only_begins_like_that_of_public_url_is_another(caplog: pytest.LogCaptureFixture):
+def test_path_that_only_starts_like_that_of_public_url_is_another(caplog: pytest.LogCaptureFixture):
     """/botsy is not below /bots."""
     channel = FakeChannel()
     assert browser(channel, public_url="https://x.example/bots").post("/botsy/hooks/shop").status_code == 404
     assert channel.hooks == []
 
 
-def test_refused_hook_logs_the_url_that_was_compared(caplog: pytest.LogCaptureFixture):
-    """Without its query, which may hold anything; the reason says what was wrong."""
+def test_refused_webhook_logs_the_compared_url(caplog: pytest.LogCaptureFixture):
+    """The log has no query, which may hold secrets, and names the reason."""
     channel = FakeChannel(Forbidden("there is no X-Twilio-Signature header"))
     assert browser(channel).post("/hooks/shop?token=s3cret").status_code == 403
     (record,) = [each for each in caplog.records if each.message == "hook.forbidden"]
@@ -227,8 +223,8 @@ def test_refused_hook_logs_the_url_that_was_compared(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("refusal", [Forbidden("no signature"), BadHook("no JSON")])
-def test_flood_of_bad_hooks_is_one_line_a_minute_for_each_address(caplog: pytest.LogCaptureFixture, refusal: Exception):
-    """Strangers cannot fill the disk with lines, nor hide what others are refused."""
+def test_flood_of_bad_webhooks_logs_one_line_a_minute_each(caplog: pytest.LogCaptureFixture, refusal: Exception):
+    """A client can neither fill the disk with log lines nor hide the refusals of others."""
     client = browser(FakeChannel(refusal))
     for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
         assert client.post("/hooks/shop", environ_base={"REMOTE_ADDR": address}).status_code in (400, 403)
@@ -236,20 +232,20 @@ def test_flood_of_bad_hooks_is_one_line_a_minute_for_each_address(caplog: pytest
     assert [line.address for line in lines] == ["192.0.2.1", "192.0.2.2"]
 
 
-def test_mistake_of_ours_is_an_error_with_its_traceback(caplog: pytest.LogCaptureFixture):
-    """500, so that the platform repeats it, and nothing of it in the answer."""
+def test_internal_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture):
+    """The answer is 500 without details, so that the platform repeats the webhook."""
     answer = browser(FakeChannel(RuntimeError("no such thing"))).post("/hooks/shop")
     assert (answer.status_code, "such thing" in answer.text) == (500, False)
     assert "RuntimeError: no such thing" in caplog.text
 
 
 def test_webhooks_are_posted():
-    """platforms.md 1.1: a GET is 405: no crawler starts anything."""
+    """platforms.md 1.1: a GET gets 405, so a crawler starts nothing."""
     assert browser(FakeChannel()).get("/hooks/shop").status_code == 405
 
 
 def test_large_body_is_refused_unread():
-    """413 over the limit; the limit itself passes."""
+    """The answer is 413 over the limit; the limit itself passes."""
     channel = FakeChannel()
     client = browser(channel)
     assert client.post("/hooks/shop", data=b"x" * (MAX_BODY + 1)).status_code == 413
@@ -264,8 +260,8 @@ def test_large_body_without_a_length_is_refused():
     assert answer.status_code == 413
 
 
-def test_url_is_the_one_the_platform_was_given():
-    """platforms.md 1.2: signatures are over the public URL with the raw path and query, whatever a proxy writes."""
+def test_signature_is_checked_over_the_public_url():
+    """platforms.md 1.2: it is the public URL with the raw path and query, whatever a proxy changes."""
     channel = FakeChannel()
     browser(channel).post(
         "/hooks/shop/status?tenant=a%20b&x=%2F", headers={"Host": "10.0.0.7", "X-Forwarded-Host": "evil"}
@@ -284,39 +280,39 @@ def test_body_reaches_the_channel_byte_for_byte():
     assert channel.hooks[0].header("Content-Type") == "application/x-www-form-urlencoded"
 
 
-def test_answer_is_the_channels_own():
-    """Status, body and content type go back as the adapter wants them."""
+def test_answer_is_that_of_the_channel():
+    """Status, body and content type are those of the adapter."""
     answer = WebhookResponse(201, "<Response/>", "text/xml")
     heard = browser(FakeChannel(Received(answer=answer))).post("/hooks/shop")
     assert (heard.status_code, heard.text, heard.mimetype) == (201, "<Response/>", "text/xml")
     assert heard.content_length == len(answer.body)
 
 
-def test_tap_is_accepted_for_the_action_its_button_was_minted_for():
-    """platforms.md 2.1: a foreign button is for no action."""
+def test_tap_is_accepted_for_the_action_of_its_button():
+    """platforms.md 2.1: a foreign button belongs to no action."""
     mailbox = FakeMailbox()
     browser(FakeChannel(Received(turns=(replace(TURN, tap=Tap("foreign")),))), mailbox).post("/hooks/shop")
     assert mailbox.turns[0][1] == ""
 
 
-def test_status_is_kept_with_its_delivery():
-    """What a platform reports later is stored; one that names no delivery is only logged."""
+def test_status_is_stored_with_its_delivery():
+    """A later report is stored; one without a delivery is only logged."""
     kept = FakeDeliveries()
     statuses = (StatusUpdate("SM1", "failed", "63016", "wa:aa#3"), StatusUpdate("SM2", "read"))
     assert browser(FakeChannel(Received(statuses=statuses)), deliveries=kept).post("/hooks/shop").status_code == 200
     assert kept.reports == [("wa:aa#3", "SM1", "failed", "error 63016")]
 
 
-def test_status_that_cannot_be_kept_is_not_acknowledged():
-    """Redis is away: the platform may try again."""
+def test_status_that_cannot_be_stored_is_not_acknowledged():
+    """Redis is unreachable, and the platform may repeat it."""
     kept = FakeDeliveries()
     kept.report = lambda *_: away()
     hook = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),))
     assert browser(FakeChannel(hook), deliveries=kept).post("/hooks/shop").status_code == 503
 
 
-def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):
-    """A status is logged by its name, a turn by its conversation's id."""
+def test_logs_hold_no_phone_numbers_and_no_text(caplog: pytest.LogCaptureFixture):
+    """The log has the name of a status and the conversation id of a turn."""
     caplog.set_level(logging.INFO)
     statuses = (StatusUpdate("SM4915100000042", "failed", "63016"), StatusUpdate("SM2", "delivered"))
     browser(FakeChannel(Received(turns=(TURN,), statuses=statuses))).post("/hooks/shop")
@@ -332,7 +328,7 @@ def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):
     [(Received(turns=(TURN,)), "receiving"), (Received(statuses=(StatusUpdate("SM1", "delivered"),)), "delivering")],
 )
 def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
-    """A message ends an alert about receiving, a reply that arrived one about delivering; neither ends the other."""
+    """A message ends an alert about receiving, a delivered reply one about sending; neither ends the other."""
     alerts = MemoryAlerts()
     for each in ("receiving", "delivering", "sending"):
         alerts.note("shop", each, each)
@@ -341,8 +337,8 @@ def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
     assert sum(alerts.is_clearing_due("shop", each) for each in ("receiving", "delivering", "sending")) == 2
 
 
-def test_what_a_platform_says_of_addresses_and_of_the_channel_is_kept(caplog):
-    """A bot that was blocked, one that was let in again, and a token that was revoked, which the operator must hear."""
+def test_reports_on_addresses_and_on_the_channel_are_stored(caplog):
+    """The reports are a blocked bot, an unblocked one, and a revoked token, of which the operator is told."""
     room, kept, alerts = Conversation("shop", "c"), FakeDeliveries(), MemoryAlerts()
     news = (AddressChange(room, "blocked"), AddressChange(room), AddressChange(room, "gone", late=True))
     channel = FakeChannel(Received(addresses=news, alerts=("the token was revoked",)))

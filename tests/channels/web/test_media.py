@@ -1,4 +1,4 @@
-"""Media links: good ones work until they expire, and what they serve can run nothing."""
+"""Media links: valid ones work until they expire, and a served file can run no code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
 class Shelf:
-    """A media store with a clock to turn, and a browser in front of it."""
+    """A media store with a clock that the test moves, and a client in front of it."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 1_000_000.0
@@ -22,7 +22,7 @@ class Shelf:
         self.client: FlaskClient = browser(media=self.store)
 
     def link(self, data: bytes, mime_type: str, filename: str) -> str:
-        """The path of a link to a file."""
+        """Store a file; return the path of its link."""
         media = self.store.put(data, mime_type=mime_type, filename=filename)
         url = self.store.url(media.ref, filename=filename, mime_type=media.mime_type)
         return url.removeprefix("https://bots")
@@ -30,19 +30,19 @@ class Shelf:
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    """An empty store."""
+    """Return an empty store."""
     return Shelf(tmp_path)
 
 
 def test_expired_link_is_gone(shelf: Shelf):
-    """410 says that it was good once."""
+    """The answer 410 tells that it was valid once."""
     link = shelf.link(PNG, "image/png", "a.png")
     shelf.now += 3601
     assert shelf.client.get(link).status_code == 410
 
 
 def test_removed_file_is_gone(shelf: Shelf, tmp_path: Path):
-    """A link outlives its file."""
+    """The link is valid, but the file is gone."""
     link = shelf.link(PNG, "image/png", "a.png")
     next(path for path in tmp_path.rglob("*") if path.is_file()).unlink()
     assert shelf.client.get(link).status_code == 410
@@ -50,19 +50,19 @@ def test_removed_file_is_gone(shelf: Shelf, tmp_path: Path):
 
 @pytest.mark.parametrize("token", ["x", "../../etc/passwd", "%00", "a.b.c", "x" * 5000])
 def test_forged_link_is_not_found(shelf: Shelf, token: str):
-    """404 for what we never signed."""
+    """The answer is 404 for a link that was never signed."""
     assert shelf.client.get(f"/media/{token}").status_code == 404
 
 
 def test_changed_link_is_not_found(shelf: Shelf):
-    """One other character breaks the signature."""
+    """One changed character breaks the signature."""
     link = shelf.link(PNG, "image/png", "a.png")
     changed = link[:-1] + ("A" if link[-1] != "A" else "B")
     assert shelf.client.get(changed[:10] + ("A" if changed[10] != "A" else "B") + changed[11:]).status_code == 404
 
 
-def test_picture_is_shown_and_can_run_nothing(shelf: Shelf):
-    """The type is ours, browsers may not guess another, and scripts are off."""
+def test_picture_is_shown_and_can_run_no_code(shelf: Shelf):
+    """The type comes from the store, browsers may not guess another, and scripts are off."""
     answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"))
     assert (answer.status_code, answer.data, answer.mimetype) == (200, PNG, "image/png")
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -70,8 +70,8 @@ def test_picture_is_shown_and_can_run_nothing(shelf: Shelf):
     assert not answer.headers.get("Content-Disposition", "").startswith("attachment")
 
 
-def test_page_is_downloaded_never_shown(shelf: Shelf):
-    """HTML from a user opens nowhere below our address."""
+def test_html_page_is_downloaded_and_never_shown(shelf: Shelf):
+    """A user's HTML does not open under the bot's address."""
     answer = shelf.client.get(shelf.link(b"<script>1</script>", "text/html", 'a"\r\nb.html'))
     assert answer.mimetype == "application/octet-stream"
     assert answer.headers["Content-Disposition"].startswith("attachment")
@@ -79,7 +79,7 @@ def test_page_is_downloaded_never_shown(shelf: Shelf):
 
 
 def test_part_of_a_file_can_be_asked_for(shelf: Shelf):
-    """Players jump; ranges beyond the end are refused."""
+    """Players seek. Ranges beyond the end are refused."""
     link = shelf.link(PNG, "image/png", "a.png")
     part = shelf.client.get(link, headers={"Range": "bytes=0-7"})
     assert (part.status_code, part.data, part.headers["Content-Range"]) == (206, PNG[:8], f"bytes 0-7/{len(PNG)}")
@@ -102,8 +102,8 @@ def test_part_of_a_file_can_be_asked_for(shelf: Shelf):
         "bytes=0-0" * 500,
     ],
 )
-def test_a_range_we_do_not_serve_gets_the_whole_file(shelf: Shelf, asked: str):
-    """RFC 9110, 14.2: several at once, more than there is from the end, and what nobody can read, are no errors."""
+def test_unsupported_range_gets_the_whole_file(shelf: Shelf, asked: str):
+    """RFC 9110, 14.2: several ranges, a suffix longer than the file, and invalid ones are no errors."""
     answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
     assert (answer.status_code, answer.data) == (200, PNG)
 
@@ -113,20 +113,20 @@ def test_a_range_we_do_not_serve_gets_the_whole_file(shelf: Shelf, asked: str):
     [("bytes=-5", PNG[-5:]), ("bytes=100-", PNG[100:]), ("bytes=0-999999", PNG), ("BYTES=0-0", PNG[:1])],
 )
 def test_a_range_is_served_from_either_end(shelf: Shelf, asked: str, part: bytes):
-    """As players and PDF readers ask."""
+    """Players and PDF readers ask so."""
     answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
     assert (answer.status_code, answer.data) == (206, part)
 
 
 @pytest.mark.parametrize("asked", ["bytes=108-", "bytes=99999999999999999999-"])
-def test_a_range_behind_the_end_is_refused(shelf: Shelf, asked: str):
-    """And its size is told."""
+def test_range_beyond_the_end_is_refused(shelf: Shelf, asked: str):
+    """The answer names the size."""
     answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
     assert (answer.status_code, answer.headers["Content-Range"]) == (416, f"bytes */{len(PNG)}")
 
 
-def test_a_download_goes_on_though_somebody_stored_the_file_again(shelf: Shelf):
-    """The tag is that of the content, and nothing tells when others sent the same."""
+def test_download_goes_on_although_the_file_was_stored_again(shelf: Shelf):
+    """The ETag depends on the content, and no header tells when others sent the same file."""
     first = shelf.client.get(shelf.link(PNG, "image/png", "a.png"))
     again = shelf.link(PNG, "image/png", "a.png")
     rest = shelf.client.get(again, headers={"Range": "bytes=100-", "If-Range": first.headers["ETag"]})
@@ -136,8 +136,8 @@ def test_a_download_goes_on_though_somebody_stored_the_file_again(shelf: Shelf):
     assert (other.status_code, other.data) == (200, PNG)
 
 
-def test_a_look_at_the_head_has_no_body(shelf: Shelf):
-    """With the size and type of the file."""
+def test_head_request_has_no_body(shelf: Shelf):
+    """It has the size and type of the file."""
     head = shelf.client.head(shelf.link(PNG, "image/png", "a.png"))
     assert (head.status_code, head.data, head.headers["Content-Length"]) == (200, b"", str(len(PNG)))
 
@@ -152,8 +152,8 @@ def test_a_look_at_the_head_has_no_body(shelf: Shelf):
         ("", "attachment; filename=file"),
     ],
 )
-def test_a_name_is_a_name(shelf: Shelf, name: str, said: str):
-    """Whatever quotes, alphabets and directions are in it."""
+def test_any_filename_is_kept(shelf: Shelf, name: str, said: str):
+    """It may have quotes, other alphabets and other directions."""
     answer = shelf.client.get(shelf.link(b"%PDF-1.4", "application/pdf", name))
     assert answer.headers["Content-Disposition"] == said
 
@@ -168,7 +168,7 @@ def test_a_name_is_a_name(shelf: Shelf, name: str, said: str):
         {"If-Modified-Since": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
     ],
 )
-def test_no_date_that_is_asked_for_tells_when_others_stored_the_same(shelf: Shelf, asked: dict[str, str]):
-    """No answer has a date, so none is a condition: whoever asks with one gets the whole file, as if it had changed."""
+def test_date_conditions_do_not_tell_when_others_stored_the_same(shelf: Shelf, asked: dict[str, str]):
+    """No answer has a date, so a conditional request with a date gets the whole file."""
     answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers=asked)
     assert (answer.status_code, answer.data) == (200, PNG)

@@ -1,4 +1,4 @@
-"""The HTTP server: half requests hold no thread, everything has a limit, and bad bytes are the client's fault."""
+"""The HTTP server: half requests take no thread, everything has a limit, and invalid bytes get a 4xx."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def echo(environ, start_response) -> list[bytes]:
 
 
 class Running:
-    """A server in a thread of its own, and clients for it."""
+    """A server in a thread of its own, and its clients."""
 
     def __init__(self) -> None:
         listening = listen("127.0.0.1", 0)
@@ -41,19 +41,19 @@ class Running:
         self.open: list[socket.socket] = []
 
     def send(self, data: bytes) -> socket.socket:
-        """A client that has sent this and waits."""
+        """Return a client that has sent these bytes and waits."""
         client = socket.create_connection(self.address, timeout=30)
         self.open.append(client)
         client.sendall(data)
         return client
 
     def post(self, path: str = "/hooks/wa", body: bytes = b"{}") -> bytes:
-        """A whole request's answer."""
+        """Send a whole request; return the answer."""
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         return answer_of(self.send(head.encode() + body))
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self.server.stop()
         self.thread.join(30)
         for client in self.open:
@@ -63,7 +63,7 @@ class Running:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A server that looks often for connections that are overdue."""
+    """Return a server that checks often for overdue connections."""
     monkeypatch.setattr(served, "LOOK_SECONDS", 0.05)
     it = Running()
     yield it
@@ -71,7 +71,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 
 def answer_of(client: socket.socket) -> bytes:
-    """All that a client is sent until its connection is closed, or reset, as one is whose words nobody has read."""
+    """Return everything that a client gets until its connection is closed or reset."""
     answer = b""
     with closing(client), suppress(ConnectionResetError):
         while part := client.recv(65536):
@@ -80,7 +80,7 @@ def answer_of(client: socket.socket) -> bytes:
 
 
 def until(what: Callable[[], object]) -> None:
-    """Wait for something that happens at once."""
+    """Wait for a condition that holds soon."""
     deadline = time.monotonic() + 30
     while not what():
         assert time.monotonic() < deadline
@@ -95,23 +95,23 @@ HALVES = (
 )
 
 
-def test_four_hundred_half_requests_silence_nobody(running: Running):
-    """A hundred times more than there are threads: every whole request is answered."""
+def test_four_hundred_half_requests_block_no_other(running: Running):
+    """They are a hundred times the number of threads, and every whole request is answered."""
     for number in range(400):
         running.send(HALVES[number % len(HALVES)])
     assert all(running.post().startswith(b"HTTP/1.1 200") for _ in range(50))
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_half_request_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch, half: bytes):
-    """However many bytes it still drips: its time began with its first one."""
+def test_half_request_times_out(running: Running, monkeypatch: pytest.MonkeyPatch, half: bytes):
+    """Its time starts with its first byte, and later bytes do not extend it."""
     for name in ("HEADER_SECONDS", "REQUEST_SECONDS"):
         monkeypatch.setattr(served, name, 0.0)
     assert answer_of(running.send(half)) == b""
 
 
-def test_file_that_stalls_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch):
-    """A phone that has left its network says nothing any more; any other file may take its time."""
+def test_stalled_upload_times_out(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """A phone without a network sends nothing more; a slow upload may take its time."""
     monkeypatch.setattr(served, "REQUEST_SECONDS", 0.0)
     half = b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc"
     sender = running.send(half)
@@ -122,8 +122,8 @@ def test_file_that_stalls_is_given_up(running: Running, monkeypatch: pytest.Monk
     assert answer_of(running.send(half)) == b""
 
 
-def test_client_that_says_the_rest_in_time_is_answered(running: Running):
-    """Slow is no crime."""
+def test_slow_request_within_the_limit_is_answered(running: Running):
+    """A slow client gets its answer."""
     client = running.send(b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na")
     until(lambda: any(each.request is not None for each in running.server.active_channels.values()))
     client.sendall(b"bc")
@@ -131,8 +131,8 @@ def test_client_that_says_the_rest_in_time_is_answered(running: Running):
 
 
 @pytest.mark.parametrize("half", [HALVES[0], b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
-def test_full_server_gives_up_the_oldest_connection(monkeypatch: pytest.MonkeyPatch, half: bytes):
-    """Whoever sends a whole request is answered, however many hold a connection open, and whatever they said on it."""
+def test_full_server_closes_the_oldest_connection(monkeypatch: pytest.MonkeyPatch, half: bytes):
+    """A whole request is answered, however many other clients hold connections open."""
     monkeypatch.setattr(served, "_connection_limit", lambda: 20)
     running = Running()
     try:
@@ -147,15 +147,15 @@ def test_full_server_gives_up_the_oldest_connection(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("said", [b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
 def test_silent_connection_is_closed(running: Running, monkeypatch: pytest.MonkeyPatch, said: bytes):
-    """Empty lines are no request; after an answer the next request has as long."""
+    """Empty lines are no request. After an answer the next request has the same time."""
     client = running.send(said)
     until(lambda: running.server.active_channels)
     monkeypatch.setattr(served, "IDLE_SECONDS", 0.0)
     answer_of(client)  # ends when the connection does
 
 
-def test_client_that_does_not_read_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch):
-    """Its answers hold no thread, and no connection for ever."""
+def test_client_that_does_not_read_is_disconnected(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """Its answers block no thread, and its connection ends."""
     monkeypatch.setattr(served, "STALL_SECONDS", 0.0)
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -167,15 +167,15 @@ def test_client_that_does_not_read_is_given_up(running: Running, monkeypatch: py
     assert running.post().startswith(b"HTTP/1.1 200")
 
 
-def test_lines_of_chunks_are_short(running: Running):
-    """Each byte of such a line has all of it read again: one sender could take the whole processor."""
+def test_chunk_size_lines_are_bounded(running: Running):
+    """Each new byte makes the parser read the whole line again, so one client could use all of the CPU."""
     head = b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     for endless in (b"5;a=", b"0\r\na: "):
         assert answer_of(running.send(head + endless + b"b" * 20_000)).startswith(b"HTTP/1.1 400")
 
 
-def test_body_that_is_refused_is_not_asked_for(running: Running):
-    """Whoever asks first hears no at once."""
+def test_refused_body_is_not_requested(running: Running):
+    """A client that sends `Expect: 100-continue` gets the refusal at once."""
     head = b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 1000001\r\nExpect: 100-continue\r\n\r\n"
     assert answer_of(running.send(head)).startswith(b"HTTP/1.1 413")
 
@@ -196,16 +196,16 @@ def test_body_that_is_refused_is_not_asked_for(running: Running):
         (b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (MAX_BYTES + 1), b"413"),
     ],
 )
-def test_bad_bytes_are_the_clients_fault(running: Running, sent: bytes, status: bytes):
-    """No 5xx, and the connection is closed."""
+def test_invalid_bytes_get_a_4xx(running: Running, sent: bytes, status: bytes):
+    """There is no 5xx, and the connection is closed."""
     assert answer_of(running.send(sent)).split(b" ")[1] == status
 
 
 UPLOAD = b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 
 
-def test_bodies_that_are_only_announced_take_no_room(running: Running, monkeypatch: pytest.MonkeyPatch):
-    """A few hundred strangers who announce a megabyte each would else have every webhook refused."""
+def test_announced_bodies_take_no_room(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a few hundred clients that announce a megabyte each would make the server refuse every webhook."""
     monkeypatch.setattr(served, "MAX_UNFINISHED_BYTES", 3000)
     for _ in range(10):
         running.send(UPLOAD + b"a")
@@ -213,8 +213,8 @@ def test_bodies_that_are_only_announced_take_no_room(running: Running, monkeypat
     assert running.post().startswith(b"HTTP/1.1 200")
 
 
-def test_bodies_on_their_way_have_room_for_so_much_only(running: Running, monkeypatch: pytest.MonkeyPatch):
-    """They lie on the disk: ten senders of large files at once do not fill it. The oldest one makes room."""
+def test_total_size_of_incoming_bodies_is_bounded(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """They lie on the disk, which ten large uploads at once must not fill. The oldest one makes room."""
     monkeypatch.setattr(served, "MAX_UNFINISHED_BYTES", 2000)
     oldest, *others = [running.send(UPLOAD + b"a" * 600) for _ in range(3)]
     until(lambda: running.server.unfinished_bytes > 1000)
@@ -227,8 +227,8 @@ def test_bodies_on_their_way_have_room_for_so_much_only(running: Running, monkey
     until(lambda: running.server.unfinished_bytes == 0)
 
 
-def test_bad_requests_are_one_line_a_minute_for_each_address(running: Running, caplog: pytest.LogCaptureFixture):
-    """Short, without a traceback, and a flood fills no log."""
+def test_bad_requests_log_one_line_a_minute_for_each_address(running: Running, caplog: pytest.LogCaptureFixture):
+    """The line is short, without a traceback, and a flood does not fill the log."""
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
             answer_of(running.send(b"GARBAGE\r\n\r\n"))
@@ -238,7 +238,7 @@ def test_bad_requests_are_one_line_a_minute_for_each_address(running: Running, c
 
 
 def test_request_in_progress_is_answered_after_the_signal(running: Running):
-    """And nobody is let in any more."""
+    """No new connection is accepted."""
     slow = running.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
     until(lambda: any(each.requests for each in running.server.active_channels.values()))
     running.server.stop()
