@@ -61,7 +61,7 @@ ROWS = re.findall(r"^\| `([a-z-]+)` \| (00[0-4]) \| .+ \| .+ \| .+ \|$", PAGE.re
 PROVEN = {
     "summaries-at-once": "agent/run/test_compression.py::test_results_of_one_answer_are_summarised_at_once",
     "place-of-a-yes": "agent/channel/test_decides.py::test_a_yes_that_quotes_another_message_decides_nothing",
-    "window-from-delivery": "contracts/test_twins.py::test_decision_before_the_preview_was_delivered",
+    "window-from-delivery": "contracts/test_parity.py::test_decision_before_the_preview_was_delivered",
     "sealed-records": "agent/channel/test_tampered.py::test_action_that_was_changed_before_the_yes_is_disarmed",
     "no-temperature": (
         "agent/providers/test_model_settings.py::test_a_model_that_nobody_knows_is_sent_no_temperature_unless_it_is_chosen"
