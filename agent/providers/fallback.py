@@ -62,7 +62,7 @@ class FallbackProvider:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if max_failures < 1:
-            raise ValueError(f"max_failures={max_failures!r} never asks anybody: use 1 or more")
+            raise ValueError(f"max_failures={max_failures!r} calls no provider: use 1 or more")
         self._candidates = [
             _Candidate(
                 provider, name_of(provider), CircuitBreaker(max_failures, cooldown_seconds, clock), is_first=not number
@@ -70,7 +70,7 @@ class FallbackProvider:
             for number, provider in enumerate(providers)
         ]
         if not self._candidates:
-            raise ValueError("a FallbackProvider without providers has nobody to ask: give it one or more")
+            raise ValueError("a FallbackProvider needs providers: give it one or more")
         self._on_fallback = on_fallback
         self._listener: FallbackListener | None = None
         self._clock = clock

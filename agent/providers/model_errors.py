@@ -147,7 +147,11 @@ class _Translation:
             error = self._refused(f"{failure}{reason}{sent}")
             error.settings = self._settings
             return error
-        return self._error(f"{failure}{reason}", retryable=_is_retryable(exc, status), retry_after=_retry_after(exc))
+        if status is None:
+            is_retryable = not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
+        else:
+            is_retryable = status >= 500 or status in _RETRYABLE
+        return self._error(f"{failure}{reason}", retryable=is_retryable, retry_after=_retry_after(exc))
 
     def _refused(self, what: str) -> ProviderError:
         return RequestRefusedError(f"{self._provider}: {what}")
@@ -183,12 +187,6 @@ def _retry_after(exc: ModelAPIError) -> float | None:
     if seconds is None and _FRACTIONAL_SECONDS.fullmatch(header):
         seconds = float(header)
     return None if seconds is None else max(0.0, seconds)
-
-
-def _is_retryable(exc: ModelAPIError, status: int | None) -> bool:
-    if status is not None:
-        return status >= 500 or status in _RETRYABLE
-    return not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
 
 
 def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:

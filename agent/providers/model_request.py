@@ -12,10 +12,16 @@ import logging
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
 from google.genai.types import GenerateContentConfigDict
@@ -49,7 +55,10 @@ from sayso.agent.providers.model_messages import (
     transcript,
 )
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
+from sayso.agent.tools.vendor_schemas import vendor_schema
+
+if TYPE_CHECKING:
+    from sayso.agent.providers.vendors import VendorProvider
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -69,32 +78,25 @@ _MAX_LOGGED_UNPRICED = 1000
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request. `omitted_tools` are the tools that the vendor does not accept and that were logged already."""
+    """One request to a model of a vendor. `settings` are pydantic-ai's; `secrets` are kept out of errors."""
 
-    provider: str
+    vendor: VendorProvider
     model: Model[Any]
     request: ProviderRequest
     messages: Sequence[MessageWithFiles]
-    api_format: ApiFormat
     settings: Mapping[str, Any]
     secrets: Sequence[str] = field(repr=False)
-    omitted_tools: set[str]
-    #: The operator's own settings, which `settings` has in pydantic-ai's form.
-    model_settings: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether the vendor's price list has the model.
-    is_known: bool = True
-    ends_streams: bool = True
 
     async def completion(self) -> Completion:
         """Return the whole answer. Raise ProviderError."""
-        with translated(self.provider, self.secrets, self._sent_settings):
+        with self._translated():
             response = await direct.model_request(**self._arguments())
         self._check(response)
-        return message_of(response, self._source), usage_of(response, self.provider, self.model.model_name)
+        return message_of(response, self._source), usage_of(response, self.vendor.name, self.model.model_name)
 
     async def stream(self) -> AsyncGenerator[StreamItem]:
         """Yield the answer as it arrives: its text, then its calls and the usage. Raise ProviderError."""
-        with translated(self.provider, self.secrets, self._sent_settings):
+        with self._translated():
             opening = direct.model_request_stream(**self._arguments(is_stream=True))
             async with AsyncExitStack() as stack:
                 stream = await self._in_time(stack.enter_async_context(closing_responses(opening)))
@@ -105,34 +107,34 @@ class ModelRequest:
                 response = stream.get()
         reason = (response.provider_details or {}).get("finish_reason")
         is_cut = not reason and response.finish_reason != "content_filter"  # a proxy may cut between two events
-        if is_cut and self.ends_streams:
-            raise cut_off_stream(self.provider)
+        if is_cut and self.vendor.ends_streams:
+            raise cut_off_stream(self.vendor.name)
         self._check(response)
         for call in calls_of(response, is_cut=is_cut):
             yield call
         yield details_of(response, self._source)
-        yield usage_of(response, self.provider, self.model.model_name)
+        yield usage_of(response, self.vendor.name, self.model.model_name)
 
-    @property
-    def _sent_settings(self) -> list[str]:
-        """The names of the operator's settings that are sent, without their values."""
-        return sorted(name for name, value in self.model_settings.items() if value is not None)
+    def _translated(self) -> AbstractContextManager[None]:
+        """Raise errors as ProviderError. A refused request names the operator's settings, without their values."""
+        sent_settings = sorted(name for name, value in self.vendor.model_settings.items() if value is not None)
+        return translated(self.vendor.name, self.secrets, sent_settings)
 
     @property
     def _source(self) -> str:
         """Vendor and model, as only they can read back the reasoning they sent."""
-        return f"{self.provider}/{self.model.model_name}"
+        return f"{self.vendor.name}/{self.model.model_name}"
 
     def _check(self, response: ModelResponse) -> None:
         """Raise ProviderError for an answer without content, if its finish reason is an error."""
         if response.finish_reason == "content_filter":
-            raise content_filtered(self.provider, str((response.provider_details or {}).get("refusal") or ""))
+            raise content_filtered(self.vendor.name, str((response.provider_details or {}).get("refusal") or ""))
         if response.finish_reason == "error" and not response.tool_calls:
-            raise unreadable_answer(self.provider)
+            raise unreadable_answer(self.vendor.name)
         has_text = any(isinstance(part, TextPart) and part.content.strip() for part in response.parts)
         if response.finish_reason == "length" and not has_text and not response.tool_calls:
             error = RequestRefusedError(
-                f"{self.provider}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "
+                f"{self.vendor.name}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "
                 "before it said anything: raise max_tokens"
             )
             error.kind = "cut_off"
@@ -146,7 +148,7 @@ class ModelRequest:
         except TimeoutError as exc:
             if not limit.expired():
                 raise
-            raise ProviderError(f"{self.provider}: no answer within {self.request.timeout} seconds") from exc
+            raise ProviderError(f"{self.vendor.name}: no answer within {self.request.timeout} seconds") from exc
 
     def _arguments(self, *, is_stream: bool = False) -> dict[str, Any]:
         """Return the arguments of pydantic-ai's request functions."""
@@ -165,8 +167,9 @@ class ModelRequest:
     def _settings(self, *, is_stream: bool) -> dict[str, Any]:
         """Return pydantic-ai's settings. Its timeout is for a whole answer; a stream limits each silence instead."""
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
-        temperature = self.model_settings.get("temperature", self.request.temperature)
-        if isinstance(temperature, UnchosenTemperature) and (not self.is_known or "anthropic_thinking" in settings):
+        is_known = self.vendor.context_tokens(self.model.model_name) is not None
+        temperature = self.vendor.model_settings.get("temperature", self.request.temperature)
+        if isinstance(temperature, UnchosenTemperature) and (not is_known or "anthropic_thinking" in settings):
             temperature = None  # many unknown and thinking models refuse the default
         if temperature is not None and _accepts_temperature(self.model.profile):
             settings["temperature"] = temperature
@@ -179,7 +182,10 @@ class ModelRequest:
         parameters = ModelRequestParameters(function_tools=tools, instruction_parts=self._instructions())
         schema = self.request.response_format
         if schema is not None:
-            parameters.output_mode = "native" if self._has_native_output() else "prompted"
+            profile: Mapping[str, Any] = self.model.profile
+            can_do_both = self.vendor.api_format != "gemini" or profile.get("google_supports_tool_combination", False)
+            is_native = profile.get("supports_json_schema_output", False) and (can_do_both or not self.request.tools)
+            parameters.output_mode = "native" if is_native else "prompted"  # older Gemini models refuse it beside tools
             name = _ILLEGAL_IN_NAME.sub("_", str(schema.get("title") or "answer"))[:64]
             parameters.output_object = OutputObjectDefinition(
                 json_schema=dict(schema), name=name, description=schema.get("description")
@@ -190,33 +196,27 @@ class ModelRequest:
     def _instructions(self) -> list[InstructionPart]:
         """Return the system prompt: for Anthropic in two parts, because it caches the first, else in one."""
         first, *added = instructions(self.request.system_prompt, self.messages)
-        if self.api_format != "anthropic":
+        if self.vendor.api_format != "anthropic":
             return [InstructionPart(content="\n\n".join([first, *added]))]
         return [InstructionPart(content=first), *(InstructionPart(content=each, dynamic=True) for each in added)]
-
-    def _has_native_output(self) -> bool:
-        """Return whether the schema is sent as a parameter. Older Gemini models refuse it beside tools."""
-        profile: Mapping[str, Any] = self.model.profile
-        beside_tools = self.api_format != "gemini" or profile.get("google_supports_tool_combination", False)
-        return bool(profile.get("supports_json_schema_output", False)) and (beside_tools or not self.request.tools)
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
         """Return a tool in the vendor's format, or None if the vendor would refuse the whole request because of it."""
         name, description, parameters = schema["name"], schema["description"], schema["parameters"]
-        is_gemini = self.api_format == "gemini"
+        is_gemini = self.vendor.api_format == "gemini"
         try:
             # Never strict, which would make every parameter required.
             sent = vendor_schema(name, description, parameters, "openai-chat", strict=False)["function"]
             if is_gemini:  # checked only: the library itself translates JSON Schema for Gemini
                 vendor_schema(name, description, parameters, "gemini", strict=False)
-            if self.api_format == "anthropic":
+            if self.vendor.api_format == "anthropic":
                 sent = vendor_schema(name, description, parameters, "anthropic", strict=False)
         except ToolValidationError as exc:
-            if name not in self.omitted_tools:
-                self.omitted_tools.add(name)
+            if name not in self.vendor.omitted_tools:
+                self.vendor.omitted_tools.add(name)
                 log.warning("tool.left_out", extra={"tool": name, "why": str(exc)})
             return None
-        sent_parameters = sent["input_schema" if self.api_format == "anthropic" else "parameters"]
+        sent_parameters = sent["input_schema" if self.vendor.api_format == "anthropic" else "parameters"]
         strict = None if is_gemini else False
         return ToolDefinition(
             name=name, description=sent["description"], parameters_json_schema=sent_parameters, strict=strict

@@ -79,7 +79,9 @@ class OfflineProvider:
 
     def _answer(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Message:
         if messages and messages[-1].role is Role.TOOL:
-            return Message(Role.ASSISTANT, _results(messages))
+            recent = list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))
+            results = [result_text(each.content) for each in reversed(recent) if each.role is Role.TOOL]
+            return Message(Role.ASSISTANT, "\n".join(results))
         step = self._next_step(next((each for each in reversed(messages) if each.role is Role.USER), None), tools)
         if isinstance(step, str):
             return Message(Role.ASSISTANT, step)
@@ -105,12 +107,6 @@ class OfflineProvider:
             *first, last = [f"/{tool['name']}" for tool in matches]
             return f"Did you mean {', '.join(first)} or {last}?"
         return matches[0], call_arguments(text, matches[0], self._today())
-
-
-def _results(messages: Sequence[Message]) -> str:
-    """Return the text of every tool result since the last user message, in order."""
-    recent = list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))
-    return "\n".join(result_text(message.content) for message in reversed(recent) if message.role is Role.TOOL)
 
 
 def _command(text: str, tools: Sequence[ToolSchema]) -> _Step | str:

@@ -31,15 +31,11 @@ class ScriptedProvider:
         line = self._lines[count - 1]
         if isinstance(line, Exception):
             raise line
-        return _message(line), UsageStats(1, 1, 2, model=kwargs["model"], provider="scripted")
-
-
-def _message(line: Message | str | ToolCall | list[ToolCall]) -> Message:
-    if isinstance(line, Message):
-        return line
-    if isinstance(line, str):
-        return Message(Role.ASSISTANT, line)
-    return Message(Role.ASSISTANT, tool_calls=tuple([line] if isinstance(line, ToolCall) else line))
+        if isinstance(line, str):
+            line = Message(Role.ASSISTANT, line)
+        elif not isinstance(line, Message):
+            line = Message(Role.ASSISTANT, tool_calls=tuple([line] if isinstance(line, ToolCall) else line))
+        return line, UsageStats(1, 1, 2, model=kwargs["model"], provider="scripted")
 
 
 class LocalProvider:

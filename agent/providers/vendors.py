@@ -33,13 +33,6 @@ OPENAI_URL = "https://api.openai.com/v1"
 OLLAMA_URL = "http://localhost:11434/v1"
 #: Sent as the key to a server that needs none, as the library requires one.
 NO_KEY = "none"
-#: The files that Gemini's models read.
-_GEMINI_TYPES = (
-    *(f"image/{kind}" for kind in ("png", "jpeg", "webp", "heic", "heif")),
-    *(f"audio/{kind}" for kind in ("ogg", "mpeg", "wav", "aiff", "aac", "flac")),
-    *(f"video/{kind}" for kind in ("mp4", "mpeg", "webm", "quicktime", "3gpp")),
-    "application/pdf",
-)
 #: Providers whose streams always end with a finish reason: a stream without one was cut off. Other servers may omit it.
 _SEND_FINISH_REASON = frozenset({"openai", "ollama"})
 _REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": True}
@@ -98,6 +91,7 @@ class VendorProvider(ABC):
     extra: str
     #: The modules that `preload` imports besides ModelRequest's.
     modules: tuple[str, ...]
+    file_types: Collection[str] = ()
     #: The most bytes of one file, and of all files of one request. Vendors take a little more.
     max_file_bytes = max_request_bytes = MAX_BYTES_AT_ONCE
 
@@ -115,7 +109,8 @@ class VendorProvider(ABC):
         self._load_media = options.get("load_media")
         #: HTTP clients and the vendor's, by process and event loop: connections work only where they were opened.
         self._clients: dict[tuple[int, asyncio.AbstractEventLoop], tuple[httpx2.AsyncClient, Any]] = {}
-        self._omitted_tools: set[str] = set()
+        #: The tools that the vendor does not accept and that were logged already.
+        self.omitted_tools: set[str] = set()
         self._preloaded = False
 
     async def acomplete(self, **request: Any) -> Completion:
@@ -154,9 +149,9 @@ class VendorProvider(ABC):
         """Return the size of a model's context window in tokens, or None if it is unknown."""
         return context_tokens(model or self.default_model, self.name) if self.knows_models else None
 
-    @abstractmethod
     def _takes(self, model: str) -> Collection[str]:
-        """Return the MIME types that the vendor is known to accept."""
+        """Return the MIME types of files that the vendor is known to accept."""
+        return self.file_types
 
     @abstractmethod
     def _connect(self, http: httpx2.AsyncClient) -> Any:
@@ -198,19 +193,9 @@ class VendorProvider(ABC):
             raise ProviderConfigurationError(f"{self.name} was asked for no model: give it a default_model")
         files = FileReading(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
         async with files.holding(request.messages) as messages:
-            yield ModelRequest(
-                provider=self.name,
-                model=self._model(self._client()[1], name),
-                request=request,
-                messages=messages,
-                api_format=self.api_format,
-                settings={**self._library_settings, **self._vendor_settings()},
-                model_settings=self.model_settings,
-                is_known=self.context_tokens(name) is not None,
-                ends_streams=self.ends_streams,
-                secrets=(self._api_key,),
-                omitted_tools=self._omitted_tools,
-            )
+            settings = {**self._library_settings, **self._vendor_settings()}
+            model = self._model(self._client()[1], name)
+            yield ModelRequest(self, model, request, messages, settings, secrets=(self._api_key,))
 
 
 def key_of(api_key: str | None, variable: str, provider: str) -> str:
@@ -299,6 +284,7 @@ class AnthropicProvider(VendorProvider):
     extra = "anthropic"
     modules = ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic")
     max_file_bytes = 3_750_000  # 5 MB once they are base64
+    file_types = (*IMAGES, "application/pdf")
 
     def __init__(
         self,
@@ -312,9 +298,6 @@ class AnthropicProvider(VendorProvider):
         self._cache_prompt = cache_prompt
         key = key_of(api_key, "ANTHROPIC_API_KEY", type(self).__name__)
         super().__init__(key, default_model, base_url or ANTHROPIC_URL, **options)
-
-    def _takes(self, model: str) -> Collection[str]:
-        return (*IMAGES, "application/pdf")
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from anthropic import AsyncAnthropic
@@ -340,6 +323,12 @@ class GeminiProvider(VendorProvider):
     sdk = "google.genai"
     extra = "google"
     modules = ("pydantic_ai.providers.google",)
+    file_types = (
+        *(f"image/{kind}" for kind in ("png", "jpeg", "webp", "heic", "heif")),
+        *(f"audio/{kind}" for kind in ("ogg", "mpeg", "wav", "aiff", "aac", "flac")),
+        *(f"video/{kind}" for kind in ("mp4", "mpeg", "webm", "quicktime", "3gpp")),
+        "application/pdf",
+    )
 
     def __init__(
         self,
@@ -350,9 +339,6 @@ class GeminiProvider(VendorProvider):
     ) -> None:
         key = key_of(api_key, "GEMINI_API_KEY", type(self).__name__)
         super().__init__(key, default_model, base_url or GEMINI_URL, **options)
-
-    def _takes(self, model: str) -> Collection[str]:
-        return _GEMINI_TYPES
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from google.genai.types import HttpRetryOptions

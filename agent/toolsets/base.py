@@ -64,6 +64,11 @@ class UnclearOutcome(ToolOutcome):
     """The outcome of a call that was sent and never answered: it may have taken effect."""
 
 
+def failed(error: str) -> ToolOutcome:
+    """Return the outcome of a call that failed."""
+    return ToolOutcome(success=False, error=error)
+
+
 @runtime_checkable
 class ToolProviderProtocol(Protocol):
     """Provides and executes tools (seed). Its methods may be called from any event loop."""
@@ -96,11 +101,11 @@ class PythonToolProvider:
         """Run a tool. Unknown names, wrong arguments and the tool's failures are outcomes with an error text (seed)."""
         tools = {each.name: each for each in self._registry.all()}
         if tool_name not in tools:
-            return ToolOutcome(success=False, error=f"Tool '{tool_name}' not found. Available tools: {list(tools)}")
+            return failed(f"Tool '{tool_name}' not found. Available tools: {list(tools)}")
         try:
             return ToolOutcome(success=True, result=await tools[tool_name].ainvoke(parameters))
         except ToolError as exc:
-            return ToolOutcome(success=False, error=str(exc))
+            return failed(str(exc))
 
 
 class MockToolProvider:
@@ -119,10 +124,10 @@ class MockToolProvider:
         """Return the result prepared for this tool; an exception becomes the error text."""
         self.call_history.append((tool_name, parameters))
         if tool_name not in self.results:
-            return ToolOutcome(success=False, error=f"Tool {tool_name} not mocked")
+            return failed(f"Tool {tool_name} not mocked")
         result = self.results[tool_name]
         if isinstance(result, Exception):
-            return ToolOutcome(success=False, error=str(result))
+            return failed(str(result))
         return ToolOutcome(success=True, result=result)
 
 

@@ -99,7 +99,8 @@ class EmbeddingSelector:
             return []
         by_user = [message for message in history if message.role == Role.USER]
         query = (by_user or history)[-1].content.strip()
-        if not query or len(given) <= self.top_k or self._is_paused:
+        is_paused = self._failed_at is not None and self._clock() - self._failed_at < RETRY_SECONDS
+        if not query or len(given) <= self.top_k or is_paused:
             return given
         try:
             scores = await self._scores(query, [f"{tool.name}: {tool.description}" for tool in given])
@@ -117,10 +118,6 @@ class EmbeddingSelector:
             return given
         nearest = sorted(range(len(given)), key=lambda index: (-scores[index], index))[: self.top_k]
         return [given[index] for index in sorted(nearest)]
-
-    @property
-    def _is_paused(self) -> bool:
-        return self._failed_at is not None and self._clock() - self._failed_at < RETRY_SECONDS
 
     async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
         vectors = await self._vectors_of([query, *texts])
@@ -257,17 +254,7 @@ class NgramEmbedder:
 
 
 #: How Unicode's names of letters begin in scripts without spaces between words, where any character may end a word.
-_SCRIPTS_WITHOUT_SPACES = (
-    "CJK",
-    "HIRAGANA",
-    "KATAKANA",
-    "THAI",
-    "LAO",
-    "KHMER",
-    "MYANMAR",
-    "TIBETAN",
-    "HALFWIDTH KATAKANA",
-)
+_UNSPACED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA")
 
 
 def has_word(text: str, word: str) -> bool:
@@ -283,7 +270,7 @@ def has_word(text: str, word: str) -> bool:
 
 def needs_no_space(char: str) -> bool:
     """Return whether this letter's script has no spaces between words."""
-    return not char.isascii() and unicodedata.name(char, "").startswith(_SCRIPTS_WITHOUT_SPACES)
+    return not char.isascii() and unicodedata.name(char, "").startswith(_UNSPACED_SCRIPTS)
 
 
 def _joins(left: str, right: str) -> bool:

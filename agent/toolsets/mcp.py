@@ -35,6 +35,7 @@ from sayso.agent.toolsets.base import (
     UnusableSchema,
     bounded_description,
     digest,
+    failed,
     legal_names,
     safe_schema,
     scrub,
@@ -113,14 +114,14 @@ class McpToolProvider:
         try:
             result = await self._connection().call(own, parameters, self._call_seconds)
         except SourceUnreachable as exc:
-            return _failed(f"{exc}; {own!r} was not called")
+            return failed(f"{exc}; {own!r} was not called")
         except AnswerLost as exc:
             error = f"{exc}: whether {own!r} took effect is not known, so look before it is called again"
             return UnclearOutcome(success=False, error=error)
         except CallRefused as exc:
-            return _failed(f"{self._server} refused {own!r}: {exc}")
+            return failed(f"{self._server} refused {own!r}: {exc}")
         if result.is_error:
-            return _failed(f"{own!r} of {self._server} failed: {error_text(result, self._server.secrets)}")
+            return failed(f"{own!r} of {self._server} failed: {error_text(result, self._server.secrets)}")
         return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
 
     def own_name(self, tool_name: str) -> str:
@@ -186,10 +187,6 @@ def _metadata(definition: Definition) -> ToolMetadata:
 
 def _is_read_only(definition: Definition) -> bool:
     return bool(definition.annotations and definition.annotations.read_only_hint)
-
-
-def _failed(error: str) -> ToolOutcome:
-    return ToolOutcome(success=False, error=error)
 
 
 #: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
@@ -265,16 +262,13 @@ class ReconnectingConnection:
     async def _connected(self) -> McpConnection:
         async with self._opening:
             if self.connection is None or not self.connection.is_open:
-                await self._pause()
+                pause = self.next_attempt_at - self.clock()
+                if pause > MAX_WAIT_SECONDS:
+                    error = self._last_error or f"{self.server} broke off"
+                    raise SourceUnreachable(f"{error}; the next attempt is in {pause:.0f} s")
+                await asyncio.sleep(max(pause, 0))
                 self.connection = await self._opened()
             return self.connection
-
-    async def _pause(self) -> None:
-        seconds = self.next_attempt_at - self.clock()
-        if seconds > MAX_WAIT_SECONDS:
-            error = self._last_error or f"{self.server} broke off"
-            raise SourceUnreachable(f"{error}; the next attempt is in {seconds:.0f} s")
-        await asyncio.sleep(max(seconds, 0))
 
     async def _opened(self) -> McpConnection:
         connection = McpConnection(self.server, self.changed)
@@ -324,7 +318,10 @@ def value_of(result: CallToolResult) -> Any:
     """
     sender = FileSender()
     files = [_send_block(block, sender) for block in [each for each in result.content if _is_file(each)][:MAX_FILES]]
-    value = sender.without_binaries(_unwrapped(result.structured_content, _text(result)))
+    value = _text(result) if result.structured_content is None else result.structured_content
+    if isinstance(value, dict) and list(value) == ["result"]:  # how servers wrap a plain value: it was an object once
+        value = value["result"]
+    value = sender.without_binaries(value)
     notes = "\n".join(f"(handed to the user: {file})" for file in files)
     if not notes:
         return value
@@ -340,14 +337,6 @@ def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
         structured = sender.without_binaries(scrub_value(result.structured_content, secrets))
         text = json.dumps(structured, ensure_ascii=False) if structured else "no reason given"
     return str(text)[:MAX_ERROR_CHARS]
-
-
-def _unwrapped(structured: Any, text: str) -> Any:
-    """Return the content. Servers wrap a plain value as `{"result": value}`: structured content was an object once."""
-    if structured is None:
-        return text
-    is_wrapped = isinstance(structured, dict) and list(structured) == ["result"]
-    return structured["result"] if is_wrapped else structured
 
 
 def _text(result: CallToolResult) -> str:

@@ -137,13 +137,17 @@ class McpConnection:
             raise AnswerLost(f"{self._server} answered with something unreadable ({type(exc).__name__})") from exc
 
     def _failure(self, exc: MCPError, status: int) -> SourceError:
+        """Return AnswerLost where the call may have taken effect. `status` is HTTP's, 0 where HTTP is not used."""
+        from mcp.types import INVALID_REQUEST, PARSE_ERROR
+
         if _is_broken_off(exc):
             self._retire()
             return AnswerLost(f"{self._server} ended before it answered")
-        if _is_session_unknown(exc, status):
+        if status == HTTPStatus.NOT_FOUND and exc.code == INVALID_REQUEST:  # the server has forgotten this session
             self._retire()
         message = f"{_first_line(exc.message, self._server.secrets)}{_http_refusal(status)}"
-        if _may_have_run(exc, status):
+        is_unreadable = exc.code == PARSE_ERROR and status != 0
+        if is_unreadable or status in (*UNCLEAR_STATUSES, HTTPStatus.ACCEPTED):
             return AnswerLost(f"{self._server} failed: {message}")
         return CallRefused(message)
 
@@ -259,21 +263,6 @@ def _is_broken_off(exc: MCPError) -> bool:
     from mcp.types import CONNECTION_CLOSED
 
     return exc.code == CONNECTION_CLOSED and exc.message.startswith(_BROKEN_OFF)
-
-
-def _is_session_unknown(exc: MCPError, status: int) -> bool:
-    """Return whether the server has forgotten this session, so that the next call needs another."""
-    from mcp.types import INVALID_REQUEST
-
-    return status == HTTPStatus.NOT_FOUND and exc.code == INVALID_REQUEST
-
-
-def _may_have_run(exc: MCPError, status: int) -> bool:
-    """Return whether the call may have taken effect. `status` is HTTP's answer, 0 where HTTP is not used."""
-    from mcp.types import PARSE_ERROR
-
-    is_unreadable = exc.code == PARSE_ERROR and status != 0
-    return _is_broken_off(exc) or is_unreadable or status in (*UNCLEAR_STATUSES, HTTPStatus.ACCEPTED)
 
 
 def _http_refusal(status: int) -> str:

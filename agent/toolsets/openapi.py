@@ -28,6 +28,7 @@ from sayso.agent.toolsets.base import (
     UnusableSchema,
     bounded_description,
     digest,
+    failed,
     legal_names,
     safe_schema,
     scrub,
@@ -126,10 +127,10 @@ class OpenApiToolProvider:
             api = await self._opened()
             if tool_name not in api.operations:
                 known = list(api.operations)
-                return _failed(f"Tool '{tool_name}' not found. Available tools: {known}")
+                return failed(f"Tool '{tool_name}' not found. Available tools: {known}")
             return await self._call(api, api.operations[tool_name], parameters)
         except SourceError as exc:
-            return _failed(f"{self.name}: {exc}")
+            return failed(f"{self.name}: {exc}")
 
     def own_name(self, tool_name: str) -> str:
         """Return the document's name of an operation that was listed under this name."""
@@ -141,13 +142,13 @@ class OpenApiToolProvider:
         try:
             answer = await api.client.send(request, reads_only=operation.reads_only)
         except SourceUnreachable as exc:
-            return _failed(f"{self.name}: {exc} {operation.name!r} was not sent")
+            return failed(f"{self.name}: {exc} {operation.name!r} was not sent")
         except AnswerLost as exc:
             return _unclear(f"{self.name}: {exc}", operation)
         if answer.status_code < 400:
             return ToolOutcome(success=True, result=self._value(operation, answer))
         refusal = self._refusal(operation, answer)
-        return _unclear(refusal, operation) if answer.status_code in UNCLEAR_STATUSES else _failed(refusal)
+        return _unclear(refusal, operation) if answer.status_code in UNCLEAR_STATUSES else failed(refusal)
 
     def _refusal(self, operation: Operation, answer: httpx.Response) -> str:
         request = f"{operation.method.upper()} {operation.path}"
@@ -328,12 +329,8 @@ def _filename(disposition: str) -> str:
     return (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]
 
 
-def _failed(error: str) -> ToolOutcome:
-    return ToolOutcome(success=False, error=error)
-
-
 def _unclear(error: str, operation: Operation) -> ToolOutcome:
     """Return an UnclearOutcome; a plain failure for an operation that only reads."""
     if operation.reads_only:
-        return _failed(error)
+        return failed(error)
     return UnclearOutcome(success=False, error=f"{error}; whether {operation.name!r} took effect is not known")

@@ -451,22 +451,19 @@ def _body(
         return "", {}
     body = document.resolved(operation["requestBody"])
     content, required = as_mapping(body.get("content")), body.get("required") is True
-    kind = next((kind for kind in content if _is_supported(kind)), None)
+    types = {kind: str(kind).partition(";")[0].strip().lower() for kind in content}
+    others = ("application/x-www-form-urlencoded", "text/plain")
+    kind = next((kind for kind, essence in types.items() if is_json_type(essence) or essence in others), None)
     if kind is None:
         if required:
-            types = ", ".join(map(str, content)) or "of no type"
-            raise SourceError(f"its body is {types}: JSON, forms and text are supported")
+            given = ", ".join(map(str, content)) or "of no type"
+            raise SourceError(f"its body is {given}: JSON, forms and text are supported")
         return "", {}
     schema = inliner.inline(as_mapping(content[kind]).get("schema", {}))
     if not _has_plain_properties(schema):
         return kind, {Place("body", "body", is_whole_body=True): (schema, required)}
     needed = schema.get("required", []) if required else []
     return kind, {Place(name, "body"): (each, name in needed) for name, each in schema["properties"].items()}
-
-
-def _is_supported(kind: Any) -> bool:
-    essence = str(kind).partition(";")[0].strip().lower()
-    return is_json_type(essence) or essence in ("application/x-www-form-urlencoded", "text/plain")
 
 
 def is_json_type(content_type: str) -> bool:

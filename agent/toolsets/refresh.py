@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
@@ -37,10 +37,6 @@ class LiveSource:
     namespace: str = ""
     confirm: Confirm = "hints"
 
-    async def tools(self) -> list[Tool]:
-        """Return the tools that it lists now. Raises ToolError."""
-        return provided(self.provider, await self.provider.list_tools(), self.namespace, self.confirm)
-
 
 class ToolsetRefresher:
     """Keeps the tools of remote sources up to date. One per process.
@@ -60,14 +56,12 @@ class ToolsetRefresher:
     def open(self, seconds: float) -> dict[str, str]:
         """Start, wait up to `seconds` for each source's first answer, and return why sources failed, by id."""
         self._thread = LoopThread(asyncio.new_event_loop(), "sayso-sources")
-        watchers = {source.id: _SourceWatcher(source, self._on_tools, self._clock) for source in self._sources}
-        for watcher in watchers.values():
-            self._thread.submit(watcher.run())
-        wait([watcher.first_result for watcher in watchers.values()], timeout=seconds)
+        first_results = {source.id: Future[str]() for source in self._sources}
+        for source in self._sources:
+            self._thread.submit(self._watch(source, first_results[source.id]))
+        wait(first_results.values(), timeout=seconds)
         late = f"gave no answer within {seconds:g} s"
-        results = {
-            id_: each.first_result.result() if each.first_result.done() else late for id_, each in watchers.items()
-        }
+        results = {id_: each.result() if each.done() else late for id_, each in first_results.items()}
         return {id_: error for id_, error in results.items() if error}
 
     def close(self) -> None:
@@ -79,64 +73,43 @@ class ToolsetRefresher:
                 close: Callable[[], object] = getattr(source.provider, "close", lambda: None)
                 close()
 
+    async def _watch(self, source: LiveSource, first_result: Future[str]) -> None:
+        """Pass a source's tools on whenever they change; after a failure, try again after a pause.
 
-@dataclass(slots=True)
-class _SourceWatcher:
-    """Watches one source on the refresher's loop. `first_result` is "" once it is listed, or why that failed."""
-
-    source: LiveSource
-    on_tools: OnTools
-    clock: Callable[[], float]
-    first_result: Future[str] = field(default_factory=Future)
-    failures: int = 0
-    is_reachable: bool = False
-
-    async def run(self) -> None:
-        changed = asyncio.Event()
+        `first_result` is set once the source is listed, to "", or to why that failed.
+        """
+        loop, changed, failures, is_reachable = asyncio.get_running_loop(), asyncio.Event(), 0, False
+        watch: Callable[[Callable[[], object]], object] = getattr(source.provider, "watch", lambda _: None)
         while True:
+            since = self._clock()
             try:
-                await self._list_and_wait(changed)
-            except Exception:  # any error: a source without a watcher would never come back
-                log.exception("source.failed", extra={"source": self.source.name})
-            self.failures += 1
-            await asyncio.sleep(
-                backoff_seconds(self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-            )
+                changed.clear()
+                watch(lambda: loop.call_soon_threadsafe(changed.set))
+                error = await self._list(source)
+                if error and is_reachable:  # one warning; `first_result` tells of a source that was never reached
+                    log.warning("source.unreachable", extra={"source": source.name, "why": error})
+                is_reachable = not error
+                if not first_result.done():
+                    first_result.set_result(error)
+                if not error:
+                    await changed.wait()
+            except Exception:  # any error: a source that is not watched would never come back
+                log.exception("source.failed", extra={"source": source.name})
+            failures = 1 if self._clock() - since >= STABLE_SECONDS else failures + 1
+            await asyncio.sleep(backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS))
 
-    async def _list_and_wait(self, changed: asyncio.Event) -> None:
-        """List the source's tools, and if that worked wait until they change."""
-        loop, since = asyncio.get_running_loop(), self.clock()
-        watch: Callable[[Callable[[], object]], object] = getattr(self.source.provider, "watch", lambda _: None)
-        changed.clear()
-        watch(lambda: loop.call_soon_threadsafe(changed.set))
-        if await self._list():
-            await changed.wait()
-        if self.clock() - since >= STABLE_SECONDS:
-            self.failures = 0
-
-    async def _list(self) -> bool:
-        """Pass the source's tools on, and return whether that worked."""
+    async def _list(self, source: LiveSource) -> str:
+        """Pass a source's tools on, and return why that failed, or ""."""
         try:
-            tools = await self.source.tools()
-            self.on_tools(self.source.id, tools)
+            tools = provided(source.provider, await source.provider.list_tools(), source.namespace, source.confirm)
+            self._on_tools(source.id, tools)
         except ToolError as exc:
-            self._set_result(str(exc))
-            return False
+            return str(exc) or type(exc).__name__
         except (Exception, asyncio.CancelledError) as exc:  # a source is third-party code: it must not stop the others
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # else the CancelledError comes from inside the source
                 raise
-            log.exception("source.failed", extra={"source": self.source.name})
-            self._set_result(type(exc).__name__)
-            return False
-        log.info("source.listed", extra={"source": self.source.name, "tools": len(tools)})
-        self._set_result("")
-        return True
-
-    def _set_result(self, error: str) -> None:
-        """Note whether it was listed. One warning is logged when it is lost; `first_result` has the first error."""
-        if error and self.is_reachable:
-            log.warning("source.unreachable", extra={"source": self.source.name, "why": error})
-        self.is_reachable = not error
-        if not self.first_result.done():
-            self.first_result.set_result(error)
+            log.exception("source.failed", extra={"source": source.name})
+            return type(exc).__name__
+        log.info("source.listed", extra={"source": source.name, "tools": len(tools)})
+        return ""

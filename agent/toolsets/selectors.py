@@ -44,7 +44,7 @@ async def narrow(selector: ToolSelector, messages: Iterable[Message], tools: Ite
     try:
         return await _select(selector, messages, given)
     except (Exception, SystemExit):  # a selector may be third-party code, and the turn must be answered
-        advice = "no tool is shown while it fails: mend it, or wrap it in FailOpen if it restricts nobody"
+        advice = "no tool is shown while it fails: mend it, or wrap it in FailOpen if it restricts no user"
         log.warning("selector.failed", exc_info=True, extra={"selector": type(selector).__name__, "advice": advice})
         return []
 
@@ -113,7 +113,7 @@ class Always:
 class FailOpen:
     """Shows all tools while its selector fails, with one warning until it works again.
 
-    Never use it for a selector that restricts what somebody may use.
+    Never use it for a selector that restricts what a user may use.
     """
 
     select_seconds = None
@@ -145,8 +145,8 @@ class RoleBasedSelector:
     """Selects tools by role (seed): exactly those of `allowed`, by default the class's `ALLOWED_TOOLS`.
 
     `role` is a role, or a function that returns the current user's role, sync or async. Names of tools may be patterns
-    (`find_*`); the case of roles is ignored. An unknown role may use no tool, and while the function raises, nobody may
-    use any: `narrow` ensures that.
+    (`find_*`); the case of roles is ignored. An unknown role may use no tool, and while the function raises, no
+    user may use any: `narrow` ensures that.
     """
 
     #: The tools of each role; subclasses may set it.
@@ -245,9 +245,8 @@ async def would_show(selector: ToolSelector | None, tool: Tool) -> Visibility:
         case AllOf() | AnyOf():  # the first of these that a part has, else the last
             order: list[Visibility] = ["hidden", "depends", "shown"]
             order = order if isinstance(selector, AllOf) else order[::-1]
-            return min(
-                [await would_show(each, tool) for each in selector.selectors], key=order.index, default=order[-1]
-            )
+            parts = [await would_show(each, tool) for each in selector.selectors]
+            return min(parts, key=order.index, default=order[-1])
     return "depends"
 
 
@@ -283,11 +282,12 @@ class KeywordSelector:
         if history[-1].role != Role.USER:
             return tools
         text = history[-1].content.lower()
-        return [tool for tool in tools if self._matches(text, tool)]
-
-    def _matches(self, text: str, tool: Tool) -> bool:
-        keywords = (word.lower() for word in self.keywords.get(tool.name.lower(), []))
-        return any(has_word(text, word) if self.whole_words else word in text for word in keywords)
+        matches = has_word if self.whole_words else str.__contains__
+        return [
+            tool
+            for tool in tools
+            if any(matches(text, word.lower()) for word in self.keywords.get(tool.name.lower(), ()))
+        ]
 
 
 #: The group of entry points in which a distribution's pyproject.toml names its selectors.
