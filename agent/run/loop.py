@@ -135,50 +135,6 @@ class AgentLoop:
             except RunCancelled as exc:
                 return await self._cancel(run, exc.reason)
 
-    async def _cancel(self, run: RunState, reason: str) -> AgentResult:
-        """End a run that was cancelled. Every call in progress gets an outcome."""
-        run.is_end_reported = True
-        await run.events.tell("cancelled", run.iterations, reason)
-        run.events.note("cancelled", summary=reason or "stopped from outside")
-        if run.open_round is not None:
-            run.close_round(run.open_round.final_outcomes())
-        if self._config.routing_only:
-            run.tool_calls.clear()  # the chosen calls are not returned
-        return AgentResult(stop_text("cancelled"), stop_reason="cancelled")
-
-    async def _finish(self, run: RunState, end: AgentResult, session: Session | None) -> AgentResult:
-        """Close the transcript, store it in the memory, report the end to observers, and return the result."""
-        # A vendor's error text is for operators and stays out of the transcript.
-        is_error = end.stop_reason == "provider_error"
-        run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
-        if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
-            await run.request.on_text(end.content)
-        await self._store_in_memory(run, end)
-        if session is not None and run.memory is not None:
-            await session.save(run.memory, run.events)
-        run.is_end_reported, result = True, run.result(end)
-        await run.events.tell("run_end", result)
-        return result
-
-    async def _store_in_memory(self, run: RunState, end: AgentResult) -> None:
-        """Learn from the run, then add all its messages to the memory at once."""
-        config, memory, run_memory = self._config, run.memory, run.run_memory
-        takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
-        # Other runs may change the memory while this run learns.
-        draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
-        if draft is not None:
-            run_memory.memory = draft.memory
-        may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
-        if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
-            await run_memory.learn(run.messages)
-        if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
-            await run_memory.record_trim(draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary)
-        await self._model_caller.book_side_usage(run)
-        if draft is not None:
-            draft.commit()
-        elif memory is not None:
-            memory.add_many(run.messages)
-
     async def _run(self, run: RunState) -> AgentResult:
         """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation."""
         try:
@@ -320,6 +276,50 @@ class AgentLoop:
         verdict = watch.add_round(answer.tool_calls, fingerprints) if watch else ""
         run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
         return await _report_loop(run, verdict, watch.kind) if watch and verdict else end
+
+    async def _cancel(self, run: RunState, reason: str) -> AgentResult:
+        """End a run that was cancelled. Every call in progress gets an outcome."""
+        run.is_end_reported = True
+        await run.events.tell("cancelled", run.iterations, reason)
+        run.events.note("cancelled", summary=reason or "stopped from outside")
+        if run.open_round is not None:
+            run.close_round(run.open_round.final_outcomes())
+        if self._config.routing_only:
+            run.tool_calls.clear()  # the chosen calls are not returned
+        return AgentResult(stop_text("cancelled"), stop_reason="cancelled")
+
+    async def _finish(self, run: RunState, end: AgentResult, session: Session | None) -> AgentResult:
+        """Close the transcript, store it in the memory, report the end to observers, and return the result."""
+        # A vendor's error text is for operators and stays out of the transcript.
+        is_error = end.stop_reason == "provider_error"
+        run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
+        if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
+            await run.request.on_text(end.content)
+        await self._store_in_memory(run, end)
+        if session is not None and run.memory is not None:
+            await session.save(run.memory, run.events)
+        run.is_end_reported, result = True, run.result(end)
+        await run.events.tell("run_end", result)
+        return result
+
+    async def _store_in_memory(self, run: RunState, end: AgentResult) -> None:
+        """Learn from the run, then add all its messages to the memory at once."""
+        config, memory, run_memory = self._config, run.memory, run.run_memory
+        takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
+        # Other runs may change the memory while this run learns.
+        draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
+        if draft is not None:
+            run_memory.memory = draft.memory
+        may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
+        if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
+            await run_memory.learn(run.messages)
+        if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
+            await run_memory.record_trim(draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary)
+        await self._model_caller.book_side_usage(run)
+        if draft is not None:
+            draft.commit()
+        elif memory is not None:
+            memory.add_many(run.messages)
 
 
 async def _report_failure(run: RunState, error: BaseException) -> None:
