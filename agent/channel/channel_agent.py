@@ -27,7 +27,7 @@ from sayso.agent.channel.context import (
     user_message_text,
 )
 from sayso.agent.channel.long_texts import LongTexts, TextStore
-from sayso.agent.channel.prompts import Choices, ConfirmPrompts, Escalation
+from sayso.agent.channel.prompts import ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.channel.turn_journal import Journals, StreamingJournal, TurnJournal, unclear_calls
 from sayso.agent.config import AgentConfig
@@ -112,14 +112,12 @@ class ChannelAgent:
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         self._memories_lock = threading.Lock()
         self._prompts = ConfirmPrompts(self.store, escalation, expiry_notice=expiry_notice)
-        self._choices = Choices(self.store)
         self._confirm_ok = confirm_ok
         self._confirmation = ConfirmationHandler(
             agent,
             self.store,
             self.parser,
             prompts=self._prompts,
-            choices=self._choices,
             files=self._files,
             confirm_ok=confirm_ok,
             run_agent=self._run_agent,
@@ -266,7 +264,7 @@ class ChannelAgent:
         text = _text_replies(_join([preface, reports, content]), result.failure_cause)
         answer = TurnAnswer(TurnChange(replies=(*text, *files)), result)
         if result.choices and result.stop_reason in _OWN_REPLY_REASONS:
-            return self._choices.add_to(context, answer, result.choices)
+            return self._prompts.offer_choices(context, answer, result.choices)
         return answer
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:

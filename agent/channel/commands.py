@@ -17,7 +17,6 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply, Turn
 from sayso.pending.action import ActionState
 from sayso.pending.proposals import ChannelRun, channel_run
-from sayso.pending.repository import StoredAction
 from sayso.pending.turns import Transition, TurnChange
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
@@ -92,19 +91,14 @@ class Commands:
         done = context.texts.reset_done()
         if context.waiting is None:
             return _text_answer(done)
-        state, outcome = _reset_outcome(context, context.waiting)
+        action = context.waiting.action
+        state: ActionState = "cancelled"
+        outcome = texts_for(action.language).cancelled(action.preview)
+        if action.is_expired(context.received_at):
+            state, outcome = "expired", texts_for(action.language).expired(action.preview)
         transition = Transition(context.waiting.pid, ("armed", "shown"), state, outcome, context.turn.event_id)
         closed = await self._prompts.close(context.turn, context.waiting, state, outcome)
         return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), transition=transition))
-
-
-def _reset_outcome(context: TurnContext, waiting: StoredAction) -> tuple[ActionState, str]:
-    """Return the state and the text with which a reset ends the pending action."""
-    action = waiting.action
-    texts = texts_for(action.language)
-    if action.is_expired(context.received_at):
-        return "expired", texts.expired(action.preview)
-    return "cancelled", texts.cancelled(action.preview)
 
 
 def _tool_list(context: TurnContext, usable: list[UsableTool]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, fixed_answer
-from sayso.agent.channel.prompts import Choices, ConfirmPrompts
+from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.tool_executors import is_hidden, load_schemas
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
@@ -47,7 +47,6 @@ class ConfirmationHandler:
         parser: ConfirmParser,
         *,
         prompts: ConfirmPrompts,
-        choices: Choices,
         files: TurnFiles,
         confirm_ok: bool,
         run_agent: RunAgent,
@@ -57,7 +56,6 @@ class ConfirmationHandler:
         self._store = store
         self._parser = parser
         self._prompts = prompts
-        self._choices = choices
         self._files = files
         self._confirm_ok = confirm_ok
         self._run = run_agent
@@ -232,7 +230,7 @@ class ConfirmationHandler:
         place, turn = press.choice, context.turn
         if place is None or offer.action.kind != CHOICE_KIND or not offer.is_genuine(self._store.signer, turn.scope):
             return fixed_answer(context, context.texts.stale())
-        offer = await self._choices.take(context, offer, place)
+        offer = await self._prompts.take_choice(context, offer, place)
         if offer.state != "done":
             answer = fixed_answer(context, context.texts.stale())
             return await self.with_closed_prompt(context, answer, offer, "expired", "")
@@ -281,7 +279,7 @@ class ConfirmationHandler:
         if outcome.status == "early":
             return answer
         answer = self._prompts.offer_undo(context, _with_state_check(context, answer, outcome.record), outcome.effects)
-        answer = self._choices.add_to(context, answer, choices)
+        answer = self._prompts.offer_choices(context, answer, choices)
         return await self.with_closed_prompt(context, answer, stored, outcome.record.state, outcome.outcome_text)
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:

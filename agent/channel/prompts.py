@@ -1,4 +1,4 @@
-"""ConfirmPrompts and Choices: the questions and offers that wait for an answer, and their buttons."""
+"""ConfirmPrompts: the questions and the offered choices that wait for an answer, with their buttons."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Escalation:
 
 
 class ConfirmPrompts:
-    """The questions of one channel. Lives as long as its store."""
+    """The questions and offered choices of one channel. Lives as long as its store."""
 
     def __init__(
         self, store: PendingActionStore, escalation: Escalation | None = None, *, expiry_notice: bool = False
@@ -180,6 +180,65 @@ class ConfirmPrompts:
             return False
         return stored.is_genuine(self._store.signer, replace(turn.scope, conversation=there))
 
+    def offer_choices(self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
+        """Return the answer with the labels as buttons under its last text, or as a list without a worker.
+
+        If the last reply is a question or a file, or is too long, the buttons get a message of their own.
+        """
+        if not labels:
+            return answer
+        *before, (last, pid) = answer.change.replies or ((Reply(), ""),)
+        fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
+        above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
+        if context.lease is None:
+            listed = "\n".join([text or context.texts.choose(), "", *(f"- {label}" for label in labels)])
+            return answer.changed(replies=(*above, (Reply(listed), "")))
+        offer = self._choices_offer(context, Reply(text or context.texts.choose()).text, labels)
+        # The offer waits beside the scope's pending action, and only its buttons reach it.
+        action = sign_action(offer, self._store.signer, user=context.turn.scope.id, live=False)
+        signer, pid, scope = self._store.signer, offer.pending_action_id, context.turn.scope
+        buttons = (Button(label, signer.choice_token(pid, place, scope)) for place, label in enumerate(labels))
+        reply = Reply(offer.args["text"], tuple(buttons))
+        return answer.changed(replies=(*above, (reply, pid)), new_actions=(*answer.change.new_actions, action))
+
+    async def take_choice(self, context: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
+        """Take a choice unless one was taken before. Return the offer, which names the event that took a choice.
+
+        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
+        """
+        if stored.state not in OPEN_STATES:
+            return stored
+        repository, event = self._store.repository, context.turn.event_id
+        claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
+        verdict, _ = await repository.claim(claim, stored)
+        match verdict:
+            case "mine":
+                label = stored.action.args["labels"][choice]
+                if await repository.start(claim, stored, event) != "go":
+                    raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
+                await repository.finish(claim, event, ActionResult("done", label))
+                return replace(stored, state="done", by=event, outcome_text=label)
+            case "lost":
+                raise LeaseLost(claim.conversation)
+            case "moved":
+                raise StaleTurn(claim.conversation)
+        return replace(stored, state="expired")
+
+    def _choices_offer(self, context: TurnContext, text: str, labels: Sequence[str]) -> PendingAction:
+        where, args = context.turn.conversation, {"labels": list(labels), "text": text}
+        return PendingAction(
+            user_id=context.turn.user_id,
+            kind=CHOICE_KIND,
+            preview=" / ".join(labels),
+            args=args,
+            args_digest=compute_args_digest(args),
+            channel_id=where.channel,
+            conversation_id=where.address,
+            ttl_seconds=CHOICE_SECONDS,
+            requested_at=context.received_at,
+            language=context.texts.language,
+        )
+
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:
     """Return the platform's id of the question's message: the tapped one, or else the delivered one; "" if unknown."""
@@ -213,77 +272,3 @@ def short_effect(head: PendingAction) -> str:
         preview, more = (first[1] if first else ""), f" (+{len(step_ids(head)) - 1})"
     effect = _DETAILS.sub("", preview)
     return f"{effect}{more}" if effect and "\n" not in effect and len(effect) <= MAX_EFFECT_CHARS else ""
-
-
-class Choices:
-    """The offers of one channel. Lives as long as its store."""
-
-    def __init__(self, store: PendingActionStore) -> None:
-        self._store = store
-
-    def add_to(self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
-        """Return the answer with the labels as buttons under its last text, or as a list without a worker.
-
-        If the last reply is a question or a file, or is too long, the buttons get a message of their own.
-        """
-        if not labels:
-            return answer
-        *before, (last, pid) = answer.change.replies or ((Reply(), ""),)
-        fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
-        above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
-        if context.lease is None:
-            listed = "\n".join([text or context.texts.choose(), "", *(f"- {label}" for label in labels)])
-            return answer.changed(replies=(*above, (Reply(listed), "")))
-        offer = self._offer(context, Reply(text or context.texts.choose()).text, labels)
-        # The offer waits beside the scope's pending action, and only its buttons reach it.
-        action = sign_action(offer, self._store.signer, user=context.turn.scope.id, live=False)
-        return answer.changed(
-            replies=(*above, (self._reply(context, offer), offer.pending_action_id)),
-            new_actions=(*answer.change.new_actions, action),
-        )
-
-    async def take(self, context: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
-        """Take a choice unless one was taken before. Return the offer, which names the event that took a choice.
-
-        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
-        """
-        if stored.state not in OPEN_STATES:
-            return stored
-        repository, event = self._store.repository, context.turn.event_id
-        claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
-        verdict, _ = await repository.claim(claim, stored)
-        match verdict:
-            case "mine":
-                label = stored.action.args["labels"][choice]
-                if await repository.start(claim, stored, event) != "go":
-                    raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
-                await repository.finish(claim, event, ActionResult("done", label))
-                return replace(stored, state="done", by=event, outcome_text=label)
-            case "lost":
-                raise LeaseLost(claim.conversation)
-            case "moved":
-                raise StaleTurn(claim.conversation)
-        return replace(stored, state="expired")
-
-    def _offer(self, context: TurnContext, text: str, labels: Sequence[str]) -> PendingAction:
-        where, args = context.turn.conversation, {"labels": list(labels), "text": text}
-        return PendingAction(
-            user_id=context.turn.user_id,
-            kind=CHOICE_KIND,
-            preview=" / ".join(labels),
-            args=args,
-            args_digest=compute_args_digest(args),
-            channel_id=where.channel,
-            conversation_id=where.address,
-            ttl_seconds=CHOICE_SECONDS,
-            requested_at=context.received_at,
-            language=context.texts.language,
-        )
-
-    def _reply(self, context: TurnContext, offer: PendingAction) -> Reply:
-        signer, pid = self._store.signer, offer.pending_action_id
-        labels = enumerate(offer.args["labels"])
-        return Reply(
-            offer.args["text"],
-            tuple(Button(label, signer.choice_token(pid, place, context.turn.scope)) for place, label in labels),
-        )

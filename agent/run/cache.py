@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sayso.agent.config import Cache, CacheEntry, CacheStats
 from sayso.agent.messages import Message, Role, UsageStats, countable, has_valid_types
-from sayso.agent.run.structured import ResponseFormat, schema_from_response_format
+from sayso.agent.run.structured import ResponseFormat, refuse_constant, schema_from_response_format
 from sayso.agent.tools.tool import Tool
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import call_in_thread
@@ -400,7 +400,7 @@ def from_json(text: str | bytes) -> CacheEntry | None:
     A Message beside a UsageStats must be the assistant's.
     """
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=refuse_constant)
         if "values" in data:
             return tuple(_part_from_dict(each) for each in data["values"])
         message, usage = Message.from_dict(data["message"]), UsageStats(**data["usage"])
@@ -428,7 +428,3 @@ def _part_from_dict(part: Mapping[str, Any]) -> Any:
     if "values" in part:
         return tuple(_part_from_dict(each) for each in part["values"])
     return UsageStats(**part["usage"]) if "usage" in part else part["json"]
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"JSON has no {name}")

@@ -11,7 +11,7 @@ from itertools import chain, count
 from time import perf_counter
 from typing import Any, TypeVar
 
-from sayso.agent.config import AgentConfig, Cache, ModelSelector, model_for
+from sayso.agent.config import AgentConfig, Cache, model_for
 from sayso.agent.guards.budget import BudgetRefusal, book_usage, budget_refusal
 from sayso.agent.messages import Message, ToolCall, UsageStats
 from sayso.agent.observability.observer import llm_call
@@ -145,24 +145,23 @@ class ModelCaller:
         )
 
     async def _select_model(self, run: RunState) -> str:
-        """Return the model of this step as the provider is asked for it; "" for the provider's default."""
+        """Return the model of this step as the provider is asked for it; "" for the provider's default.
+
+        If the selector fails, the run continues with the configured model.
+        """
         config = self._config
         model = model_for(self._provider, config.model)
         if config.model_selector is not None:
-            model = self._call_selector(config.model_selector, run) or model
+            try:
+                model = config.model_selector(run.iterations, tuple(run.tool_calls), self._usage) or model
+            except Exception as exc:  # a selector may raise anything, and the user needs an answer
+                reason = {"agent": config.name, "reason": type(exc).__name__}
+                log.warning("agent.model_selector_failed", extra=reason)
         name = model or str(getattr(self._provider, "default_model", ""))
         if run.model and run.model != name:
             await run.events.tell("model_switch", run.iterations, run.model, name)
         run.model = name
         return model
-
-    def _call_selector(self, select: ModelSelector, run: RunState) -> str:
-        """Return the selector's choice; "" if it fails, so that the run continues with the configured model."""
-        try:
-            return select(run.iterations, tuple(run.tool_calls), self._usage)
-        except Exception as exc:  # a selector may raise anything, and the user needs an answer
-            log.warning("agent.model_selector_failed", extra={"agent": self._config.name, "reason": type(exc).__name__})
-            return ""
 
     def _build_messages(
         self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]

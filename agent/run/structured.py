@@ -124,12 +124,13 @@ _ESCAPES = re.compile(r"\\.|\"", re.DOTALL)
 _REPAIRS = {"True": "true", "False": "false", "None": "null", ",": ""}
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+def refuse_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN and Infinity, which Python reads as JSON and others do not."""
+    raise ValueError(f"JSON has no {name}: use null or a number")
 
 
 #: Not strict, because models write unescaped line breaks into strings.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
 def decode_value(text: str, *, repair: bool = True) -> tuple[Any, int]:
@@ -349,7 +350,7 @@ def _value_reader(fmt: ResponseFormat) -> Callable[[str], Any]:
 
 def _read(make: Callable[[Any], Any], candidate: str) -> Any:
     try:
-        value = json.loads(candidate, strict=False, parse_constant=_refuse_constant)
+        value = json.loads(candidate, strict=False, parse_constant=refuse_constant)
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # a lone surrogate cannot be stored
         try:
             return make(value)
@@ -418,7 +419,7 @@ def _mistake_text(error: Any) -> str:
 def _scalar_text(text: str) -> str:
     """Return the text if it is a JSON value without brackets. Raises ValueError otherwise."""
     try:
-        json.loads(text, strict=False, parse_constant=_refuse_constant)
+        json.loads(text, strict=False, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as exc:
         raise ValueError(f"the answer holds no JSON that can be read: {_break_position(text)}") from exc
     return text
@@ -430,17 +431,13 @@ def _break_position(text: str) -> str:
     if start is None:
         return "it has no '{' and no '['"
     try:
-        json.loads(text[start:], strict=False, parse_constant=_refuse_constant)
+        json.loads(text[start:], strict=False, parse_constant=refuse_constant)
     except json.JSONDecodeError as exc:
         place = quoted(exc.doc[exc.pos : exc.pos + 20])
         return f"{exc.msg.removesuffix(' starting at')} at {place}, in what begins with {quoted(exc.doc[:20])}"
     except (ValueError, RecursionError) as exc:
         return _first_line(exc)
     return "it ends too early"
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"JSON has no {name}: use null or a number")
 
 
 def _object_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
