@@ -1,12 +1,11 @@
-"""The state of one conversation in memory, the pace of a channel, and the statuses of deliveries."""
+"""The state of one conversation in memory, and the pace of a channel."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
 from typing import TypeVar
@@ -15,7 +14,6 @@ from sayso.channels.types import Reply, Turn
 from sayso.pending.limits import (
     KEEP_HELD_MS,
     MAX_BURST,
-    MAX_DELIVERIES,
     MAX_TIMERS,
     SOON_MS,
     SPREAD_MS,
@@ -23,17 +21,13 @@ from sayso.pending.limits import (
     URGENT_PLACES_EACH,
 )
 from sayso.pending.turns import NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
-from sayso.workers.deliveries import DeliveryState, DeliveryStatus, UndeliveredState, split_id
+from sayso.workers.deliveries import DeliveryStatus
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
 
 V = TypeVar("V")
 _MARK = re.compile(r'\{"collapse": "[^"]+"')
 #: Histories that are remembered in one conversation.
 MAX_HISTORIES = 1000
-#: The order of states, for reports that come in any order.
-_RANKS: Mapping[DeliveryState, int] = {
-    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,73 +307,6 @@ class ChannelPace:
         self.closed = max(self.closed, until)
         self.free = max(self.free, self.closed) + (SPREAD_MS / 1000 if self.gap is None else self.gap)
         return self.closed
-
-
-@dataclass(slots=True)
-class MemoryDeliveryStatuses:
-    """The statuses of deliveries of one process, bounded. They behave as the scripts' do."""
-
-    noted: dict[str, OrderedDict[int, DeliveryStatus]] = field(default_factory=dict)
-    put_aside: dict[UndeliveredState, deque[DeliveryStatus]] = field(
-        default_factory=lambda: {
-            "dead": deque(maxlen=1000),
-            "failed": deque(maxlen=1000),
-            "ambiguous": deque(maxlen=1000),
-        }
-    )
-
-    def note(self, status: DeliveryStatus, *, over: bool = False) -> bool:
-        """Record the status of a delivery. A status that the platform reported earlier stays, unless `over` is set."""
-        conversation, number = split_id(status.id)
-        noted = self.noted.setdefault(conversation, OrderedDict())
-        if number in noted and not over:
-            noted[number] = replace(noted[number], reason=noted[number].reason or status.reason)
-            return False
-        noted[number] = status
-        noted.pop(number - MAX_DELIVERIES, None)
-        return True
-
-    def find(self, delivery_id: str) -> DeliveryStatus | None:
-        """Return the status of a delivery."""
-        conversation, number = split_id(delivery_id)
-        noted = self.noted.get(conversation)
-        return noted.get(number) if noted else None
-
-    def of(self, conversation: str) -> list[DeliveryStatus]:
-        """Return the statuses of a conversation, oldest first."""
-        noted = self.noted.get(conversation)
-        return [noted[number] for number in sorted(noted)] if noted else []
-
-    def arrived(self, delivery_id: str) -> str:
-        """Return the receipt of a delivery that its platform accepted, else ""."""
-        known = self.find(delivery_id)
-        return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
-
-    def end(self, status: DeliveryStatus) -> None:
-        """Record the end of a reply. A failure of an earlier copy does not count for it."""
-        known = self.find(status.id)
-        new = self.note(
-            status, over=bool(known and known.state == "failed" and status.receipt not in ("", known.receipt))
-        )
-        if status.state == "dead" or (status.state == "ambiguous" and new):
-            self.put_aside[status.state].appendleft(status)
-
-    def report(self, news: DeliveryStatus, *, sending: bool) -> str:
-        """Record a report of the platform; `sending` says that the reply is the first in its outbox."""
-        known = self.find(news.id)
-        if known is None and not sending:
-            return ""
-        if known is not None:
-            same = known.receipt == news.receipt
-            rank = 0 if known.state == "failed" and not same else _RANKS[known.state]
-            other = not same and (known.receipt or known.state == "dead")
-            if _RANKS[news.state] <= rank or (other and news.state == "failed"):
-                return known.state
-            news = replace(news, tries=known.tries, reason=news.reason or known.reason)
-        self.note(news, over=True)
-        if news.state == "failed":
-            self.put_aside["failed"].appendleft(news)
-        return news.state
 
 
 def _text(entry: str) -> str:

@@ -37,19 +37,13 @@ from sayso.testing.conversation import (
     MAX_HISTORIES,
     ChannelPace,
     ConversationState,
-    MemoryDeliveryStatuses,
     TimerEntry,
     WaitingTurn,
     remember,
 )
+from sayso.testing.deliveries import MemoryDeliveries
 from sayso.workers.deliveries import (
-    LATE_SECONDS,
-    REPORTS,
     DeliveryStatus,
-    UndeliveredState,
-    new_id,
-    repeatable,
-    split_id,
 )
 from sayso.workers.mailbox import (
     LEASE_MS,
@@ -73,7 +67,7 @@ MAX_FORWARDED = 5000
 PARKED = "parked"
 
 
-class MemoryConversations:
+class MemoryConversations(MemoryDeliveries):
     """Mailbox, Outbox, Journals and Deliveries in one, bounded, for bots in one process. Lives as long as its process.
 
     No worker is woken: process what you accepted, and what `overdue` returns. `actions` are those of the agent's store,
@@ -89,16 +83,12 @@ class MemoryConversations:
         limits: InboxLimits | None = None,
         max_conversations: int = MAX_CONVERSATIONS,
     ) -> None:
-        self._statuses = MemoryDeliveryStatuses()
-        self._channels: dict[str, ChannelPace] = {}
-        self._actions = actions
+        super().__init__(actions, clock)
         actions.conversations = self
-        self._lock = actions.lock
-        self._clock = clock
+        self._channels: dict[str, ChannelPace] = {}
         self._texts_for = texts_for
         self._limits = limits or InboxLimits()
         self._max_conversations = max_conversations
-        self._conversations: OrderedDict[str, ConversationState] = OrderedDict()
         self._forwarded: OrderedDict[str, str] = OrderedDict()
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
@@ -304,58 +294,6 @@ class MemoryConversations:
             remember(self._forwarded, delivery.id, f"{name}#{number}", MAX_FORWARDED)
             return f"{name}#{number}"
 
-    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Record what a platform reports. Return the state that is stored, "" if the delivery is unknown."""
-        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
-        if news is None:
-            return ""
-        with self._lock:
-            state = self._conversations.get(conversation)
-            sending = bool(state and state.outbox and state.outbox[0][0] == number)
-            tries = state.attempts + 1 if state else 1
-            delivery = DeliveryStatus(delivery_id, news, self._clock(), tries, message_id, reason)
-            kept = self._statuses.report(delivery, sending=sending)
-            self._actions.add_prompt(state.asks.get(str(number), "") if state else "", message_id)
-            if state and kept == news == "failed":
-                self._expire_question_of(state, number)
-            return kept
-
-    def _expire_question_of(self, state: ConversationState, number: int) -> None:
-        """Expire the question of a reply that failed after all: no one can agree to what was never shown."""
-        self._actions.end_undelivered(state.asks.get(str(number), ""), shown=True)
-
-    def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages, or ""."""
-        with self._lock:
-            state = self._conversations.get(conversation)
-            if state is None:
-                return self._statuses.of(conversation), ""
-            return [*self._statuses.of(conversation), *state.held_statuses(conversation)], state.why_closed
-
-    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
-        """Record that an address takes no messages, or with "" that it does."""
-        with self._lock:
-            state = self._conversations.get(conversation)
-            if state is None or (late and (state.inbox or self._clock() - state.heard < LATE_SECONDS)):
-                return
-            if reason:
-                state.close(reason)
-            else:
-                state.closed = (-1, "")
-
-    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
-        """Return the undelivered replies of a state, newest first."""
-        with self._lock:
-            if state != "held":
-                return list(self._statuses.put_aside[state])[:most]
-            held = [status for name, state in self._conversations.items() for status in state.held_statuses(name)]
-            return sorted(held, key=lambda status: -status.at)[:most]
-
-    def retry(self, delivery_id: str) -> str:
-        """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
-        with self._lock:
-            return new_id(delivery_id, self._retry(delivery_id))
-
     def overdue(self) -> list[str]:
         """Return conversations with work that are due although no worker came. Each is returned again only after a
         while.
@@ -381,25 +319,6 @@ class MemoryConversations:
         """Return number and time of receipt of the first turn; number 0 when there is none."""
         state = self._conversations.get(conversation)
         return (state.inbox[0].seq, state.inbox[0].received_at) if state and state.inbox else (0, 0.0)
-
-    def _retry(self, delivery_id: str) -> str:
-        known = self._statuses.find(delivery_id)
-        if known and known.state == "retried":
-            return known.receipt
-        found = next((status for status in self._statuses.put_aside["dead"] if status.id == delivery_id), None)
-        entry, doubtful = repeatable(found) if found else ("", False)
-        arrived = self._statuses.arrived(delivery_id)
-        if found:
-            self._statuses.put_aside["dead"].remove(found)
-        if arrived or not found:
-            return "arrived" if arrived else ""
-        state = self._conversations.setdefault(split_id(delivery_id)[0], ConversationState())
-        now = self._clock()
-        state.wake(now, WAKE_GRACE_MS / 1000)
-        new = state.append_reply("", entry)
-        state.suspect |= {new} if doubtful else set()
-        self._statuses.note(DeliveryStatus(delivery_id, "retried", now, 0, str(new)), over=True)
-        return str(new)
 
     def _channel(self, conversation: str) -> ChannelPace:
         return self._channels.setdefault(conversation.partition(":")[0], ChannelPace())
