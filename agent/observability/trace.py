@@ -232,8 +232,8 @@ class RunEvents:
         tool_result_chars: int | None = 200,
         run_id: str = "",
     ) -> None:
-        with_events = ((observer, _overridden_events(type(observer))) for observer in observers)  # type: ignore[arg-type]  # a class is hashable
-        self._observers = tuple(with_events)
+        with_methods = ((observer, _event_methods(type(observer))) for observer in observers)  # type: ignore[arg-type]  # a class is hashable
+        self._observers = tuple(with_methods)
         self.has_observers = bool(self._observers)
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars
@@ -278,12 +278,12 @@ class RunEvents:
 
         Raise only what stops the run itself: its cancellation, or a KeyboardInterrupt at the terminal.
         """
-        for observer, events in self._observers:
-            if event in events.sync:
+        for observer, methods in self._observers:
+            if f"on_{event}" in methods:
                 self._call(observer, event, args)
         if self._asynchronous:
-            for observer, events in self._observers:
-                if event in events.asynchronous:
+            for observer, methods in self._observers:
+                if f"a_on_{event}" in methods:
                     await self._call_async(observer, event, args)
 
     def tell_call(self, call: LlmCall) -> None:
@@ -346,27 +346,17 @@ async def wait_for_observers(seconds: float | None = None) -> bool:
     return not unfinished
 
 
-@dataclass(frozen=True, slots=True)
-class _OverriddenEvents:
-    """The events whose methods an observer class overrides."""
-
-    sync: frozenset[str]
-    asynchronous: frozenset[str]
-
-
 @lru_cache(maxsize=1024)
-def _overridden_events(observer: Hashable) -> _OverriddenEvents:
-    """Return the events of an observer class. Cached, so that events without a listener cost next to nothing."""
-    return _OverriddenEvents(
-        _overridden(observer, AgentObserver, "on_"), _overridden(observer, AsyncAgentObserver, "a_on_")
-    )
+def _event_methods(observer: Hashable) -> frozenset[str]:
+    """Return the methods of an observer class for events: those that it overrides, or all without a base of ours.
 
-
-def _overridden(observer: Hashable, base: type, prefix: str) -> frozenset[str]:
-    """Return the events that a class overrides; all that it has methods for, if it does not derive from `base`."""
-    methods = {event: f"{prefix}{event}" for event in EVENTS}
+    Cached, so that events without a listener cost next to nothing.
+    """
     return frozenset(
-        event for event, name in methods.items() if getattr(observer, name, None) not in (None, getattr(base, name))
+        name
+        for event in EVENTS
+        for name in (f"on_{event}", f"a_on_{event}")
+        if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))
     )
 
 

@@ -27,7 +27,8 @@ class CancellationToken:
         self._lock = threading.RLock()
         self._cancelled = False
         self._reason = ""
-        self._runs: set[_Interruption] = set()
+        #: The event loop and the time limit of each run.
+        self._runs: set[tuple[asyncio.AbstractEventLoop, asyncio.Timeout]] = set()
 
     @property
     def is_cancelled(self) -> bool:
@@ -49,8 +50,9 @@ class CancellationToken:
                 return
             self._cancelled, self._reason = True, reason
             runs = tuple(self._runs)
-        for run in runs:
-            run.soon()
+        for loop, limit in runs:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                loop.call_soon_threadsafe(_end_now, loop, limit)
 
     def check(self) -> None:
         """Raise RunCancelled if the token is cancelled. For code that computes for long between two awaits."""
@@ -78,32 +80,20 @@ class CancellationToken:
     @contextlib.contextmanager
     def _watching(self, limit: asyncio.Timeout) -> Iterator[None]:
         """Register the block. It checks the token again under the lock, in case it was cancelled in between."""
-        run = _Interruption(asyncio.get_running_loop(), limit)
+        run = asyncio.get_running_loop(), limit
         with self._lock:
             self._runs.add(run)
             cancelled = self._cancelled
         try:
             if cancelled:
-                run.now()
+                _end_now(*run)
             yield
         finally:
             with self._lock:
                 self._runs.discard(run)
 
 
-class _Interruption:
-    """Interrupts one run by ending its time limit. Does nothing if the run has ended."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
-        self._loop = loop
-        self._limit = limit
-
-    def soon(self) -> None:
-        """Interrupt from another thread."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self.now)
-
-    def now(self) -> None:
-        """Interrupt from the run's own event loop."""
-        with contextlib.suppress(RuntimeError):  # it has ended, or is ending
-            self._limit.reschedule(self._loop.time())
+def _end_now(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    """Interrupt a run by ending its time limit. Call it on the run's own event loop."""
+    with contextlib.suppress(RuntimeError):  # the run has ended, or is ending
+        limit.reschedule(loop.time())
