@@ -157,24 +157,20 @@ class Channel(Protocol):
         """Send one piece. Text that the platform refuses to format is sent again as plain text. Raises SendError."""
 
 
-class MediaSource(Protocol):
-    """Gives adapters the bytes and the public URL of a stored file."""
-
-    def read(self, ref: str) -> bytes:
-        """Return the stored bytes. Raises KeyError if the file is gone."""
-
-    def url(self, ref: str, *, filename: str, mime_type: str) -> str:
-        """Return a signed, expiring, absolute URL that a platform can download."""
-
-
-class MediaStore(MediaSource, Protocol):
-    """Stores files that no platform stores."""
+class MediaStore(Protocol):
+    """Stores files that no platform stores, and gives adapters their bytes and public URLs."""
 
     def put(self, data: bytes, *, mime_type: str, filename: str, owner: str) -> Media:
         """Store the bytes for `owner`. Their content decides the media type. Raises TooLarge, NoRoom, OSError."""
 
     def open(self, ref: str) -> BinaryIO:
         """Open a stored file. Raises KeyError if it is gone."""
+
+    def read(self, ref: str) -> bytes:
+        """Return the stored bytes. Raises KeyError if the file is gone."""
+
+    def url(self, ref: str, *, filename: str, mime_type: str) -> str:
+        """Return a signed, expiring, absolute URL that a platform can download."""
 
 
 @runtime_checkable

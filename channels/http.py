@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 from urllib.request import getproxies
 
@@ -77,10 +78,11 @@ class DownloadedFile:
 
 @dataclass(frozen=True, slots=True)
 class SavedFile:
-    """A file that was downloaded to disk: its size in bytes, and the type that its server claims."""
+    """A file that was downloaded to disk: its size in bytes, and the type and charset that its server claims."""
 
     size: int
     content_type: str
+    charset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,47 +100,32 @@ class SafeDownload:
     transport: httpx.AsyncBaseTransport | None = None
     refusal: UrlCheck | None = None
 
-    async def get(self, url: str, headers: Mapping[str, str]) -> DownloadedFile:
-        """Download from a URL that the caller has checked. Raises FetchError, whose message names no URL."""
-        import httpx
-
-        return await self._download(lambda: PinnedRequest(httpx.URL(url), headers), self._read)
-
     async def get_public(self, url: str) -> DownloadedFile:
         """Download from an unchecked URL, which must obey the rules for redirects.
 
         Raises FetchError, whose message names no URL.
         """
-        import httpx
-
-        return await self._download(lambda: self._checked(httpx.URL(url)), self._read)
+        file = BytesIO()
+        saved = await self._download(url, None, file)
+        return DownloadedFile(file.getvalue(), saved.content_type, saved.charset)
 
     async def save(self, url: str, headers: Mapping[str, str], file: BinaryIO) -> SavedFile:
         """Download from a checked URL into a file, without holding all of it in memory.
 
         Raises FetchError, whose message names no URL.
         """
-        import httpx
+        return await self._download(url, headers, file)
 
-        async def write(response: httpx.Response) -> SavedFile:
-            return SavedFile(await _save(response, file, self.max_bytes), content_type_of(response))
-
-        return await self._download(lambda: PinnedRequest(httpx.URL(url), headers), write)
-
-    async def _download(
-        self,
-        first_request: Callable[[], PinnedRequest | Awaitable[PinnedRequest]],
-        take: Callable[[httpx.Response], Awaitable[T]],
-    ) -> T:
+    async def _download(self, url: str, headers: Mapping[str, str] | None, file: BinaryIO) -> SavedFile:
+        """Download into a file. Without headers the URL is unchecked."""
         import httpx
 
         silence_url_logs()
         try:
             async with asyncio.timeout(TIMEOUT):
-                request = first_request()
-                if not isinstance(request, PinnedRequest):
-                    request = await request
-                send = functools.partial(self._send, take)
+                first = httpx.URL(url)
+                request = await self._checked(first) if headers is None else PinnedRequest(first, headers)
+                send = functools.partial(self._send, file)
                 result = await follow_redirects(request, self.redirects, send, self._checked)
         except TimeoutError:
             raise FetchError(f"the file took longer than {TIMEOUT:g} s") from None
@@ -149,21 +136,18 @@ class SafeDownload:
             raise FetchError(f"redirected more than {self.redirects} times")
         return result
 
-    async def _send(self, take: Callable[[httpx.Response], Awaitable[T]], request: PinnedRequest) -> T | str:
-        """Return the result of `take`, or the location of a redirect."""
+    async def _send(self, file: BinaryIO, request: PinnedRequest) -> SavedFile | str:
+        """Send a request and save the answer. Return the location of a redirect."""
         async with request.stream("GET", limit=TIMEOUT, transport=self.transport) as response:
             if response.has_redirect_location:
                 return response.headers["location"]
             if response.status_code != 200:
                 raise FetchError(f"the file's server answered {response.status_code}")
             try:
-                return await take(response)
+                size = await _save(response, file, self.max_bytes)
             except Unreadable as exc:
                 raise FetchError(f"the file came {exc}") from None
-
-    async def _read(self, response: httpx.Response) -> DownloadedFile:
-        data = await read(response, self.max_bytes)
-        return DownloadedFile(data, content_type_of(response), response.charset_encoding or "")
+            return SavedFile(size, content_type_of(response), response.charset_encoding or "")
 
     async def _checked(self, url: httpx.URL) -> PinnedRequest:
         """Return the request for an unchecked URL, pinned to the address that was checked."""

@@ -48,34 +48,41 @@ class Platform:
 BUILT_IN: Mapping[str, Platform] = {
     "whatsapp": Platform(
         settings=WhatsAppSettings,
-        adapter="sayso.channels.whatsapp.adapter:open_channel",
+        adapter="sayso.channels.whatsapp.adapter:WhatsAppChannel",
         setup="sayso.channels.whatsapp.setup:TwilioSetup",
         sdk_modules=("twilio.rest.api", "aiohttp"),
     ),
     "telegram": Platform(
         settings=TelegramSettings,
-        adapter="sayso.channels.telegram.adapter:open_channel",
+        adapter="sayso.channels.telegram.adapter:TelegramChannel",
         setup="sayso.channels.telegram.setup:TelegramSetup",
         poller="sayso.channels.telegram.poller:Poller",
         sdk_modules=("telegram", "aiohttp"),
     ),
     "slack": Platform(
         settings=SlackSettings,
-        adapter="sayso.channels.slack.adapter:open_channel",
+        adapter="sayso.channels.slack.adapter:SlackChannel",
         setup="sayso.channels.slack.setup:SlackSetup",
         sdk_modules=("slack_sdk.web.async_client",),
     ),
     "console": Platform(
         settings=ConsoleSettings,
-        adapter="sayso.channels.console.adapter:open_channel",
+        adapter="sayso.channels.console.adapter:ConsoleChannel",
         pages="sayso.channels.console.views:console_pages",
     ),
 }
 
 
+@cache
 def find_platform(name: str) -> Platform | None:
     """Return the platform of this name, None if there is none. Entry points are read for other than built-in names."""
-    return BUILT_IN.get(name) or _from_entry_point(name)
+    entry = None if name in BUILT_IN else _entry_points().get(name)
+    if entry is None:
+        return BUILT_IN.get(name)
+    platform = entry.load()
+    if not isinstance(platform, Platform):
+        raise TypeError(f"entry point {name!r} in {GROUP!r} is {platform!r}: it must name a {Platform.__qualname__}")
+    return platform
 
 
 def platform_of(settings: PlatformSettings) -> Platform:
@@ -124,14 +131,3 @@ def load(factory: Factory) -> Callable[..., Any]:
 @cache
 def _entry_points() -> Mapping[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-@cache
-def _from_entry_point(name: str) -> Platform | None:
-    entry = _entry_points().get(name)
-    if entry is None:
-        return None
-    platform = entry.load()
-    if not isinstance(platform, Platform):
-        raise TypeError(f"entry point {name!r} in {GROUP!r} is {platform!r}: it must name a {Platform.__qualname__}")
-    return platform

@@ -1,15 +1,24 @@
-"""Stores of one process: the people that operators approved or blocked and those who wait, and a console's feed."""
+"""Stores of one process: people who are approved, blocked or waiting, and a console's feed and log-ins."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sayso.channels.console.feed import CLEAR, KEPT_ENTRIES, MESSAGE_ID, FeedEntry
+from sayso.channels.console.store import (
+    CLEAR,
+    KEPT_ENTRIES,
+    LOCKOUT_SECONDS,
+    MESSAGE_ID,
+    SESSION_SECONDS,
+    Failures,
+    FeedEntry,
+    network,
+)
 from sayso.workers.people import (
     MAX_PEOPLE,
     MAX_WAITING,
@@ -140,3 +149,40 @@ class MemoryFeed:
 def _order(entry_id: str) -> tuple[int, int]:
     milliseconds, _, count = entry_id.partition("-")
     return int(milliseconds), int(count)
+
+
+class MemoryLogins:
+    """A console's failed log-ins and ended sessions of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._failures: dict[tuple[str, str], Failures] = {}
+        self._ended: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def failures(self, channel: str, address: str) -> Failures:
+        """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
+        failures = self._failures.get((channel, network(address)), Failures())
+        return failures if self._clock() < failures.last + LOCKOUT_SECONDS else Failures()
+
+    def fail(self, channel: str, address: str) -> Failures:
+        """Count another wrong password."""
+        with self._lock:
+            failed = Failures(self.failures(channel, address).count + 1, self._clock())
+            self._failures[channel, network(address)] = failed
+        return failed
+
+    def succeed(self, channel: str, address: str) -> None:
+        """Delete the wrong passwords of an address."""
+        self._failures.pop((channel, network(address)), None)
+
+    def end(self, session: str) -> None:
+        """End a session before it expires."""
+        with self._lock:
+            self._ended[session] = self._clock() + SESSION_SECONDS
+            while next(iter(self._ended.values())) < self._clock():
+                self._ended.popitem(last=False)
+
+    def is_ended(self, session: str) -> bool:
+        """Return whether a session was ended."""
+        return session in self._ended

@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
-from sayso.channels.base import AdapterDeps, BadHook, Forbidden, MediaStore, RateLimit, Unreachable
-from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Feed, FeedEntry, FeedError, RedisFeed, time_of
-from sayso.channels.console.logins import SESSION_SECONDS, Logins, MemoryLogins, RedisLogins
+from sayso.channels.base import AdapterDeps, Forbidden, RateLimit, Unreachable
+from sayso.channels.console.incoming import ConsoleFiles, cookie_of, is_encrypted, is_same_origin, turn_of
+from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, page_html, pieces_of
 from sayso.channels.console.settings import ConsoleSettings
-from sayso.channels.console.uploads import ConsoleFiles
-from sayso.channels.markdown import plain
-from sayso.channels.markdown.html import page_html
-from sayso.channels.markdown.split import split
+from sayso.channels.console.store import (
+    CLEAR,
+    SESSION_SECONDS,
+    Feed,
+    FeedEntry,
+    Logins,
+    StoreDown,
+    time_of,
+)
 from sayso.channels.types import (
     Conversation,
     Delivery,
@@ -30,22 +34,12 @@ from sayso.channels.types import (
     Receipt,
     Received,
     Reply,
-    Tap,
     Turn,
     WebhookRequest,
     WebhookResponse,
     random_id,
-    storable,
 )
 
-#: The longest text a person may send, in characters.
-MAX_TEXT_CHARS = 4000
-#: The longest text in one bubble, in characters.
-MAX_PIECE_CHARS = 16_000
-#: The largest body of a request, in bytes: 4,000 characters of JSON escapes fit.
-MAX_BODY_BYTES = 64 * 1024
-#: The longest button data, in bytes (as in `sayso.channels.types.Button`).
-MAX_TAP_BYTES = 64
 #: Seconds between two drafts of one answer.
 DRAFT_GAP = 0.25
 #: The command behind the page's New chat button.
@@ -56,8 +50,6 @@ PAGE_HEADER = "x-sayso-console"
 FEED_SECONDS = 4.0
 #: The prefix of cookies that, over https, only this very host can set (RFC 6265bis, 4.1.3.2).
 _HOST = "__Host-"
-#: The ids that the page gives to messages and taps.
-CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger(__name__)
 
@@ -68,40 +60,35 @@ class ConsoleChannel:
     def __init__(
         self,
         name: str,
+        settings: ConsoleSettings,
+        deps: AdapterDeps,
         *,
-        feed: Feed,
-        media: MediaStore,
-        keys: Sequence[str],
-        password: str = "",
-        title: str = "Sayso",
-        suggestions: Sequence[str] = (),
+        feed: Feed | None = None,
         logins: Logins | None = None,
-        commands: bool = True,
     ) -> None:
-        if not keys:
+        if not deps.keys:
             raise ValueError("keys is empty: give at least one secret to sign console sessions with")
-        self.name = name
-        self.feed = feed
-        self.title = title
-        self.suggestions = tuple(suggestions)
-        #: Whether the bot itself answers /reset, which the page's New chat button sends.
-        self.commands = commands
-        self._media = media
-        self._password = password
+        #: `commands`: whether the bot itself answers /reset, which the page's New chat button sends.
+        self.name, self.title, self.suggestions, self.commands = (
+            name, settings.title, settings.suggestions, settings.commands,
+        )  # fmt: skip
+        self.feed = feed or Feed(deps.connect(FEED_SECONDS), deps.key_prefix)
+        self.logins = logins or Logins(deps.redis, deps.key_prefix)
+        self._media = deps.media
+        self._password = settings.password.get_secret_value() if settings.password else ""
         # With the password in the salt, a new password ends every session.
-        salt = f"sayso.console.{name}.{hashlib.sha256(password.encode()).hexdigest()}"
-        self._identity_cookies = URLSafeSerializer(
-            list(reversed(keys)), salt=salt
-        )  # itsdangerous signs with the last key
-        self._login_cookies = URLSafeTimedSerializer(list(reversed(keys)), salt=f"{salt}.login")
-        self.logins = logins or MemoryLogins()
-        self.files = ConsoleFiles(name, media, keys, salt)
+        salt = f"sayso.console.{name}.{hashlib.sha256(self._password.encode()).hexdigest()}"
+        keys = list(reversed(deps.keys))  # itsdangerous signs with the last key
+        self._identity_cookies = URLSafeSerializer(keys, salt=salt)
+        self._login_cookies = URLSafeTimedSerializer(keys, salt=f"{salt}.login")
+        self.files = ConsoleFiles(name, deps.media, URLSafeSerializer(keys, salt=f"{salt}.file"))
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse a message or tap that the page posted. Raises Forbidden or BadHook."""
         language = re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
-        turn = replace(self._turn(self.sender(hook), _json_object(hook.body)), language=language)
-        return Received(turns=(turn,), answer=WebhookResponse(200, '{"ok":true}', "application/json"))
+        turn = turn_of(hook.body, self.conversation(self.sender(hook)), self.files)
+        answer = WebhookResponse(200, '{"ok":true}', "application/json")
+        return Received(turns=(replace(turn, language=language),), answer=answer)
 
     def sender(self, hook: WebhookRequest) -> str:
         """Return the id of the user whose page posted the request. Raises Forbidden."""
@@ -115,11 +102,11 @@ class ConsoleChannel:
         return user_id
 
     def visitor(self, hook: WebhookRequest) -> str:
-        """Return the user id of a browser that may use the page, "" for any other. Raises LoginsDown.
+        """Return the user id of a browser that may use the page, "" for any other. Raises StoreDown.
 
         If there is a password, the browser must be logged in.
         """
-        user_id = self.user_of(_cookie(hook, self.cookie_for(hook)))
+        user_id = self.user_of(cookie_of(hook, self.cookie_for(hook)))
         return user_id if user_id and (self.is_open or self._session(hook)[1:] == [user_id]) else ""
 
     def log_in(self, user_id: str) -> str:
@@ -127,7 +114,7 @@ class ConsoleChannel:
         return str(self._login_cookies.dumps([random_id(), user_id]))
 
     def log_out(self, hook: WebhookRequest) -> None:
-        """End the session of a browser, also for copies of its cookie. Raises LoginsDown."""
+        """End the session of a browser, also for copies of its cookie. Raises StoreDown."""
         session = self._session(hook)
         if session:
             self.logins.end(session[0])
@@ -136,7 +123,7 @@ class ConsoleChannel:
         """Return session id and user id of a browser that is logged in, else nothing."""
         try:
             session, user_id = self._login_cookies.loads(
-                _cookie(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS
+                cookie_of(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS
             )
         except (BadData, ValueError, TypeError):
             return []
@@ -148,15 +135,7 @@ class ConsoleChannel:
 
     def split(self, reply: Reply) -> Sequence[Reply]:
         """Return one bubble, or several for a long text: the file is on the first one, buttons are on the last one."""
-        # The page shows the next message right below, so an edited question need not repeat the outcome.
-        texts = split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS)
-        if not texts and (reply.buttons or reply.media):
-            texts = [""]
-        bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
-        if bubbles:
-            bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
-            bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
-        return tuple(bubbles)
+        return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
         """Show the message or tap in other tabs and after a reload, and the typing indicator. Never raises."""
@@ -164,7 +143,7 @@ class ConsoleChannel:
         try:
             await asyncio.to_thread(self.feed.append, conversation_id, self._user_entry(turn))
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
-        except FeedError:
+        except StoreDown:
             _log.warning("console.typing_failed", extra={"conversation": conversation_id}, exc_info=True)
         return 0.0  # the page shows the indicator until the next bubble
 
@@ -174,7 +153,7 @@ class ConsoleChannel:
             return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
         if self.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]:
             return {"type": CLEAR, "event": turn.message_id}
-        files = {"files": [_file_entry(media) for media in turn.media]} if turn.media else {}
+        files = {"files": [file_entry(media) for media in turn.media]} if turn.media else {}
         return {"type": "user", "event": turn.message_id, "text": turn.text, **files}
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
@@ -194,25 +173,25 @@ class ConsoleChannel:
         conversation_id, reply = delivery.conversation.id, delivery.reply
         edited_type = await self._type_of(conversation_id, reply.edits) if reply.edits else ""
         if edited_type == "bubble":
-            await self._append(conversation_id, {**_bubble(delivery), "type": "edit", "of": reply.edits})
+            await self._append(conversation_id, {**bubble(delivery), "type": "edit", "of": reply.edits})
             return Receipt(reply.edits)
         if reply.edits and reply.optional and edited_type != "draft":
             return Receipt("")
         replaces = reply.edits if edited_type == "draft" else ""
-        entry_id = await self._append(conversation_id, _bubble(delivery), replaces)
+        entry_id = await self._append(conversation_id, bubble(delivery), replaces)
         return Receipt(entry_id, written_at=time_of(entry_id))
 
     async def _append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         try:
             return await asyncio.to_thread(self.feed.append, conversation_id, entry, replaces)
-        except FeedError as exc:
+        except StoreDown as exc:
             raise Unreachable(str(exc)) from exc
 
     async def _type_of(self, conversation_id: str, entry_id: str) -> str:
         """Return the type of an entry, "" if the feed does not have it any more."""
         try:
             entries = await asyncio.to_thread(self.feed.read, conversation_id, "", 0)
-        except FeedError as exc:
+        except StoreDown as exc:
             raise Unreachable(str(exc)) from exc
         return next((str(entry["type"]) for each_id, entry in entries if each_id == entry_id), "")
 
@@ -244,12 +223,8 @@ class ConsoleChannel:
         """Return the conversation of a user."""
         return Conversation(channel=self.name, chat=user_id)
 
-    def event_id(self, user_id: str, client_id: str) -> str:
-        """Return the event id of a message or tap with the page's own id."""
-        return f"{user_id}:{client_id}"
-
     def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, FeedEntry]]:
-        """Return the feed as the page shows it. Raises FeedError."""
+        """Return the feed as the page shows it. Raises StoreDown."""
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
         return [(entry_id, self._with_links(entry)) for entry_id, entry in entries]
 
@@ -261,28 +236,6 @@ class ConsoleChannel:
     def is_password(self, password: str) -> bool:
         """Return whether this is the password."""
         return hmac.compare_digest(password.encode(), self._password.encode())
-
-    def _turn(self, user_id: str, body: dict[str, Any]) -> Turn:
-        client_id = body.get("id")
-        if not isinstance(client_id, str) or not CLIENT_ID.fullmatch(client_id):
-            raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
-        seen = _checked_entry_id(body.get("seen", ""), "seen")
-        turn = Turn(
-            event_id=self.event_id(user_id, client_id),
-            conversation=self.conversation(user_id),
-            user_id=user_id,
-            message_id=client_id,
-            # After the last entry that the author saw, so that the message answers no later question.
-            written_at=time_of(seen) + 0.001 if seen else 0.0,
-        )
-        match body:
-            case {"text": str(text), **rest} if "tap" not in rest:
-                media = self.files.named(user_id, body.get("files", []))
-                return replace(turn, text=_checked_text(text, may_be_blank=bool(media)), media=media)
-            case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files"}):
-                message_id = _checked_entry_id(body.get("message", ""), "message")
-                return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
-        raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
 
     def _with_links(self, entry: FeedEntry) -> FeedEntry:
         """Return the entry with new links to its files: links expire within the hour, the feed lives for days."""
@@ -296,96 +249,3 @@ class ConsoleChannel:
     def _linked(self, media: dict[str, str]) -> dict[str, str]:
         url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
         return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
-
-
-def _cookie(hook: WebhookRequest, name: str) -> str:
-    """Return the value of a cookie, "" if there is none or the header is malformed."""
-    from werkzeug.http import parse_cookie  # only the web process, which has loaded Flask, receives requests
-
-    try:
-        return parse_cookie(hook.header("cookie")).get(name, "")
-    except UnicodeError:
-        return ""
-
-
-def is_encrypted(hook: WebhookRequest) -> bool:
-    """Return whether the browser came over https, to us or to the proxy before us."""
-    address = urlsplit(hook.url)
-    if hook.header("x-forwarded-proto").rpartition(",")[2].strip() == "https":
-        return True
-    return address.scheme == "https" and hook.header("host") == address.netloc
-
-
-def is_same_origin(hook: WebhookRequest) -> bool:
-    """Return whether the request comes from this page. Browsers send Origin with every POST; other clients may not."""
-    origin = hook.header("origin")
-    site = origin.partition("://")[2]  # "" for an origin of "null"
-    return not origin or (site != "" and site in (hook.header("host"), urlsplit(hook.url).netloc))
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    if len(body) > MAX_BODY_BYTES:
-        raise BadHook(f"the body has {len(body)} bytes: send at most {MAX_BODY_BYTES}")
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as exc:
-        raise BadHook("the body is not JSON: send an object with 'id' and 'text' or 'tap'") from exc
-    if not isinstance(value, dict):
-        raise BadHook(f"the body is a {type(value).__name__}: send an object with 'id' and 'text' or 'tap'")
-    return value
-
-
-def _checked_text(text: str, *, may_be_blank: bool) -> str:
-    if not (text.strip() or may_be_blank) or len(text) > MAX_TEXT_CHARS:
-        raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
-    return text
-
-
-def _checked_tap(data: str) -> str:
-    clean = storable(data)
-    if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
-        raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
-    return clean
-
-
-def _checked_entry_id(given: object, key: str) -> str:
-    """Return the entry id that the page sent as `message`, whose button was tapped, or as `seen`, the last one seen."""
-    if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
-        raise BadHook(f"{key} is not the id of an entry: send one that came from the feed")
-    return given
-
-
-def _file_entry(media: Media) -> dict[str, str]:
-    return {"ref": media.ref, "mime": media.mime_type, "filename": media.filename}
-
-
-def _bubble(delivery: Delivery) -> FeedEntry:
-    reply = delivery.reply
-    media = reply.media
-    return {
-        "type": "bubble",
-        "delivery": delivery.id,
-        "html": page_html(reply.text),
-        "text": reply.text,
-        "buttons": [  # labelled with the effect of a tap, if it is known
-            {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
-            for button in reply.buttons
-        ],
-        "seconds": reply.answer_seconds,
-        "media": media and _file_entry(media),
-    }
-
-
-def open_channel(name: str, settings: ConsoleSettings, deps: AdapterDeps) -> ConsoleChannel:
-    """Return the adapter of a configured channel."""
-    return ConsoleChannel(
-        name,
-        feed=RedisFeed(deps.connect(FEED_SECONDS), deps.key_prefix),
-        media=deps.media,
-        keys=deps.keys,
-        password=settings.password.get_secret_value() if settings.password else "",
-        title=settings.title,
-        suggestions=settings.suggestions,
-        logins=RedisLogins(deps.redis, deps.key_prefix),
-        commands=settings.commands,
-    )

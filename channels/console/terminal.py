@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 from sayso.channels.base import BadHook, FetchError, Forbidden, RateLimit, SendError
 from sayso.channels.markdown import terminal_text
@@ -23,19 +23,20 @@ from sayso.channels.types import (
     Tap,
     Turn,
     WebhookRequest,
+    random_id,
 )
 
 #: Words that end the conversation.
 GOODBYE = ("exit", "quit", "/exit", "/quit")
-#: Headers of a typed line: the secret that proves that `Terminal` read it, and its number.
+#: Headers of a typed line: the secret that proves that `talk` read it, and its number.
 SECRET_HEADER, LINE_HEADER = "x-sayso-terminal", "x-sayso-line"
 
 
 class TerminalChannel:
     """One person at one terminal. Lives as long as the conversation.
 
-    `styled`: the terminal shows ANSI styles. Outgoing files are read by `read_file` and saved in `folder`. Only lines
-    with `secret` count as typed. A number taps the button that the last message shows with it.
+    `styled`: the terminal shows ANSI styles. Outgoing files are read by `read_file` and saved in `folder`. A number
+    taps the button that the last message shows with it.
     """
 
     def __init__(
@@ -45,16 +46,14 @@ class TerminalChannel:
         folder: Path,
         read_file: Callable[[str], bytes],
         print_text: Callable[[str], None],
-        secret: str,
         styled: bool = False,
     ) -> None:
-        if not secret:
-            raise ValueError("secret is empty: give a random one to recognize typed lines")
         self.name = name
         self._folder = folder
         self._read_file = read_file
         self._print = print_text
-        self._secret = secret.encode()
+        #: Only lines with this secret count as typed.
+        self.secret = random_id()
         self._styled = styled
         self._printed = 0
         self._buttons: tuple[Button, ...] = ()
@@ -64,9 +63,28 @@ class TerminalChannel:
         """The only conversation."""
         return Conversation(self.name, self.name)
 
+    def talk(self, lines: TextIO, answer: Callable[[Turn], Awaitable[Sequence[Reply]]]) -> None:
+        """Print the answer to each line until the input ends or the person types `exit`."""
+        self._print("Type a message, or the number of a button; exit ends it. Try: /help")
+        for number, line in enumerate(lines, 1):
+            if line.strip().lower() in GOODBYE:
+                return
+            headers = {SECRET_HEADER: self.secret, LINE_HEADER: str(number)}
+            received = self.receive(WebhookRequest("", headers, line.encode("utf-8", "replace")))
+            for turn in received.turns:
+                asyncio.run(self._print_replies(turn, answer))
+
+    async def _print_replies(self, turn: Turn, answer: Callable[[Turn], Awaitable[Sequence[Reply]]]) -> None:
+        pieces = [piece for reply in await answer(turn) for piece in self.split(reply)]
+        for number, piece in enumerate(pieces, 1):
+            try:
+                await self.send(Delivery(f"{turn.event_id}#{number}", turn.conversation, piece))
+            except SendError as exc:
+                self._print(f"[{exc}]\n")
+
     def receive(self, hook: WebhookRequest) -> Received:
         """Parse one typed line, which is the body. Raises Forbidden or BadHook."""
-        if not hmac.compare_digest(hook.header(SECRET_HEADER).encode("utf-8", "replace"), self._secret):
+        if not hmac.compare_digest(hook.header(SECRET_HEADER).encode("utf-8", "replace"), self.secret.encode()):
             raise Forbidden("the line was not typed here")
         line = hook.header(LINE_HEADER)
         if not line:
@@ -129,39 +147,3 @@ class TerminalChannel:
         except OSError as exc:
             return f"cannot save {name!r}: {exc.strerror}"
         return f"saved {path}"
-
-
-class Terminal:
-    """The loop of the conversation: each typed line becomes a turn, and the replies of `answer` are printed."""
-
-    def __init__(
-        self,
-        channel: TerminalChannel,
-        secret: str,
-        answer: Callable[[Turn], Awaitable[Sequence[Reply]]],
-        *,
-        run_sync: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
-    ) -> None:
-        self._channel = channel
-        self._secret = secret
-        self._answer = answer
-        self._run_sync = run_sync
-
-    def run(self, lines: TextIO, print_text: Callable[[str], None]) -> None:
-        """Read lines until the input ends or the person types `exit`."""
-        print_text("Type a message, or the number of a button; exit ends it. Try: /help")
-        for number, line in enumerate(lines, 1):
-            if line.strip().lower() in GOODBYE:
-                return
-            headers = {SECRET_HEADER: self._secret, LINE_HEADER: str(number)}
-            received = self._channel.receive(WebhookRequest("", headers, line.encode("utf-8", "replace")))
-            for turn in received.turns:
-                self._run_sync(self._print_replies(turn, print_text))
-
-    async def _print_replies(self, turn: Turn, print_text: Callable[[str], None]) -> None:
-        pieces = [piece for reply in await self._answer(turn) for piece in self._channel.split(reply)]
-        for number, piece in enumerate(pieces, 1):
-            try:
-                await self._channel.send(Delivery(f"{turn.event_id}#{number}", turn.conversation, piece))
-            except SendError as exc:
-                print_text(f"[{exc}]\n")

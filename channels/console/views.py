@@ -9,8 +9,10 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import flask
@@ -18,11 +20,18 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_date
 
 from sayso.channels.base import Forbidden
-from sayso.channels.console.adapter import CLIENT_ID, MAX_TEXT_CHARS, ConsoleChannel, is_encrypted, is_same_origin
-from sayso.channels.console.feed import FeedError
-from sayso.channels.console.logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.incoming import (
+    CLIENT_ID,
+    MAX_FILES,
+    MAX_TEXT_CHARS,
+    NotTaken,
+    event_id,
+    is_encrypted,
+    is_same_origin,
+)
 from sayso.channels.console.settings import RESERVED_NAMES
-from sayso.channels.console.uploads import MAX_FILES, NotTaken
+from sayso.channels.console.store import MAX_FAILURES, SESSION_SECONDS, StoreDown
 from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Turn, WebhookRequest
 
@@ -60,23 +69,12 @@ _LOCAL_ONLY = (
 _log = logging.getLogger(__name__)
 
 
-def console_pages(
-    *channels: ConsoleChannel,
-    clock: Callable[[], float] = time.monotonic,
-    max_streams: int = MAX_STREAMS,
-    max_uploads: int = MAX_UPLOADS,
-    public_url: str = "",
-    admit: Callable[[Turn], None] = lambda _: None,
-    stage: Callable[[Turn], str] = lambda _: "done",
-    why_waiting: Callable[[], str] = lambda: "",
-) -> flask.Blueprint:
+def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
     """Return the pages of all console channels: /console is the first channel, /console/<name> is each of them.
 
-    On the bot's own machine, / redirects to /console. `admit` raises an error if the person may not upload a file now.
-    `stage` returns the state of a turn: "waits", "done" or "unknown". `why_waiting` returns why no worker answers, ""
-    if no reason is known.
+    On the bot's own machine, / redirects to /console. `parts` are fields of Views.
     """
-    views = _Views(_by_name(channels), public_url, clock, max_streams, max_uploads, admit, stage, why_waiting)
+    views = Views(channels=_by_name(channels), **parts)
     pages = flask.Blueprint(
         "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
     )
@@ -93,30 +91,33 @@ def console_pages(
         pages.add_url_rule(f"/console/<name>/{view.__name__}", view_func=view, methods=["POST"])
     for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, lambda exc, status=status: _plain(status, f"{exc}\n"))
-    pages.register_error_handler(FeedError, _storage_down)
-    pages.register_error_handler(LoginsDown, _storage_down)
+    pages.register_error_handler(StoreDown, _storage_down)
     pages.before_request(_drop_impossible_dates)
     pages.after_request(_harden)
     return pages
 
 
-class _Views:
-    """The views of all console channels. The channel without a name is the first one. One per process."""
+@dataclass(kw_only=True)
+class Views:
+    """The views of all console channels. One per process.
 
-    def __init__(
-        self,
-        channels: dict[str, ConsoleChannel],
-        public_url: str,
-        clock: Callable[[], float],
-        max_streams: int,
-        max_uploads: int,
-        admit: Callable[[Turn], None],
-        stage: Callable[[Turn], str],
-        why_waiting: Callable[[], str],
-    ) -> None:
-        self._channels, self._public_url, self._clock = channels, public_url, clock
-        self._streams, self._uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)
-        self._admit, self._stage, self._why_waiting = admit, stage, why_waiting
+    `channels`: by name; the first one is also "". `admit` raises an error if the person may not upload a file now.
+    `stage` returns the state of a turn: "waits", "done" or "unknown". `why_waiting` returns why no worker answers, ""
+    if no reason is known.
+    """
+
+    channels: Mapping[str, ConsoleChannel]
+    public_url: str = ""
+    clock: Callable[[], float] = time.monotonic
+    max_streams: int = MAX_STREAMS
+    max_uploads: int = MAX_UPLOADS
+    admit: Callable[[Turn], None] = lambda _: None
+    stage: Callable[[Turn], str] = lambda _: "done"
+    why_waiting: Callable[[], str] = lambda: ""
+
+    def __post_init__(self) -> None:
+        self._streams = threading.BoundedSemaphore(self.max_streams)
+        self._uploads = threading.BoundedSemaphore(self.max_uploads)
 
     def root(self) -> flask.Response:
         """Redirect to the console on this machine."""
@@ -149,7 +150,7 @@ class _Views:
             return _plain(503, "Too many open pages on this server process: poll instead.\n")
         # On a reconnect the header is current, and the query is not.
         after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
-        lines = _lines(channel, user_id, after, self._clock)
+        lines = _lines(channel, user_id, after, self.clock)
         response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
         response.call_on_close(self._streams.release)  # the `finally` of a generator that never started would not run
         return response
@@ -160,15 +161,15 @@ class _Views:
         user_id = self._visitor(channel)
         ids = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
         conversation = channel.conversation(user_id)
-        stages = {each: self._stage(Turn(channel.event_id(user_id, each), conversation, user_id)) for each in ids}
-        return flask.jsonify(stages=stages, cause=self._why_waiting() if "waits" in stages.values() else "")
+        stages = {each: self.stage(Turn(event_id(user_id, each), conversation, user_id)) for each in ids}
+        return flask.jsonify(stages=stages, cause=self.why_waiting() if "waits" in stages.values() else "")
 
     def files(self, name: str) -> flask.Response:
         """Store an upload. Raises NotTaken, TooLarge, and what `admit` raises."""
         channel, hook = self._channel(name), self._hook()
         self._visitor(channel)
         user_id = channel.sender(hook)
-        self._admit(Turn("", channel.conversation(user_id), user_id))
+        self.admit(Turn("", channel.conversation(user_id), user_id))
         if not self._uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
         try:
@@ -217,7 +218,7 @@ class _Views:
 
     def _channel(self, name: str) -> ConsoleChannel:
         """Return the channel, if this client may reach it."""
-        channel = self._channels.get(name)
+        channel = self.channels.get(name)
         if channel is None:
             flask.abort(_plain(404, "There is no console of this name.\n"))
         if channel.is_open and not _is_local(flask.request):
@@ -234,7 +235,7 @@ class _Views:
     def _hook(self) -> WebhookRequest:
         """Return the request without its body, which is not read before its sender is known."""
         headers = {name.lower(): value for name, value in flask.request.headers.items()}
-        base = self._public_url or flask.request.host_url.rstrip("/")
+        base = self.public_url or flask.request.host_url.rstrip("/")
         return WebhookRequest(base + flask.request.path, headers, b"")
 
 
@@ -282,7 +283,7 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
             beat_at = now
         try:
             entries = channel.entries(user_id, after, BLOCK_MS)
-        except FeedError:
+        except StoreDown:
             _log.warning("console.feed_down", exc_info=True)
             return
         for after, entry in entries:  # the next read starts after the last one

@@ -17,6 +17,8 @@ _LINE_END = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _SEQUENCE = re.compile(f"\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f|[0-9#*]\ufe0f\u20e3|[{INVISIBLE}]")
 _JOINERS = "\u200c\u200d"
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+#: The Unicode categories of characters that a selector may change.
+_VARIED = ("Lo", "So", "Sk", "Sm", "Pd", "Po")
 #: Scripts whose letters change their shape beside a joiner.
 _JOINING = (
     "ARABIC", "BENGALI", "DEVANAGARI", "GUJARATI", "GURMUKHI", "KANNADA", "KHMER", "MALAYALAM", "MYANMAR", "ORIYA",
@@ -56,13 +58,10 @@ def _is_shaping(match: re.Match[str], before: str) -> bool:
         joins_emoji = char == "\u200d" and _is_picture(before) and after != "\ufe0f" and _is_picture(after)
         return joins_letters or joins_emoji
     if _SELECTORS.match(char):
-        return not before.isascii() and not _SELECTORS.match(before) and _has_variants(before)
+        may_vary = not before.isascii() and not _SELECTORS.match(before)
+        return may_vary and (before == "\u2139" or unicodedata.category(before) in _VARIED)
     return False
 
 
 def _is_picture(char: str) -> bool:
     return char == "\ufe0f" or (not char.isascii() and unicodedata.category(char) in ("So", "Sk", "Sm"))
-
-
-def _has_variants(char: str) -> bool:
-    return char == "\u2139" or unicodedata.category(char) in ("Lo", "So", "Sk", "Sm", "Pd", "Po")

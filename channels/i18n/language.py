@@ -87,45 +87,47 @@ def _count_letters(text: str) -> int:
 
 
 def _by_words(text: str) -> str:
-    words = set(_words(text))
-    if not _count_letters(text) or not all(_alphabet().issuperset(word) for word in words):
+    words, known = set(_words(text)), _vocabulary()
+    if not _count_letters(text) or not all(known.alphabet.issuperset(word) for word in words):
         return ""
     points: Counter[str] = Counter()
     for word in words:
-        points.update(_evidence().get(word) or _points_of_parts(word))
+        points.update(known.points.get(word) or known.points_of_parts(word))
     (best, most), (_, second) = [*points.most_common(2), ("", 0), ("", 0)][:2]
     return best if most >= CLEAR and most > MARGIN * second else ""
 
 
-def _points_of_parts(word: str) -> Counter[str]:
-    """Return the points of a word's ending and of its parts, such as in "avez-vous" or "d'une"."""
-    points = Counter({language: 1 for language in LANGUAGES if word.endswith(_endings(language))})
-    for part in re.split("['-]", word):
-        points.update(_evidence().get(part, {}))
-    return points
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What words tell of a language, from all catalogues.
+
+    `points`: the points by language of each listed word. `endings`: the endings by which a word counts as a language's.
+    `alphabet`: the letters of all shipped languages that use the Latin script.
+    """
+
+    points: dict[str, dict[str, int]]
+    endings: dict[str, tuple[str, ...]]
+    alphabet: frozenset[str]
+
+    def points_of_parts(self, word: str) -> Counter[str]:
+        """Return the points of a word's ending and of its parts, such as in "avez-vous" or "d'une"."""
+        points = Counter({language: 1 for language, endings in self.endings.items() if word.endswith(endings)})
+        for part in re.split("['-]", word):
+            points.update(self.points.get(part, {}))
+        return points
 
 
 @cache
-def _evidence() -> dict[str, dict[str, int]]:
-    """Return the points by language of each word in the catalogues."""
-    evidence: dict[str, dict[str, int]] = {}
-    for language in LANGUAGES:
-        for key, points in (("marks", 1), ("sure", CLEAR)):
-            for word in catalogue(language)[key]:
-                evidence.setdefault(word, {})[language] = points
-    return evidence
-
-
-@cache
-def _endings(language: str) -> tuple[str, ...]:
-    return tuple(catalogue(language)["endings"])
-
-
-@cache
-def _alphabet() -> frozenset[str]:
-    """Return the letters of all shipped languages that use the Latin script."""
-    letters = (catalogue(language)["letters"] for language in LANGUAGES)
-    return frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters)
+def _vocabulary() -> Vocabulary:
+    catalogues = {language: catalogue(language) for language in LANGUAGES}
+    points: dict[str, dict[str, int]] = {}
+    for language, texts in catalogues.items():
+        for key, worth in (("marks", 1), ("sure", CLEAR)):
+            for word in texts[key]:
+                points.setdefault(word, {})[language] = worth
+    endings = {language: tuple(texts["endings"]) for language, texts in catalogues.items()}
+    letters = (texts["letters"] for texts in catalogues.values())
+    return Vocabulary(points, endings, frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters))
 
 
 def _words(text: str) -> Iterator[str]:

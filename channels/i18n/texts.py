@@ -75,6 +75,11 @@ def _about(key: str) -> Callable[[Texts, str], str]:
     return lambda texts, preview: texts.say(key, preview=brief(preview))
 
 
+def _with(key: str, name: str) -> Callable[[Texts, str], str]:
+    """Return a method for a text with one value, its argument, which is inserted unchanged."""
+    return lambda texts, value: texts.say(key, **{name: value})
+
+
 class Texts:
     """The texts of one language, for the life of the process.
 
@@ -183,9 +188,8 @@ class Texts:
                 return "\n".join([*lines, "", self.say(f"after_{state}")])
         return "\n".join(lines)
 
-    def undo(self, preview: str) -> str:
-        """Return the preview of undoing an action."""
-        return self.say("undo", preview=preview)
+    #: The preview of undoing an action.
+    undo = _with("undo", "preview")
 
     def undo_offer(self, seconds: float) -> str:
         """Return how long an action can be undone."""
@@ -204,10 +208,8 @@ class Texts:
         """Return the code with which an operator admits the person, and how long it is valid."""
         return self.say("pairing_code", code=code, duration=self._duration(seconds))
 
-    def your_id(self, name: str) -> str:
-        """Return the person's id on this channel."""
-        return self.say("your_id", name=name)
-
+    #: The person's id on this channel.
+    your_id = _with("your_id", "name")
     #: An operator admitted the person.
     approved = _fixed("approved")
     #: The turn was ended because it took too long.
@@ -216,11 +218,8 @@ class Texts:
     still_working = _fixed("still_working")
     #: The turn was ended by an error of the bot.
     broken = _fixed("broken")
-
-    def reference(self, reference: str) -> str:
-        """Return the reference under which the log has a private error."""
-        return self.say("reference", reference=reference)
-
+    #: The reference under which the log has a private error.
+    reference = _with("reference", "reference")
     #: The channel was removed from the configuration.
     channel_gone = _fixed("channel_gone")
     #: Each worker that tried this turn died, so it is not tried again. How far it came is unknown.
@@ -239,10 +238,8 @@ class Texts:
     nothing_to_stop = _fixed("nothing_to_stop")
     #: Nothing of this person was running in the group; the work of others goes on.
     nothing_of_yours = _fixed("nothing_of_yours")
-
-    def repeated(self, text: str) -> str:
-        """Return a text that may have arrived before, below a note that says so."""
-        return self.say("repeated", text=text)
+    #: A text that may have arrived before, below a note that says so.
+    repeated = _with("repeated", "text")
 
     def maybe_missing(self, name: str) -> str:
         """Return what is sent in place of a file that may have arrived before. A file without a name is `a_file()`."""
@@ -250,22 +247,17 @@ class Texts:
 
     #: The name in `maybe_missing` of a file without a name.
     a_file = _fixed("a_file")
-
-    def not_delivered(self, preview: str) -> str:
-        """Return that a message could not be delivered. It is sent later, or elsewhere."""
-        return self.say("not_delivered", preview=preview)
-
-    def reminder(self, text: str) -> str:
-        """Return a reminder that is due."""
-        return self.say("reminder", text=text)
+    #: A message could not be delivered. It is sent later, or elsewhere.
+    not_delivered = _with("not_delivered", "preview")
+    #: A reminder that is due.
+    reminder = _with("reminder", "text")
 
     def reminder_set(self, text: str, when: str) -> str:
         """Return that a reminder is set. `when` is the time as people read it."""
         return self.say("reminder_set", text=text, when=when)
 
-    def expired_unanswered(self, preview: str) -> str:
-        """Return that a question was not answered in time."""
-        return self.say("expired_unanswered", preview=preview)
+    #: A question was not answered in time.
+    expired_unanswered = _with("expired_unanswered", "preview")
 
     def escalation(self, preview: str, channel: str, seconds: float) -> str:
         """Return, for operators, that a question on `channel` is unanswered, and how long it can still be answered."""
@@ -273,11 +265,8 @@ class Texts:
 
     #: The text above buttons with answers to choose from.
     choose = _fixed("choose")
-
-    def already_chosen(self, label: str) -> str:
-        """Return that one of these answers was chosen before."""
-        return self.say("already_chosen", label=label)
-
+    #: One of these answers was chosen before.
+    already_chosen = _with("already_chosen", "label")
     #: The text above the list of commands.
     help_intro = _fixed("help_intro")
 
@@ -285,10 +274,8 @@ class Texts:
         """Return what a command does. Raises KeyError for an unknown command."""
         return self.say(f"help_{name}")
 
-    def asks_first(self, names: str) -> str:
-        """Return that these tools need a yes."""
-        return self.say("asks_first", names=names)
-
+    #: The tools that need a yes.
+    asks_first = _with("asks_first", "names")
     #: The mark of a tool that needs a yes.
     needs_yes = _fixed("needs_yes")
     #: This person may use no tools here.

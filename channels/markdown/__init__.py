@@ -75,18 +75,14 @@ def _render(md: str, dialect: Dialect) -> str:
 def _renderings(md: str, *dialects: Dialect) -> Iterator[str]:
     """Yield the Markdown in each of the dialects. It is parsed once."""
     if _PLAIN_TEXT.fullmatch(md):  # parsing takes as long as sending
-        return itertools.repeat(md, len(dialects))
+        yield from itertools.repeat(md, len(dialects))
+        return
     tokens = parser().parse(md)
-    return (_rendered(md, tokens, dialect) for dialect in dialects)
-
-
-def _rendered(md: str, tokens: Sequence[Token], dialect: Dialect) -> str:
-    blocks = Blocks(dialect, md.split("\n"))
-    for token in tokens:
-        blocks.add(token)
-    text = blocks.text()
-    # Markdown that renders to nothing, such as an empty link, is shown as its source.
-    return text if text.strip() else dialect.escape(md)
+    for dialect in dialects:
+        blocks = _Blocks(dialect, md.split("\n")).render(iter(tokens))
+        text = "\n\n".join(block.text for block in blocks if block.text)
+        # Markdown that renders to nothing, such as an empty link, is shown as its source.
+        yield text if text.strip() else dialect.escape(md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,119 +91,78 @@ class _Block:
     pre: bool = False
 
 
-@dataclass(slots=True)
-class Blocks:
-    """Builds the message block by block. Open containers are frames on a stack."""
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Renders the blocks of a message. `source` is its lines."""
 
     dialect: Dialect
     source: Sequence[str]
-    frames: list[list[_Block]] = field(default_factory=lambda: [[]])
-    numbers: list[int | None] = field(default_factory=list)
-    quotes: int = 0
-    heading: bool = False
-    rows: list[list[str]] | None = None
-    rights: list[bool] = field(default_factory=list)
-    overfull: Sequence[str] = ()
 
-    def add(self, token: Token) -> None:
-        """Add the next token, by the method of its type."""
-        method = getattr(self, f"_{token.type}", None)
-        if method is not None:
-            method(token)
+    def render(self, tokens: Iterator[Token], quotes: int = 0, bullets: int = 0) -> Iterator[_Block]:
+        """Yield the blocks up to the end of the container that was opened last.
 
-    def text(self) -> str:
-        """Return the whole message."""
-        return "\n\n".join(block.text for block in self.frames[0] if block.text)
+        `quotes` and `bullets` count the quotes and bullet lists around them.
+        """
+        for token in tokens:
+            match token.type:
+                case "inline":
+                    yield _Block(inline_text(token.children or [], self.dialect))
+                case "heading_open":
+                    yield self._heading(tokens)
+                case "fence" | "code_block":
+                    yield self._code(token)
+                case "hr":
+                    yield _Block("———")
+                case "blockquote_open":
+                    inner = "\n\n".join(block.text for block in self.render(tokens, quotes + 1, bullets))
+                    yield _Block(self.dialect.quote(inner, quotes + 1))
+                case "bullet_list_open" | "ordered_list_open":
+                    yield self._list(token, tokens, quotes, bullets)
+                case "table_open":
+                    yield self._table(token, tokens)
+                case "blockquote_close" | "list_item_close":
+                    return
 
-    def _add_block(self, text: str, pre: bool = False) -> None:
-        self.frames[-1].append(_Block(text, pre))
+    def _heading(self, tokens: Iterator[Token]) -> _Block:
+        text = inline_text(next(tokens).children or [], self.dialect, bold=True)
+        opening, closing = self.dialect.marks["strong"] if text else ("", "")
+        return _Block(f"{opening}{text}{closing}")
 
-    def _inline(self, token: Token) -> None:
-        if self.rows is not None:
-            self.rows[-1].append(" ".join(inline_text(token.children or [], PLAIN).split()))
-            return
-        text = inline_text(token.children or [], self.dialect, bold=self.heading)
-        opening, closing = self.dialect.marks["strong"] if self.heading and text else ("", "")
-        self._add_block(f"{opening}{text}{closing}")
-
-    def _heading_open(self, token: Token) -> None:
-        self.heading = True
-
-    def _heading_close(self, token: Token) -> None:
-        self.heading = False
-
-    def _fence(self, token: Token) -> None:
+    def _code(self, token: Token) -> _Block:
         language = LANGUAGE.match(token.info)
         # A title after the language is part of the text, so it is shown.
         title = token.info[language.end() :].strip() if language else token.info.strip()
         text = "\n".join(part for part in (title, token.content.rstrip("\n")) if part)
-        self._add_block(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
+        return _Block(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
 
-    def _code_block(self, token: Token) -> None:
-        self._add_block(self.dialect.pre(token.content.rstrip("\n"), ""), pre=True)
-
-    def _hr(self, token: Token) -> None:
-        self._add_block("———")
-
-    def _blockquote_open(self, token: Token) -> None:
-        self.quotes += 1
-        self.frames.append([])
-
-    def _blockquote_close(self, token: Token) -> None:
-        inner = "\n\n".join(block.text for block in self.frames.pop())
-        self._add_block(self.dialect.quote(inner, self.quotes))
-        self.quotes -= 1
-
-    def _bullet_list_open(self, token: Token) -> None:
-        self._open_list(None)
-
-    def _ordered_list_open(self, token: Token) -> None:
-        start = token.attrGet("start")
-        self._open_list(int(start) if start is not None else 1)
-
-    def _open_list(self, number: int | None) -> None:
-        self.numbers.append(number)
-        self.frames.append([])
-
-    def _bullet_list_close(self, token: Token) -> None:
-        self.numbers.pop()
-        self._add_block("\n".join(block.text for block in self.frames.pop()))
-
-    _ordered_list_close = _bullet_list_close
-
-    def _list_item_open(self, token: Token) -> None:
-        self.frames.append([])
-
-    def _list_item_close(self, token: Token) -> None:
-        number = self.numbers[-1]
-        # Each level has a bullet of its own, because an indent of two narrow spaces is hard to see.
-        marker = f"{'•◦▪'[(self.numbers.count(None) - 1) % 3]} " if number is None else f"{number}. "
-        if number is not None:
-            self.numbers[-1] = number + 1
-        self._add_block(_item(marker, self.frames.pop()))
-
-    def _table_open(self, token: Token) -> None:
-        self.rows, self.rights = [], []
-        lines = self.source[slice(*token.map)] if token.map else []
-        # The parser drops cells beyond the last column, so such a table is shown as its source.
-        self.overfull = lines if is_overfull(lines) else []
-
-    def _th_open(self, token: Token) -> None:
-        self.rights.append("right" in str(token.attrGet("style") or ""))
-
-    def _tr_open(self, token: Token) -> None:
-        if self.rows is not None:
-            self.rows.append([])
-
-    def _table_close(self, token: Token) -> None:
-        rows, self.rows = self.rows or [], None
-        columns = sum(widths(rows)) + 3 * max(0, len(rows[0]) - 1) if rows else 0
-        if self.overfull:
-            self._add_block(self.dialect.pre("\n".join(self.overfull), ""), pre=True)
-        elif columns <= self.dialect.columns:
-            self._add_block(self.dialect.pre(aligned(rows, self.rights), ""), pre=True)
+    def _list(self, opening: Token, tokens: Iterator[Token], quotes: int, bullets: int) -> _Block:
+        if opening.type == "bullet_list_open":
+            # Each level has a bullet of its own, because an indent of two narrow spaces is hard to see.
+            markers: Iterator[str] = itertools.repeat(f"{'•◦▪'[bullets % 3]} ")
+            bullets += 1
         else:
-            self._add_block(records(rows, self.dialect))
+            start = opening.attrGet("start")
+            markers = (f"{number}. " for number in itertools.count(1 if start is None else int(start)))
+        items = itertools.takewhile(lambda token: token.type == "list_item_open", tokens)
+        return _Block("\n".join(_item(next(markers), list(self.render(tokens, quotes, bullets))) for _ in items))
+
+    def _table(self, table: Token, tokens: Iterator[Token]) -> _Block:
+        rows: list[list[str]] = []
+        rights: list[bool] = []
+        for token in itertools.takewhile(lambda token: token.type != "table_close", tokens):
+            if token.type == "tr_open":
+                rows.append([])
+            elif token.type == "th_open":
+                rights.append("right" in str(token.attrGet("style") or ""))
+            elif token.type == "inline":
+                rows[-1].append(" ".join(inline_text(token.children or [], PLAIN).split()))
+        lines = self.source[slice(*table.map)] if table.map else []
+        if is_overfull(lines):  # the parser drops cells beyond the last column, so such a table is shown as its source
+            return _Block(self.dialect.pre("\n".join(lines), ""), pre=True)
+        columns = sum(widths(rows)) + 3 * max(0, len(rows[0]) - 1) if rows else 0
+        if columns <= self.dialect.columns:
+            return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
+        return _Block(records(rows, self.dialect))
 
 
 def _item(marker: str, blocks: Sequence[_Block]) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
-from sayso.channels.base import AdapterDeps, AddressClosed, Forbidden, MediaSource, RateLimit, Refused, Unreachable
-from sayso.channels.http import PooledSessions
+from sayso.channels.base import AdapterDeps, AddressClosed, FetchError, Forbidden, RateLimit, Refused, Unreachable
+from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import slack_mrkdwn
-from sayso.channels.slack import files as slack_files
 from sayso.channels.slack.client import (
     FILE_ORIGINS,
     SLACK,
@@ -26,7 +26,8 @@ from sayso.channels.slack.client import (
 from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.outgoing import first_section, is_user, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings
-from sayso.channels.storage.media import file_to_send
+from sayso.channels.slack.text import FILE_ID, media_of
+from sayso.channels.storage.media import MAX_BYTES, file_to_send
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 #: Seconds after which "is thinking" is shown again: Slack clears it after 2 minutes.
@@ -37,28 +38,16 @@ RATE = RateLimit(chat_gap=1.0, burst=4, draft_gap=3.0)
 
 
 class SlackChannel:
-    """One app. Lives as long as the process. `api_url` replaces https://slack.com and https://files.slack.com.
+    """One app. Lives as long as the process."""
 
-    GovSlack's https://slack-gov.com has a file server of its own.
-    """
-
-    def __init__(
-        self, name: str, *, bot_token: str, signing_secret: str, media: MediaSource, api_url: str | None = None
-    ) -> None:
-        if not bot_token.strip():
-            raise ValueError("bot_token is empty: copy the Bot User OAuth Token (xoxb-...) from the app's settings")
-        if not signing_secret.strip():
-            raise ValueError("signing_secret is empty: copy it from the app's Basic Information")
+    def __init__(self, name: str, settings: SlackSettings, deps: AdapterDeps) -> None:
         self.name = name
-        self._bot_token, self._signing_secret = bot_token.strip(), signing_secret.strip()
-        self._parser = RequestParser(name)
-        self._media = media
-        self._api_url = (api_url or SLACK).rstrip("/")
+        self._token = settings.bot_token.get_secret_value().strip()
+        self._signing_secret = settings.signing_secret.get_secret_value().strip()
+        self._parser, self._media = RequestParser(name), deps.media
+        self._api_url = settings.api_url or SLACK
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
-        self._headers = {
-            "Authorization": f"Bearer {self._bot_token}", "Content-Type": "application/json; charset=utf-8"
-        }  # fmt: skip
-        self._web = PooledSessions(partial(new_client, self._bot_token, self._api_url))
+        self._web = PooledSessions(partial(new_client, self._token, self._api_url))
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
@@ -106,8 +95,35 @@ class SlackChannel:
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download from Slack's file server. The token is sent to no other server."""
-        web = self._web.here()
-        await slack_files.fetch(web, media, file, token=self._bot_token, files_url=self._files_url)
+        if FILE_ID.fullmatch(media.ref):
+            media = await self._look_up(media.ref)
+        # For a server that replaces Slack, URLs are checked as if they were Slack's.
+        origin = self._files_url if self._files_url in FILE_ORIGINS.values() else FILE_ORIGINS[SLACK]
+        match = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
+        if match is None:
+            raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
+        headers = {"Authorization": f"Bearer {self._token}"}
+        saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], headers, file)
+        # Slack answers a wrong token with a log-in page. An HTML file that a person sent has the size that Slack named.
+        if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):
+            raise FetchError("Slack sent a log-in page: check bot_token and its scope files:read")
+
+    async def _look_up(self, file_id: str) -> Media:
+        """Return the file of a shared channel, whose event names only the id."""
+        from aiohttp import ClientError
+        from slack_sdk.errors import SlackApiError, SlackClientError
+
+        try:
+            answer = await self._web.here().files_info(file=file_id)
+        except SlackApiError as exc:
+            raise FetchError(f"Slack error {error_code(exc.response) or 'unknown_error'}") from None
+        except (SlackClientError, ClientError, OSError) as exc:
+            raise FetchError(f"Slack did not say where the file is: {type(exc).__name__}") from None
+        file = answer.get("file")
+        media = media_of(file) if isinstance(file, dict) else None
+        if media is None:
+            raise FetchError("Slack has no address for the file: it was deleted, or is hidden")
+        return media
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece. If Slack refuses its blocks, the text is sent without them.
@@ -180,17 +196,19 @@ class SlackChannel:
 
         session: Any = self._web.here().session
         url, body = f"{self._api_url}/api/{method}", json.dumps(message).encode()
-        async with session.post(url, data=body, headers=self._headers, allow_redirects=False) as response:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json; charset=utf-8"}
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             answer = SlackAnswer.of(url, response.status, response.headers, await response.read())
         if answer.status_code != 200 or not answer.data.get("ok"):
             raise SlackApiError(method, answer)  # type: ignore[no-untyped-call]  # the SDK has no types here
         return _receipt(answer.data)
 
     async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
+        """Send a file. Slack posts its message later, so the id is unknown."""
         data = await asyncio.to_thread(file_to_send, self._media.read, media.ref)
         comment = slack_mrkdwn(reply.text) if reply.text.strip() else ""
         try:
-            await slack_files.share(self._web.here(), media, data, chat=to.chat, thread=to.thread, comment=comment)
+            await self._upload(media, data, to, comment)
         except AddressClosed:
             raise
         except Refused:  # such as a file that is too large for the workspace
@@ -199,6 +217,26 @@ class SlackChannel:
             texts = [text for text in (comment, link) if text]
             return await self._post(message_of(texts, (), to.chat, conversation), to.thread)
         return Receipt("")
+
+    async def _upload(self, media: Media, data: bytes, to: Conversation, comment: str) -> None:
+        """Upload a file and show it. Raises SendError."""
+        web, name = self._web.here(), media.filename or "file"
+        with translated_repeatable():  # an uploaded file is invisible until it is shared
+            offer = await web.files_getUploadURLExternal(filename=name, length=len(data))
+            session: Any = web.session
+            # The upload URL is a secret of its own, so the token is not sent there.
+            async with session.post(str(offer["upload_url"]), data=data, allow_redirects=False) as response:
+                status = response.status
+            if status != 200:  # the listed statuses would be the same each time
+                error = Refused if status in (400, 403, 404, 413, 415) else Unreachable
+                raise error(f"Slack's file server answered {status}")
+        with translated():
+            await web.files_completeUploadExternal(
+                files=[{"id": str(offer["file_id"]), "title": name}],
+                channel_id=to.chat,
+                thread_ts=to.thread or None,
+                initial_comment=comment or None,
+            )
 
 
 def _receipt(sent: Mapping[str, Any]) -> Receipt:
@@ -210,14 +248,3 @@ def _receipt(sent: Mapping[str, Any]) -> Receipt:
         return Receipt(ts, float(changed or ts or 0))
     except ValueError:
         return Receipt(ts)
-
-
-def open_channel(name: str, settings: SlackSettings, deps: AdapterDeps) -> SlackChannel:
-    """Return the adapter of a configured channel. Raises ValueError for unusable settings."""
-    return SlackChannel(
-        name,
-        bot_token=settings.bot_token.get_secret_value(),
-        signing_secret=settings.signing_secret.get_secret_value(),
-        media=deps.media,
-        api_url=settings.api_url,
-    )

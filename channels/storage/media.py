@@ -26,7 +26,7 @@ from sayso.channels.types import Media, random_id
 MAX_BYTES = 25 * 1024 * 1024
 #: How long a file is stored after it was last received or sent, in seconds: a week, as long as a console shows it.
 KEEP_SECONDS = 7 * 24 * 3600
-#: The longest life of a link, in seconds. Twilio downloads within minutes; a leaked link should die soon.
+#: The life of a link, in seconds. Twilio downloads within minutes; a leaked link should die soon.
 MAX_LINK_SECONDS = 3600
 #: By how many seconds the clocks of the machines that make and open a link may differ.
 LEEWAY_SECONDS = 60
@@ -77,19 +77,15 @@ _CONTAINERS: dict[str, tuple[str, ...]] = {
 _TEXT_TYPES = frozenset({"text/plain", "text/csv", "text/markdown", "text/calendar", "text/vcard", "application/json"})
 
 
-class MediaError(Exception):
-    """The base of what the media store raises."""
-
-
-class TooLarge(MediaError):
+class TooLarge(Exception):
     """Raised for a file that is larger than MAX_BYTES."""
 
 
-class MediaGone(MediaError):
+class MediaGone(Exception):
     """Raised when a link has expired or its file was removed."""
 
 
-class BadToken(MediaError):
+class BadToken(Exception):
     """Raised for a link that this bot did not sign."""
 
 
@@ -135,19 +131,15 @@ class LocalMediaStore:
         *,
         keys: Sequence[str],
         public_url: str,
-        max_age_seconds: int = MAX_LINK_SECONDS,
         clock: Callable[[], float] = time.time,
         link_clock: Callable[[], float] | None = None,
         limits: MediaLimits | None = None,
     ) -> None:
         if not keys:
             raise ValueError("keys is empty: give at least one secret to sign media links with")
-        if not 0 < max_age_seconds <= MAX_LINK_SECONDS:
-            raise ValueError(f"max_age_seconds is {max_age_seconds!r}: use 1 to {MAX_LINK_SECONDS}")
         self._folder = folder
         self._room = MediaRoom(folder, limits or MediaLimits())
         self._public_url = public_url.rstrip("/")
-        self._max_age_seconds = max_age_seconds
         self._clock = clock
         self._link_clock = link_clock or clock
         self._links = URLSafeTimedSerializer(
@@ -244,7 +236,7 @@ class LocalMediaStore:
         except BadData as exc:
             raise BadToken("this link is not one of ours: ask the bot for the file again") from exc
         age = int(self._link_clock()) - signed_at.timestamp()
-        if not -LEEWAY_SECONDS <= age <= self._max_age_seconds:  # itsdangerous would refuse a link from 1 s ahead
+        if not -LEEWAY_SECONDS <= age <= MAX_LINK_SECONDS:  # itsdangerous would refuse a link from 1 s ahead
             raise MediaGone("this link has expired: ask the bot for the file again")
         path = self._path(ref)
         if not path.is_file():

@@ -11,28 +11,23 @@ import zlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from sayso.channels.base import (
     AdapterDeps,
     BadHook,
     FetchError,
     Forbidden,
-    MediaSource,
     RateLimit,
     SendError,
-    SharedCache,
     WebhookConflict,
 )
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
-from sayso.channels.telegram.client import new_bot, reaction, send_error
+from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.outgoing import BotApiCall, alternative, as_new_message, beginning, pieces_of
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
-
-if TYPE_CHECKING:
-    from telegram.error import TelegramError
 
 T = TypeVar("T")
 
@@ -49,7 +44,6 @@ MAX_ANSWERED = 1000
 CHAT_RATE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
 GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
 
-_SECRET_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,256}")
 #: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
 
@@ -57,33 +51,16 @@ _SUPERGROUPS = -1_000_000_000_000
 class TelegramChannel:
     """One bot. One per process; keeps one HTTP client per event loop.
 
-    `api_url` replaces https://api.telegram.org. `username` is the bot's own @name in a group; without it any name that
-    ends in "bot" is. The cache holds the new ids of groups that became supergroups: `telegram:moved:<bot id>:<old
-    chat>`. Without a secret the bot takes no webhooks and is polled. Raises ValueError for a malformed token or secret.
+    The cache holds the new ids of groups that became supergroups: `telegram:moved:<bot id>:<old chat>`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        token: str,
-        secret_token: str | None,
-        media: MediaSource,
-        cache: SharedCache,
-        api_url: str | None = None,
-        username: str = "",
-    ) -> None:
-        if not token.strip():
-            raise ValueError("token is empty: take the bot's token from @BotFather")
-        if secret_token is not None and not _SECRET_TOKEN.fullmatch(secret_token):
-            raise ValueError("secret_token is empty or malformed: use 1-256 characters of A-Z a-z 0-9 _ -")
-        self.name = name
-        self._token = token.strip()
-        self._secret = None if secret_token is None else secret_token.encode()
-        self._media, self._cache = media, cache
-        self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
-        self.bot_id = self._token.partition(":")[0]
-        self._parser = UpdateParser(name, self.bot_id, username.lstrip("@").lower())
+    def __init__(self, name: str, settings: TelegramSettings, deps: AdapterDeps) -> None:
+        self.name, self.bot_id = name, settings.bot_id
+        self._media, self._cache = deps.media, deps.cache
+        self._token = settings.token.get_secret_value().strip()
+        self._secret = settings.webhook_secret
+        self._api_url = settings.api_url or TELEGRAM
+        self._parser = UpdateParser(name, self.bot_id, settings.username.lstrip("@").lower())
         self._answered: frozenset[str] = frozenset()
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
@@ -94,7 +71,7 @@ class TelegramChannel:
         secret = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
         if not secret:
             raise Forbidden("there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token")
-        if not hmac.compare_digest(secret, self._secret):
+        if not hmac.compare_digest(secret, self._secret.encode()):
             raise Forbidden("the X-Telegram-Bot-Api-Secret-Token header is wrong: set the webhook again")
         try:
             update = json.loads(hook.body)
@@ -243,16 +220,13 @@ class TelegramChannel:
             try:
                 return await call.to(self._bots.here(), self._media)
             except TelegramError as exc:
-                call = await self._alternative(call, exc)
+                other = await asyncio.to_thread(alternative, call, exc, self._media)
+                if other is None:
+                    raise
+                if isinstance(other, BotApiCall) and other.chat != call.chat:
+                    await asyncio.to_thread(self._cache.put, self._moved_key(call.chat), other.chat)
+                call = other
         return call
-
-    async def _alternative(self, call: BotApiCall, exc: TelegramError) -> BotApiCall | Receipt:
-        other = await asyncio.to_thread(alternative, call, exc, self._media)
-        if other is None:
-            raise exc
-        if isinstance(other, BotApiCall) and other.chat != call.chat:
-            await asyncio.to_thread(self._cache.put, self._moved_key(call.chat), other.chat)
-        return other
 
     async def _moved_to(self, chat: str) -> str:
         """Return the chat, or the supergroup that it became."""
@@ -277,16 +251,3 @@ def _thread(of: Turn | Delivery) -> int | None:
 def _is_private(conversation: Conversation) -> bool:
     """Return whether the chat is private: ids of groups are negative."""
     return not conversation.chat.startswith("-")
-
-
-def open_channel(name: str, settings: TelegramSettings, deps: AdapterDeps) -> TelegramChannel:
-    """Return the adapter of a configured channel. Raises ValueError for unusable settings."""
-    return TelegramChannel(
-        name,
-        token=settings.token.get_secret_value(),
-        secret_token=settings.webhook_secret,
-        media=deps.media,
-        cache=deps.cache,
-        username=settings.username,
-        api_url=settings.api_url,
-    )

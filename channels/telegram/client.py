@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from telegram.request import RequestData
 
 
+#: The address of the Bot API.
+TELEGRAM = "https://api.telegram.org"
+
+
 def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     """Return PTB's bot over a pooled session; `api_url` is the address of the Bot API server."""
     from telegram import Bot

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from sayso.channels.base import MediaSource
+from sayso.channels.base import MediaStore
 from sayso.channels.markdown import plain, telegram_html, telegram_length
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send
@@ -72,7 +72,7 @@ class BotApiCall:
     moved: bool = False
     shape: Literal["", "caption", "document"] = ""
 
-    async def to(self, bot: Bot, source: MediaSource) -> Receipt:
+    async def to(self, bot: Bot, source: MediaStore) -> Receipt:
         """Send the reply or edit the message. Raises PTB's errors, and Refused if the file is gone."""
         if self.reply.media:
             return await self._file(bot, self.reply.media, source)
@@ -120,7 +120,7 @@ class BotApiCall:
         # The date has whole seconds, so only the next second is certainly after the edit.
         return Receipt(self.reply.edits, at.timestamp() + 1 if at else 0.0)
 
-    async def _file(self, bot: Bot, media: Media, source: MediaSource) -> Receipt:
+    async def _file(self, bot: Bot, media: Media, source: MediaStore) -> Receipt:
         from telegram import InputFile
 
         data = await asyncio.to_thread(file_to_send, source.read, media.ref)
@@ -140,7 +140,7 @@ def _receipt(sent: Message) -> Receipt:
     return Receipt(str(sent.message_id or ""), sent.date.timestamp())
 
 
-def alternative(call: BotApiCall, exc: Any, source: MediaSource) -> BotApiCall | Receipt | None:
+def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | Receipt | None:
     """Return what to send after this error of PTB: a receipt if nothing remains to be sent, None if nothing helps.
 
     Each alternative is tried once: a form that was given up is not tried again.
@@ -176,7 +176,7 @@ def beginning(md: str) -> str:
     return f"{head(md[:_MAX_SOURCE_CHARS], TEXT_LIMIT - _ELLIPSIS_UNITS, telegram_length)}…"
 
 
-def _linked(text: str, media: Media, source: MediaSource) -> str:
+def _linked(text: str, media: Media, source: MediaStore) -> str:
     """Return the text, then the file's name, its size and a URL to download it."""
     url = source.url(media.ref, filename=media.filename, mime_type=media.mime_type)
     name = re.sub(r"([^\w\s])", r"\\\1", media.filename or "file", flags=re.ASCII)

@@ -24,7 +24,7 @@ from sayso.channels.setup import (
     failed_check,
     platform_calls,
 )
-from sayso.channels.telegram.client import new_bot, setup_problem
+from sayso.channels.telegram.client import TELEGRAM, new_bot, setup_problem
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, telegram_hook
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import SignedWebhook
@@ -40,7 +40,6 @@ COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
 RECENT_SECONDS = 3600.0
 #: From this many waiting updates on the check warns: fewer may be a burst.
 MANY_PENDING = 20
-_API = "https://api.telegram.org"
 
 
 class TelegramSetup(SetupChecks):
@@ -58,8 +57,8 @@ class TelegramSetup(SetupChecks):
         super().__init__(name, public_url)
         self._settings = settings
         self._max_connections, self._drop_pending, self._now = options.max_connections, options.drop_pending, now
-        api_url = settings.api_url or _API
-        self._is_telegram = urlsplit(api_url).hostname == urlsplit(_API).hostname
+        api_url = settings.api_url or TELEGRAM
+        self._is_telegram = urlsplit(api_url).hostname == urlsplit(TELEGRAM).hostname
         self._bots = PooledSessions(partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls)
 
     async def set_webhook(self) -> list[str]:

@@ -188,21 +188,14 @@ class MediaDeletion:
 
     async def _delete(self, message: ListedMessage, result: Slice, *, delete: bool) -> Slice:
         files = await self._messages.files(message.sid)
-        match self._needed_by(message):
-            case "waits":
-                return replace(result, waiting=result.waiting + len(files))
-            case "missed":
-                return replace(result, missed=result.missed + len(files))
+        stage = self._inbox.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
+        if stage == "waits":
+            return replace(result, waiting=result.waiting + len(files))
+        if stage == "unknown" and self._clock() - message.sent_at <= self._inbox.remembered_seconds:
+            return replace(result, missed=result.missed + len(files))
         for file in files if delete else ():
             await self._messages.delete(message.sid, file)
         return replace(result, deleted=result.deleted + len(files))
-
-    def _needed_by(self, message: ListedMessage) -> str:
-        """Return "waits" if its turn is not answered yet, "missed" if it may still be recovered, else ""."""
-        stage = self._inbox.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
-        if stage == "unknown" and self._clock() - message.sent_at <= self._inbox.remembered_seconds:
-            return "missed"
-        return "waits" if stage == "waits" else ""
 
 
 _MINUTE = 60.0
@@ -240,6 +233,8 @@ class MissedMessages:
         self._channel, self._messages = channel, messages
         self._inbox, self._names = inbox, SenderNames(cache)
         self._per_minute, self._clock = per_minute, clock
+        #: When the turns of the last minute were sent, by sender.
+        self._times: defaultdict[str, deque[float]] = defaultdict(deque)
 
     async def run(self, seconds: float, *, take: bool, newest: int = 0) -> AsyncIterator[FoundMessage]:
         """Yield the messages of the last `seconds`, the oldest first. With `take`, missed ones are stored.
@@ -250,9 +245,9 @@ class MissedMessages:
         if seconds > remembered - CLOCK_SECONDS:
             says = f"turns are remembered for {remembered // 3600:.0f} h: an older one might run twice"
             raise SetupError(says, f"look back {(remembered - CLOCK_SECONDS) // 3600:.0f} h at most")
-        since, rates = self._clock() - seconds, _SenderRates(self._per_minute)
+        since = self._clock() - seconds
         for message in await self._listed(since, newest):
-            result = await self._recover(message, rates, take=take and message.sent_at >= since)
+            result = await self._recover(message, take=take and message.sent_at >= since)
             if message.sent_at >= since:
                 yield result
 
@@ -268,15 +263,15 @@ class MissedMessages:
         messages.reverse()  # those of the same second too
         return sorted(messages, key=lambda message: message.sent_at)
 
-    async def _recover(self, message: ListedMessage, rates: _SenderRates, *, take: bool) -> FoundMessage:
+    async def _recover(self, message: ListedMessage, *, take: bool) -> FoundMessage:
         conversation = Conversation(self._channel, message.sender)
         result = FoundMessage(message.sid, message.sent_at, conversation.id, "before")
         user_id = self._names.of(conversation) or message.sender
         bare_turn = Turn(message.sid, conversation, user_id, aliases=(message.sender,))
         if self._inbox.stage(bare_turn) != "unknown":
-            rates.count(message)
+            self._times[message.sender].append(message.sent_at)
             return result
-        if why := self._inbox.why_not(bare_turn) or rates.why_not(message):
+        if why := self._inbox.why_not(bare_turn) or self._why_too_fast(message):
             return replace(result, state="left", why=why)
         files = await self._messages.files(message.sid) if message.files else []
         turn = _turn(self._channel, message, user_id, files)
@@ -284,28 +279,15 @@ class MissedMessages:
             return replace(result, state="left", why="neither text nor a file: the log has no locations")
         if turn.text.lstrip().startswith("/"):
             return replace(result, state="left", why="a command, which is outdated by now")
-        rates.count(message)
-        return self._store(result, turn) if take else replace(result, state="missed")
-
-    def _store(self, result: FoundMessage, turn: Turn) -> FoundMessage:
+        self._times[message.sender].append(message.sent_at)
+        if not take:
+            return replace(result, state="missed")
         outcome = self._inbox.accept(turn, waited_seconds=max(self._clock() - result.sent_at, 1.0))
         if outcome == "duplicate":  # its webhook has arrived meanwhile
             return result
         return replace(result, state="taken") if outcome == "new" else replace(result, state="refused", why=outcome)
 
-
-class _SenderRates:
-    """Counts turns by sender and time. A turn that was over the limit when it was sent is not stored. 0 is no limit."""
-
-    def __init__(self, per_minute: int) -> None:
-        self._per_minute = per_minute
-        self._times: defaultdict[str, deque[float]] = defaultdict(deque)
-
-    def count(self, message: ListedMessage) -> None:
-        """Count a stored message."""
-        self._times[message.sender].append(message.sent_at)
-
-    def why_not(self, message: ListedMessage) -> str:
+    def _why_too_fast(self, message: ListedMessage) -> str:
         """Return why the message would have been refused when it was sent, "" if it would not."""
         times = self._times[message.sender]
         while times and times[0] <= message.sent_at - _MINUTE:

@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sayso.channels.base import DeliveryUncertain, SharedCache, Unreachable
+from sayso.channels.base import DeliveryUncertain, MediaStore, SharedCache, Unreachable, WindowClosed
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.types import Button, Media, Reply, joined_labels, readable_size
 from sayso.channels.whatsapp.client import JSON, translated
+from sayso.channels.whatsapp.settings import WhatsAppSettings
 
 #: Characters of a message at Twilio, and of a text with buttons or a caption.
 TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024
+#: The most characters of the text in a template.
+TEMPLATE_LIMIT = BUTTONS_LIMIT
 #: Bytes of a picture, and of any other file.
 PICTURE_BYTES, FILE_BYTES = 5 * 1024 * 1024, 16 * 1024 * 1024
 
@@ -65,15 +68,39 @@ def text_of(reply: Reply) -> str:
     return _listed(reply.text, buttons) if is_choice or len(buttons) > MAX_BUTTONS else reply.text
 
 
+def plain_fields(reply: Reply, media: MediaStore) -> dict[str, Any]:
+    """Return the fields of a message without buttons: its text, and its file or a link to one that WhatsApp refuses."""
+    text, file = whatsapp_text(text_of(reply)) if reply.text or reply.buttons else "", reply.media
+    if file is None:
+        return {"body": text}
+    url = media.url(file.ref, filename=file.filename, mime_type=file.mime_type)
+    if is_shown(file):
+        return {**({"body": text} if text else {}), "media_url": [url]}
+    size = f" ({readable_size(file.size)})" if file.size else ""
+    link = f"{file.filename or 'file'}{size}\n{url}"
+    return {"body": f"{text}\n\n{link}" if text else link}
+
+
 def is_shown(file: Media) -> bool:
     """Return whether WhatsApp accepts the file, by its type and by its size if that is known."""
     return _is_picture(file) or (file.mime_type in _FILES and file.size <= FILE_BYTES)
 
 
-def link_text(file: Media, url: str) -> str:
-    """Return the text for a file that WhatsApp does not accept: its name, its size and its URL."""
-    size = f" ({readable_size(file.size)})" if file.size else ""
-    return f"{file.filename or 'file'}{size}\n{url}"
+def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
+    """Return the fields of a message that is sent as an approved template. Raises WindowClosed if none fits."""
+    if reply.media:
+        raise WindowClosed("no template takes a file")
+    is_question = [button.style for button in reply.buttons] == ["danger", "default"]  # as in a template
+    if is_question and settings.confirm_template:
+        sid, md, ids = settings.confirm_template, reply.text, tuple(button.data for button in reply.buttons)
+    elif settings.template:
+        sid, md, ids = settings.template, text_of(reply), ()
+    else:
+        raise WindowClosed("more than 24 hours since the person last wrote, and no template is configured")
+    text = " ".join(whatsapp_text(md).split())  # WhatsApp takes no line ends and wide gaps there
+    if utf16_len(text) > TEMPLATE_LIMIT:
+        raise WindowClosed(f"more than the {TEMPLATE_LIMIT} characters of a template")
+    return Content({}, (text, *ids)).fields(sid)
 
 
 def length(md: str) -> int:
@@ -134,17 +161,34 @@ class Content:
         """A name of the shape: the same for all Contents that differ only in their values."""
         return hashlib.sha256(json.dumps(self.types).encode()).hexdigest()[:20]
 
-    @property
-    def variables(self) -> str:
-        """The values as JSON, by their numbers in the shape."""
-        return json.dumps({str(number): value for number, value in enumerate(self.values, 1)}, ensure_ascii=False)
+    def fields(self, sid: str) -> dict[str, str]:
+        """Return the fields of a message with this Content. Its variables are the values by their numbers."""
+        variables = {str(number): value for number, value in enumerate(self.values, 1)}
+        return {"content_sid": sid, "content_variables": json.dumps(variables, ensure_ascii=False)}
 
 
 def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
     """Return the Content for a WhatsApp text with buttons, None if the buttons can only be listed in the text."""
+    values: list[str] = []
+
+    def variable(value: str) -> str:
+        values.append(value)
+        return f"{{{{{len(values)}}}}}"
+
+    body = variable(text)
     if _have_distinct_titles(buttons, MAX_BUTTONS, LABEL_LIMIT):
-        return _quick_reply(text, buttons)
-    return _list_picker(text, buttons) if are_shown(buttons) else None
+        actions = [{"title": _cut(button.label, LABEL_LIMIT), "id": variable(button.data)} for button in buttons]
+        return Content({"twilio/quick-reply": {"body": body, "actions": actions}}, tuple(values))
+    if not are_shown(buttons):
+        return None
+    items = []
+    for button in buttons:
+        item = {"item": variable(_cut(button.label, ITEM_LIMIT)), "id": variable(button.data)}
+        if utf16_len(button.label) > ITEM_LIMIT:
+            item["description"] = variable(button.label)
+        items.append(item)
+    types = {"twilio/list-picker": {"body": body, "button": LIST_BUTTON, "items": items}}
+    return Content(types, tuple(values))
 
 
 def are_shown(buttons: Sequence[Button]) -> bool:
@@ -152,11 +196,6 @@ def are_shown(buttons: Sequence[Button]) -> bool:
     are_items = all(utf16_len(each.label) <= DESCRIPTION_LIMIT and len(each.data) <= ID_LIMIT for each in buttons)
     is_list = are_items and _have_distinct_titles(buttons, MAX_ITEMS, ITEM_LIMIT)
     return is_list or _have_distinct_titles(buttons, MAX_BUTTONS, LABEL_LIMIT)
-
-
-def template_content(text: str, buttons: Sequence[Button] = ()) -> Content:
-    """Return the values for an approved template of the operator."""
-    return Content({}, (text, *(button.data for button in buttons)))
 
 
 class ContentTemplates:
@@ -190,48 +229,23 @@ class ContentTemplates:
 
     async def _create(self, content: Content) -> str | None:
         """Create a Content and return its id, None if Twilio refuses it."""
+        resource = {
+            "friendly_name": f"sayso_{content.shape[:12]}",
+            "language": "en",
+            # Twilio requires a sample of each variable.
+            "variables": {str(number): f"sample{number}" for number in range(1, len(content.values) + 1)},
+            "types": content.types,
+        }
         try:
             with translated():
                 answer = await self._client.here().request_async(
-                    "POST", _CONTENT_URL, headers={"Content-Type": JSON}, data=_resource(content)
+                    "POST", _CONTENT_URL, headers={"Content-Type": JSON}, data=resource
                 )
         except DeliveryUncertain as exc:
             raise Unreachable("no answer from Twilio's Content API, nothing was sent") from exc
         if answer.status_code >= 500:
             raise Unreachable(f"Twilio's Content API answered {answer.status_code}, nothing was sent")
         return str(json.loads(answer.text)["sid"]) if answer.status_code in (200, 201) else None
-
-
-class _Variables:
-    """Numbers the values of a Content."""
-
-    def __init__(self) -> None:
-        self.values: list[str] = []
-
-    def add(self, value: str) -> str:
-        """Add a value and return its placeholder."""
-        self.values.append(value)
-        return f"{{{{{len(self.values)}}}}}"
-
-
-def _quick_reply(text: str, buttons: Sequence[Button]) -> Content:
-    variables = _Variables()
-    body = variables.add(text)
-    actions = [{"title": _cut(button.label, LABEL_LIMIT), "id": variables.add(button.data)} for button in buttons]
-    return Content({"twilio/quick-reply": {"body": body, "actions": actions}}, tuple(variables.values))
-
-
-def _list_picker(text: str, buttons: Sequence[Button]) -> Content:
-    variables = _Variables()
-    body = variables.add(text)
-    items = [_item(button, variables) for button in buttons]
-    types = {"twilio/list-picker": {"body": body, "button": LIST_BUTTON, "items": items}}
-    return Content(types, tuple(variables.values))
-
-
-def _item(button: Button, variables: _Variables) -> dict[str, str]:
-    item = {"item": variables.add(_cut(button.label, ITEM_LIMIT)), "id": variables.add(button.data)}
-    return {**item, "description": variables.add(button.label)} if utf16_len(button.label) > ITEM_LIMIT else item
 
 
 def _have_distinct_titles(buttons: Sequence[Button], most: int, limit: int) -> bool:
@@ -247,14 +261,3 @@ def _cut(label: str, limit: int) -> str:
     while utf16_len(cut) >= limit:
         cut = cut[:-1]
     return f"{cut}…"
-
-
-def _resource(content: Content) -> dict[str, Any]:
-    """Return the body of the call that creates a Content. Twilio requires a sample of each variable."""
-    samples = {str(number): f"sample{number}" for number in range(1, len(content.values) + 1)}
-    return {
-        "friendly_name": f"sayso_{content.shape[:12]}",
-        "language": "en",
-        "variables": samples,
-        "types": content.types,
-    }

@@ -19,7 +19,7 @@ class WhatsAppSettings(VendorSettings):
 
     platform: Literal["whatsapp"]
     """WhatsApp through Twilio. Example: `whatsapp`."""
-    account_sid: str = Field(min_length=1)
+    account_sid: str = Field(pattern=r"\S")
     """The id of the Twilio account. Example: `${TWILIO_ACCOUNT_SID}`."""
     auth_token: Secret
     """The account's auth token. Example: `${TWILIO_AUTH_TOKEN}`."""

@@ -145,21 +145,17 @@ class TwilioSetup(SetupChecks):
             return [self._ok("webhook", f"the Sandbox has no API; it must be {bare_url(self._url)} ({_SANDBOX_PAGE})")]
         try:
             async with self._calls():
-                return [*(await (self._of_service() if self._service else self._of_sender()))]
+                if not self._service:
+                    sender = await self._sender()
+                    webhook = sender.webhook or {}
+                    values = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
+                    return [self._online(sender), self._compared(*values)]
+                service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         except SetupError as exc:
             return [failed_check("webhook", self._name, exc)]
-
-    async def _of_service(self) -> list[CheckResult]:
-        service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         if service.use_inbound_webhook_on_number:
             return [self._fail("webhook", f"{self._where} leaves webhooks to its numbers")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
-
-    async def _of_sender(self) -> list[CheckResult]:
-        sender = await self._sender()
-        webhook = sender.webhook or {}
-        values = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
-        return [self._online(sender), self._compared(*values)]
 
     def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):

@@ -111,9 +111,8 @@ def chat(options: Options, channel: str | None) -> None:
 
     CHANNEL is the channel whose tools and policy are used, by default the first one.
     """
-    from sayso.channels.console.terminal import Terminal, TerminalChannel
+    from sayso.channels.console.terminal import TerminalChannel
     from sayso.channels.storage.media import MemoryMediaStore
-    from sayso.channels.types import random_id
     from sayso.config.settings.loader import default_config, load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
     from sayso.config.wiring.observability import set_up_logs
@@ -121,7 +120,7 @@ def chat(options: Options, channel: str | None) -> None:
     set_up_logs(logging.WARNING)  # INFO lines would stand between the lines of the conversation
     with clear_errors():
         settings = load_for_terminal(options.config or default_config(), channel)
-    files, secret = MemoryMediaStore(), random_id()
+    files = MemoryMediaStore()
     bot = terminal_agent(
         settings,
         data=options.data,
@@ -135,10 +134,10 @@ def chat(options: Options, channel: str | None) -> None:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # a byte in a pipe that is no UTF-8 must not end the conversation
         terminal = TerminalChannel(
-            "terminal", folder=options.data / "chat", read_file=files.read, print_text=click.echo, secret=secret,
+            "terminal", folder=options.data / "chat", read_file=files.read, print_text=click.echo,
             styled=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
         )  # fmt: skip
-        Terminal(terminal, secret, agent.take).run(sys.stdin, click.echo)
+        terminal.talk(sys.stdin, agent.take)
 
 
 @click.command(

@@ -26,7 +26,6 @@ from sayso.channels.base import (
     DeliveryUncertain,
     FetchError,
     Forbidden,
-    MediaSource,
     PlatformSettings,
     RateLimit,
     RateLimited,
@@ -64,8 +63,9 @@ def sign(secret: str, body: bytes) -> str:
 class JsonWebhookChannel:
     """One channel. One instance serves a whole process, from any thread."""
 
-    def __init__(self, name: str, *, secret: str, reply_url: str, media: MediaSource) -> None:
-        self._name, self._secret, self._reply_url, self._media = name, secret, reply_url, media
+    def __init__(self, name: str, settings: JsonWebhookSettings, deps: AdapterDeps) -> None:
+        self._name, self._media, self._reply_url = name, deps.media, settings.reply_url
+        self._secret = settings.secret.get_secret_value()
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
 
     @property
@@ -179,10 +179,4 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def open_channel(name: str, settings: JsonWebhookSettings, deps: AdapterDeps) -> JsonWebhookChannel:
-    """Return the adapter of a configured channel."""
-    secret = settings.secret.get_secret_value()
-    return JsonWebhookChannel(name, secret=secret, reply_url=settings.reply_url, media=deps.media)
-
-
-PLATFORM = Platform(settings=JsonWebhookSettings, adapter=open_channel, sdk_modules=("aiohttp",))
+PLATFORM = Platform(settings=JsonWebhookSettings, adapter=JsonWebhookChannel, sdk_modules=("aiohttp",))

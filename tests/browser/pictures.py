@@ -14,8 +14,8 @@ from playwright.sync_api import sync_playwright
 
 from sayso.agent.channel.prompts import closed_prompt
 from sayso.channels.base import Channel
+from sayso.channels.console.outgoing import page_html
 from sayso.channels.console.terminal import TerminalChannel
-from sayso.channels.markdown.html import page_html
 from sayso.channels.types import Button, Delivery, Media, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.browser import screens

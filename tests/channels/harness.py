@@ -20,21 +20,26 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from sayso.channels.base import Channel
+from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.console.feed import Feed
+from sayso.channels.console.settings import ConsoleSettings
+from sayso.channels.console.store import Feed
 from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.markdown import slack_mrkdwn, telegram_length, whatsapp_text
 from sayso.channels.slack.adapter import SlackChannel
+from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.telegram.adapter import TelegramChannel
+from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import Button, Conversation, Media, WebhookRequest
 from sayso.channels.whatsapp.adapter import WhatsAppChannel
+from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.examples.json_webhook.sayso_json_webhook import MAX_CHARS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.stores import MemoryFeed
+from sayso.testing.stores import MemoryFeed, MemoryLogins
 from tests.channels.console.echo import DownFeed
 from tests.channels.json_webhook import CHAT, SECRET, json_webhook, json_webhook_hook
+from tests.channels.parts import adapter_deps
 
 NOW = 1795204800.0
 WHATSAPP_URL = "https://bots.example.com/hooks/whatsapp?tenant=a%20b"
@@ -175,32 +180,41 @@ def sha256(data: bytes) -> str:
 
 def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppChannel:
     """A WhatsApp channel with the fakes' credentials."""
-    settings: dict[str, Any] = {
-        "account_sid": fakes.TWILIO_ACCOUNT_SID,
-        "auth_token": fakes.TWILIO_AUTH_TOKEN,
-        "from_": "whatsapp:+14155238886",
-        "cache": MemorySharedCache(),
-    }
-    return WhatsAppChannel("wa", media=media, api_url=api_url, **{**settings, **extra})
+    settings = {
+        "platform": "whatsapp", "account_sid": fakes.TWILIO_ACCOUNT_SID, "auth_token": fakes.TWILIO_AUTH_TOKEN,
+        "from_": "whatsapp:+14155238886", "api_url": api_url,
+    }  # fmt: skip
+    return WhatsAppChannel("wa", WhatsAppSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra))
 
 
 def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramChannel:
     """A Telegram channel with the fakes' credentials."""
-    settings: dict[str, Any] = {
-        "token": fakes.TELEGRAM_TOKEN,
-        "secret_token": fakes.TELEGRAM_SECRET,
-        "cache": MemorySharedCache(),
-    }
-    return TelegramChannel("tg", media=media, api_url=api_url, **{**settings, **extra})
+    settings = {
+        "platform": "telegram", "token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET,
+        "api_url": api_url,
+    }  # fmt: skip
+    return TelegramChannel("tg", TelegramSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra))
 
 
 def slack(media: MemoryMedia, api_url: str | None, **extra: Any) -> SlackChannel:
     """A Slack channel with the fakes' credentials."""
-    settings: dict[str, Any] = {
-        "bot_token": fakes.SLACK_BOT_TOKEN,
-        "signing_secret": fakes.SLACK_SIGNING_SECRET,
-    }
-    return SlackChannel("sl", media=media, api_url=api_url, **{**settings, **extra})
+    settings = {
+        "platform": "slack", "bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET,
+        "api_url": api_url,
+    }  # fmt: skip
+    return SlackChannel("sl", SlackSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra))
+
+
+#: Keywords for what an adapter may use. All others are settings.
+PARTS = ("cache", "public_url")
+
+
+def _without_parts(extra: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in extra.items() if key not in PARTS}
+
+
+def _deps(media: MemoryMedia, extra: dict[str, Any]) -> AdapterDeps:
+    return adapter_deps(media, **{"cache": MemorySharedCache(), **{key: extra[key] for key in PARTS if key in extra}})
 
 
 def whatsapp_hook(form: dict[str, str], url: str = WHATSAPP_URL) -> WebhookRequest:
@@ -302,7 +316,13 @@ class ShownConsole(ConsoleChannel):
     """A console whose feed is in this process, or away."""
 
     def __init__(self, media: MemoryMedia, feed: Feed) -> None:
-        super().__init__("web", feed=feed, media=media, keys=["console-test-key"])
+        super().__init__(
+            "web",
+            ConsoleSettings(platform="console"),
+            adapter_deps(media, keys=["console-test-key"]),
+            feed=feed,
+            logins=MemoryLogins(),
+        )
         self.media = media
 
 
@@ -343,7 +363,7 @@ def console_hook(body: bytes) -> WebhookRequest:
     return WebhookRequest("https://bots.example.com/hooks/web", headers, body, now=NOW)
 
 
-_BROWSER = ConsoleChannel("web", feed=MemoryFeed(), media=MemoryMedia.__new__(MemoryMedia), keys=["console-test-key"])
+_BROWSER = ShownConsole(MemoryMedia.__new__(MemoryMedia), MemoryFeed())
 _SESSION = _BROWSER.new_session()
 CONSOLE = Platform(
     name="console",
@@ -371,7 +391,8 @@ class PrintingTerminal(TerminalChannel):
     def __init__(self, media: MemoryMedia) -> None:
         self.printed: list[str] = []
         folder = Path(tempfile.mkdtemp(prefix="sayso-chat-"))
-        super().__init__("terminal", folder=folder, read_file=media.read, print_text=self.printed.append, secret=_TYPED)
+        super().__init__("terminal", folder=folder, read_file=media.read, print_text=self.printed.append)
+        self.secret = _TYPED
 
 
 def printed(channel: PrintingTerminal, _: fakes.FakePlatforms) -> Seen:

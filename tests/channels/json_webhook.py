@@ -7,8 +7,9 @@ from typing import Any
 from urllib.request import urlopen
 
 from sayso.channels.types import Conversation, WebhookRequest
-from sayso.examples.json_webhook.sayso_json_webhook import JsonWebhookChannel, sign
+from sayso.examples.json_webhook.sayso_json_webhook import JsonWebhookChannel, JsonWebhookSettings, sign
 from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
+from tests.channels.parts import adapter_deps
 
 NAME = "json_webhook"
 SECRET = "json-webhook-test-secret"
@@ -56,7 +57,8 @@ class FakeJsonWebhook:
 
 def json_webhook(media: Any, api_url: str | None) -> JsonWebhookChannel:
     """A channel that posts to the fake."""
-    return JsonWebhookChannel("jw", secret=SECRET, reply_url=api_url or "http://127.0.0.1:9", media=media)
+    settings = JsonWebhookSettings(platform="json_webhook", secret=SECRET, reply_url=api_url or "http://127.0.0.1:9")
+    return JsonWebhookChannel("jw", settings, adapter_deps(media))
 
 
 def json_webhook_hook(number: int, **event: Any) -> WebhookRequest:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from benchmarks.replies import KINDS, long_text
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
+from sayso.channels.console.outgoing import page_html
 from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, telegram_length, terminal_text, whatsapp_text
-from sayso.channels.markdown.html import page_html
 from sayso.channels.markdown.split import split
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.outgoing import SECTION_LIMIT

@@ -329,7 +329,7 @@ def adapter(platform: str, about: dict[str, str], media: MemoryMedia) -> Channel
     """The adapter with the secret the payload was signed with: the same one the fakes use."""
     if platform == "whatsapp":
         assert about["auth_token"] == TWILIO_AUTH_TOKEN
-        return whatsapp(media, None, shared_key=about.get("shared_key", ""))
+        return whatsapp(media, None, **{key: about[key] for key in ("shared_key",) if key in about})
     if platform == "telegram":
         assert about["secret_token"] == TELEGRAM_SECRET
         return telegram(media, None)

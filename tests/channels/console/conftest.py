@@ -16,6 +16,7 @@ from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Reply
 from sayso.testing.stores import MemoryFeed
+from tests.channels.parts import console_channel
 
 from .echo import KEYS, EchoApp
 
@@ -65,7 +66,7 @@ def feed() -> MemoryFeed:
 @pytest.fixture
 def channel(feed: MemoryFeed, media: LocalMediaStore) -> ConsoleChannel:
     """A console channel called web, without a password."""
-    return ConsoleChannel("web", feed=feed, media=media, keys=KEYS, suggestions=["list invoices"])
+    return console_channel("web", feed=feed, media=media, keys=KEYS, suggestions=["list invoices"])
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import flask
 
 from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.feed import FeedEntry, FeedError
+from sayso.channels.console.store import FeedEntry, StoreDown
 from sayso.channels.console.views import console_pages
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Delivery, Reply, Turn, WebhookRequest
@@ -89,8 +89,8 @@ class DownFeed:
 
     def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         """Fail."""
-        raise FeedError("cannot append to the feed: ConnectionError")
+        raise StoreDown("cannot append to the feed: ConnectionError")
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """Fail."""
-        raise FeedError("cannot read the feed: ConnectionError")
+        raise StoreDown("cannot read the feed: ConnectionError")

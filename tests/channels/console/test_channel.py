@@ -11,10 +11,11 @@ import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Unreachable
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.console.feed import KEPT_ENTRIES
+from sayso.channels.console.store import KEPT_ENTRIES
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply, Tap, Turn, WebhookRequest
 from sayso.testing.stores import MemoryFeed
+from tests.channels.parts import console_channel
 
 from .echo import DownFeed
 
@@ -61,14 +62,14 @@ def test_cookie_that_is_no_text_is_refused(channel: ConsoleChannel):
 
 def test_a_session_of_another_console_is_forbidden(channel: ConsoleChannel, feed: MemoryFeed, media: LocalMediaStore):
     """A cookie moved from one console channel to another opens nothing."""
-    other = ConsoleChannel("other", feed=feed, media=media, keys=["console-test-key"])
+    other = console_channel("other", feed=feed, media=media, keys=["console-test-key"])
     with pytest.raises(Forbidden, match="session"):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}={other.new_session()}"))
 
 
 def test_changing_the_password_ends_every_session(feed: MemoryFeed, media: LocalMediaStore):
     """Whoever knew the old password is out."""
-    old, new = (ConsoleChannel("web", feed=feed, media=media, keys=["k"], password=word) for word in ("old", "new"))
+    old, new = (console_channel("web", feed=feed, media=media, keys=["k"], password=word) for word in ("old", "new"))
     assert new.user_of(old.new_session()) == ""
 
 
@@ -194,8 +195,8 @@ def test_the_browsers_first_language_is_a_hint(channel: ConsoleChannel, header: 
 
 def test_a_retired_key_still_opens_its_sessions(feed: MemoryFeed, media: LocalMediaStore):
     """The first key signs, all keys verify."""
-    before = ConsoleChannel("web", feed=feed, media=media, keys=["old"])
-    after = ConsoleChannel("web", feed=feed, media=media, keys=["new", "old"])
+    before = console_channel("web", feed=feed, media=media, keys=["old"])
+    after = console_channel("web", feed=feed, media=media, keys=["new", "old"])
     assert after.user_of(before.new_session())
     assert not before.user_of(after.new_session())
 
@@ -250,7 +251,7 @@ def test_a_link_is_made_when_the_entry_is_shown(channel: ConsoleChannel, convers
     """Links die within the hour, a feed lives for days: what is stored is the reference."""
     now = [1000.0]
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bot.example", clock=lambda: now[0])
-    channel = ConsoleChannel("web", feed=MemoryFeed(), media=store, keys=["k"])
+    channel = console_channel("web", feed=MemoryFeed(), media=store, keys=["k"])
     media = store.put(PNG, mime_type="image/png", filename="chart.png")
     asyncio.run(channel.send(Delivery("d1", conversation, Reply("Chart", media=media))))
     now[0] += 100_000
@@ -297,7 +298,7 @@ def test_an_answer_sent_again_behind_its_draft_is_one_bubble(channel: ConsoleCha
 
 def test_a_feed_that_is_away_makes_sending_unreachable(media: LocalMediaStore, conversation: Conversation):
     """The outbox tries again; the page shows a delivery id once."""
-    channel = ConsoleChannel("web", feed=DownFeed(), media=media, keys=["k"])
+    channel = console_channel("web", feed=DownFeed(), media=media, keys=["k"])
     with pytest.raises(Unreachable):
         asyncio.run(channel.send(Delivery("d1", conversation, Reply("hi"))))
     with pytest.raises(Unreachable):
@@ -308,7 +309,7 @@ def test_a_feed_that_is_away_makes_sending_unreachable(media: LocalMediaStore, c
 
 def test_attending_never_raises(media: LocalMediaStore, conversation: Conversation):
     """Typing dots are a courtesy: without them the turn still runs."""
-    channel = ConsoleChannel("web", feed=DownFeed(), media=media, keys=["k"])
+    channel = console_channel("web", feed=DownFeed(), media=media, keys=["k"])
     asyncio.run(channel.show_typing(Turn("u1:e1", conversation, "u1", text="hi")))
 
 
@@ -338,7 +339,7 @@ def test_a_long_text_asks_at_its_end(channel: ConsoleChannel, question: Reply):
 def test_a_channel_without_keys_cannot_be_built(feed: MemoryFeed, media: LocalMediaStore):
     """Unsigned sessions are never an option."""
     with pytest.raises(ValueError, match="keys is empty"):
-        ConsoleChannel("web", feed=feed, media=media, keys=[])
+        console_channel("web", feed=feed, media=media, keys=[])
 
 
 def test_the_outcome_is_not_repeated_where_it_was_asked_for(channel: ConsoleChannel, conversation: Conversation):

@@ -7,7 +7,7 @@ import threading
 import pytest
 import redis
 
-from sayso.channels.console.feed import KEPT_ENTRIES, KEPT_SECONDS, Feed, FeedError, RedisFeed
+from sayso.channels.console.store import KEPT_ENTRIES, KEPT_SECONDS, Feed, StoreDown
 from sayso.testing.stores import MemoryFeed
 
 
@@ -20,7 +20,7 @@ def feed(request: pytest.FixtureRequest):
     options = {"redis": {}, "redis decoding": {"decode_responses": True}, "redis resp3": {"protocol": 3}}
     with redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), **options[request.param]) as client:
         client.flushall()
-        yield RedisFeed(client)
+        yield Feed(client)
 
 
 def test_conversations_never_see_each_other(feed: Feed):
@@ -110,16 +110,16 @@ def test_memory_ids_grow_while_the_clock_stands_still():
 def test_an_idle_conversation_is_forgotten_after_a_week(redis_socket: str):
     """Every entry renews the expiry of its stream."""
     with redis.Redis(unix_socket_path=redis_socket) as client:
-        RedisFeed(client, "t:").append("c", {})
+        Feed(client, "t:").append("c", {})
         assert KEPT_SECONDS - 5 <= client.ttl("t:feed:c") <= KEPT_SECONDS
 
 
 def test_a_redis_that_is_away_raises_feed_error():
     """Callers meet one error, whatever the client raises."""
-    feed = RedisFeed(redis.Redis(unix_socket_path="/nonexistent/sock", retry=None))
-    with pytest.raises(FeedError, match="ConnectionError"):
+    feed = Feed(redis.Redis(unix_socket_path="/nonexistent/sock", retry=None))
+    with pytest.raises(StoreDown, match="ConnectionError"):
         feed.append("c", {})
-    with pytest.raises(FeedError, match="ConnectionError"):
+    with pytest.raises(StoreDown, match="ConnectionError"):
         feed.read("c", "", 0)
 
 

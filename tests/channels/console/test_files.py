@@ -13,12 +13,13 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import BadHook, FetchError, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.uploads import MAX_FILES, NotTaken
+from sayso.channels.console.incoming import MAX_FILES, NotTaken
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore
 from sayso.testing.stores import MemoryFeed
 from tests.channels.harness import fetch_bytes
+from tests.channels.parts import console_channel
 
 from .echo import KEYS, EchoApp
 from .test_channel import PNG, hook
@@ -117,7 +118,7 @@ def test_an_upload_without_a_session_is_forbidden(echo: EchoApp):
 
 def test_an_upload_needs_the_password(feed: MemoryFeed, media: LocalMediaStore):
     """On a console that has one."""
-    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="sesame")
+    channel = console_channel("web", feed=feed, media=media, keys=KEYS, password="sesame")
     client = EchoApp(channel, media=media).app.test_client()
     client.get("/console")
     assert upload(client).status_code == 401

@@ -9,20 +9,19 @@ import pytest
 import redis
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.logins import (
+from sayso.channels.console.store import (
     FREE_FAILURES,
     LOCKOUT_SECONDS,
     MAX_FAILURES,
     SESSION_SECONDS,
     Failures,
     Logins,
-    LoginsDown,
-    MemoryLogins,
-    RedisLogins,
+    StoreDown,
     network,
 )
 from sayso.channels.storage.media import LocalMediaStore
-from sayso.testing.stores import MemoryFeed
+from sayso.testing.stores import MemoryFeed, MemoryLogins
+from tests.channels.parts import console_channel
 
 from .echo import KEYS, EchoApp
 
@@ -51,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def locked(feed: MemoryFeed, media: LocalMediaStore, clock: Clock) -> ConsoleChannel:
     """A console with a password."""
-    return ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="sesame ü", logins=MemoryLogins(clock))
+    return console_channel("web", feed=feed, media=media, keys=KEYS, password="sesame ü", logins=MemoryLogins(clock))
 
 
 @pytest.fixture
@@ -181,7 +180,7 @@ def test_over_https_cookies_are_this_hosts_alone(app: EchoApp, over: dict[str, A
 
 def test_a_console_without_a_password_has_no_log_in(feed: MemoryFeed, media: LocalMediaStore):
     """There is nothing to guess."""
-    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS)
+    channel = console_channel("web", feed=feed, media=media, keys=KEYS)
     assert log_in(EchoApp(channel, media=media).app.test_client(), "").status_code == 403
 
 
@@ -192,7 +191,7 @@ def logins(request: pytest.FixtureRequest, clock: Clock) -> Logins:
         return MemoryLogins(clock)
     client = redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), decode_responses=True)
     client.flushdb()
-    return RedisLogins(client, "sayso:bot:", clock)
+    return Logins(client, "sayso:bot:", clock)
 
 
 def test_stores_count_by_address_and_channel(logins: Logins, clock: Clock):
@@ -215,7 +214,7 @@ def test_what_redis_keeps_ends_by_itself(redis_socket: str, clock: Clock):
     """Each key has an end, and none holds an address."""
     client = redis.Redis(unix_socket_path=redis_socket, decode_responses=True)
     client.flushdb()
-    store = RedisLogins(client, "sayso:bot:", clock)
+    store = Logins(client, "sayso:bot:", clock)
     store.fail("web", "203.0.113.7")
     store.end("a")
     keys = client.keys()
@@ -226,9 +225,9 @@ def test_what_redis_keeps_ends_by_itself(redis_socket: str, clock: Clock):
 def test_without_redis_nobody_is_let_in(media: LocalMediaStore, feed: MemoryFeed):
     """Whether an address is locked out cannot be known."""
     away = redis.Redis(port=1)
-    with pytest.raises(LoginsDown):
-        RedisLogins(away, "sayso:bot:").is_ended("a")
-    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="p", logins=RedisLogins(away, "x:"))
+    with pytest.raises(StoreDown):
+        Logins(away, "sayso:bot:").is_ended("a")
+    channel = console_channel("web", feed=feed, media=media, keys=KEYS, password="p", logins=Logins(away, "x:"))
     assert log_in(EchoApp(channel, media=media).app.test_client(), "p").status_code == 503
 
 

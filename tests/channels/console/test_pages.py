@@ -14,6 +14,7 @@ from sayso.channels.console.views import console_pages
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Turn
 from sayso.testing.stores import MemoryFeed
+from tests.channels.parts import console_channel
 
 from .echo import KEYS, DownFeed, EchoApp, QuietFeed
 
@@ -27,7 +28,7 @@ def stepping_clock() -> Callable[[], float]:
 
 def streaming(media: LocalMediaStore, **options: Any) -> Any:
     """A client of a console whose streams end without waiting; it has opened the page and said hello."""
-    channel = ConsoleChannel("web", feed=QuietFeed(), media=media, keys=KEYS)
+    channel = console_channel("web", feed=QuietFeed(), media=media, keys=KEYS)
     client = EchoApp(channel, media=media, clock=stepping_clock(), **options).app.test_client()
     client.get("/console")
     client.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST)
@@ -140,7 +141,7 @@ def test_the_page_needs_nothing_inline_and_nothing_from_elsewhere(browser):
 
 def test_title_and_suggestions_are_escaped(feed: MemoryFeed, media: LocalMediaStore):
     """The YAML is text to the page, never markup."""
-    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS, title="<b>", suggestions=["<i>x</i>"])
+    channel = console_channel("web", feed=feed, media=media, keys=KEYS, title="<b>", suggestions=["<i>x</i>"])
     page = EchoApp(channel, media=media).app.test_client().get("/console").text
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
@@ -189,7 +190,7 @@ def test_one_stream_too_many_is_sent_to_polling(media: LocalMediaStore):
 
 def test_a_store_that_is_away_is_a_polite_503(media: LocalMediaStore):
     """The page hears to try again; a stream just ends, and the browser comes back."""
-    client = EchoApp(ConsoleChannel("web", feed=DownFeed(), media=media, keys=KEYS), media=media).app.test_client()
+    client = EchoApp(console_channel("web", feed=DownFeed(), media=media, keys=KEYS), media=media).app.test_client()
     client.get("/console")
     answer = client.get("/console/poll")
     assert (answer.status_code, "try again shortly" in answer.text) == (503, True)
@@ -198,7 +199,7 @@ def test_a_store_that_is_away_is_a_polite_503(media: LocalMediaStore):
 
 def test_each_console_has_its_own_page(feed: MemoryFeed, media: LocalMediaStore):
     """/console is the first; each posts to its own hook with its own session."""
-    first, second = (ConsoleChannel(name, feed=feed, media=media, keys=KEYS, title=name) for name in ("one", "two"))
+    first, second = (console_channel(name, feed=feed, media=media, keys=KEYS, title=name) for name in ("one", "two"))
     client = EchoApp(first, second, media=media).app.test_client()
     assert 'data-hook="/hooks/one"' in client.get("/console").text
     assert 'data-hook="/hooks/two"' in client.get("/console/two").text
@@ -210,7 +211,7 @@ def test_each_console_has_its_own_page(feed: MemoryFeed, media: LocalMediaStore)
 def test_a_console_cannot_hide_another_page(feed: MemoryFeed, media: LocalMediaStore, name: str):
     """A name that is a path already is refused at start, not found out later."""
     with pytest.raises(ValueError, match=name):
-        console_pages(ConsoleChannel(name, feed=feed, media=media, keys=KEYS))
+        console_pages(console_channel(name, feed=feed, media=media, keys=KEYS))
 
 
 def test_the_hook_hears_who_spoke(browser, echo: EchoApp, channel: ConsoleChannel):

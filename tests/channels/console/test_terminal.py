@@ -10,7 +10,7 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.channels.console.terminal import Terminal, TerminalChannel
+from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Button, Delivery, Reply, WebhookRequest
 from sayso.pending import InMemoryPendingStore
@@ -25,7 +25,7 @@ class Screen:
         self.lines: list[str] = []
         self.files = MemoryMediaStore()
         self.channel = TerminalChannel(
-            "terminal", folder=folder, read_file=self.files.read, print_text=self.lines.append, secret="s", **options
+            "terminal", folder=folder, read_file=self.files.read, print_text=self.lines.append, **options
         )
 
     def show(self, reply: Reply) -> str:
@@ -37,7 +37,7 @@ class Screen:
 
     def typed(self, line: str) -> str:
         """What a line becomes: words, or the data of a button behind "tap "."""
-        hook = WebhookRequest("", {"x-sayso-terminal": "s", "x-sayso-line": "1"}, line.encode())
+        hook = WebhookRequest("", {"x-sayso-terminal": self.channel.secret, "x-sayso-line": "1"}, line.encode())
         (turn,) = self.channel.receive(hook).turns
         return f"tap {turn.tap.data}" if turn.tap else turn.text
 
@@ -61,7 +61,7 @@ def chat(folder: Path, said: str) -> tuple[str, list[str]]:
     screen = Screen(folder)
     model = ScriptedProvider([ToolCall("delete", {"name": "A"}, "c1"), "a", "b", "c"])
     agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), InMemoryPendingStore())
-    Terminal(screen.channel, "s", agent.take).run(io.StringIO(said), screen.lines.append)
+    screen.channel.talk(io.StringIO(said), agent.take)
     return "".join(screen.lines), deleted
 
 
@@ -137,9 +137,3 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path):
     screen = Screen(tmp_path / "chat")
     media = screen.files.put(b"x", mime_type="text/plain", filename="a.txt")
     assert "cannot save 'a.txt': " in screen.show(Reply(media=media))
-
-
-def test_a_channel_without_a_secret_cannot_be_built(tmp_path: Path):
-    """Unproven lines are never an option."""
-    with pytest.raises(ValueError, match="secret is empty"):
-        TerminalChannel("terminal", folder=tmp_path, read_file=MemoryMediaStore().read, print_text=print, secret="")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sayso.channels.console.outgoing import page_html
 from sayso.channels.markdown import (
     plain,
     slack_mrkdwn,
@@ -20,7 +21,6 @@ from sayso.channels.markdown import (
     utf16_len,
     whatsapp_text,
 )
-from sayso.channels.markdown.html import page_html
 from sayso.channels.markdown.split import split
 from sayso.testing.platforms.telegram_text import plain_text
 from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS

@@ -12,6 +12,7 @@ from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.outgoing import SECTION_LIMIT, message_of
 from sayso.channels.types import Button, Conversation, Reply
 from sayso.testing.platforms.slack import _message_error, _valid
+from tests.channels.harness import slack
 from tests.channels.markdown.test_markup import MARKDOWN, WORDS
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
@@ -36,7 +37,7 @@ BUTTONS = st.lists(st.builds(Button, st.text(min_size=1, max_size=200), st.text(
 
 def channel() -> SlackChannel:
     """An adapter that sends nothing."""
-    return SlackChannel("sl", bot_token="xoxb-1", signing_secret="s", media=None)  # type: ignore[arg-type]
+    return slack(None, None)  # type: ignore[arg-type]
 
 
 def message(reply: Reply) -> dict:

@@ -33,6 +33,7 @@ from sayso.config.wiring.stores import secret_keys
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.stores import MemoryFeed
 from sayso.workers.mailbox import Accepted, InboxLimits
+from tests.channels.parts import console_channel
 from tests.channels.web import services
 from tests.channels.web.mutations import Endpoint, Sent, endpoints, largest, requests
 from tests.config.processes import family
@@ -195,7 +196,7 @@ class RealWeb:
     def __init__(self, folder: Path) -> None:
         self._system = System(folder, workers=0)
         self._system.config.write_text(YAML.format(public_url=services.PUBLIC_URL, url=self._system.platforms.url))
-        console = ConsoleChannel("web", feed=MemoryFeed(), media=None, keys=secret_keys(folder))  # type: ignore[arg-type]
+        console = console_channel("web", feed=MemoryFeed(), media=None, keys=secret_keys(folder))  # type: ignore[arg-type]
         self.cookie = f"{console.cookie}={console.new_session()}"
 
     def __enter__(self) -> RealWeb:

@@ -10,14 +10,13 @@ from flask.testing import FlaskClient
 
 from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.logins import MemoryLogins
 from sayso.channels.types import Conversation, Received, Turn, WebhookRequest
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.testing.stores import MemoryFeed
+from sayso.testing.stores import MemoryFeed, MemoryLogins
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.mailbox import Accepted, InboxLimits

@@ -10,7 +10,6 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.telegram.incoming import telegram_hook
 from sayso.channels.types import Received, Tap
@@ -25,6 +24,7 @@ from sayso.workers.access import AccessConfig, AccessControl, memory_quota, rule
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.people import RedisPeople, Register
 from sayso.workers.spool import Spool, SpoolFile
+from tests.channels.parts import console_channel
 from tests.channels.web.services import TURN, FakeChannel, browser
 from tests.contracts.rigs import MemoryRig, voice
 
@@ -152,7 +152,7 @@ class Page:
 
     def __init__(self, folder: Path, **access) -> None:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots")
-        self.channel = ConsoleChannel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
+        self.channel = console_channel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
         self.people = MemoryPeople()
         gate = AccessControl(MemoryRig().mailbox, voice, AccessConfig({"web": rules(**access)}, self.people))
         settings = SimpleNamespace(limits=InboxLimits(per_minute=3), key_prefix=PREFIX)

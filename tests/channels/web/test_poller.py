@@ -40,7 +40,7 @@ class Bot:
     name = "tg"
 
     def __init__(self, *answers: list | Exception) -> None:
-        self.read = telegram(None, None, secret_token=None).read
+        self.read = telegram(None, None, polling=True).read
         self._answers, self.offsets = list(answers), []
 
     async def updates(self, offset: int | None) -> list[Any]:
@@ -195,7 +195,7 @@ def test_one_process_polls_at_a_time(redis_client: Redis):
 
 def test_polling_channel_takes_no_webhook():
     """platforms.md 2.2: without a secret, or with an empty one, any client could forge a webhook."""
-    channel = telegram(None, None, secret_token=None)
+    channel = telegram(None, None, polling=True)
     for hook in (telegram_hook(said(1)), signing.telegram_hook("", said(1))):
         with pytest.raises(Forbidden, match="this channel polls"):
             channel.receive(hook)

@@ -151,8 +151,8 @@ def test_fake_takes_free_text_and_fails_later(media: MemoryMedia, platforms: Fak
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as web:
         Thread(target=web.serve_forever, args=(0.02,), daemon=True).start()
-        callback = f"http://127.0.0.1:{web.server_address[1]}/status"
-        send(media, platforms, Reply("x"), silence=-1.0, status_callback=callback)
+        public_url = f"http://127.0.0.1:{web.server_address[1]}"
+        send(media, platforms, Reply("x"), silence=-1.0, public_url=public_url)
         headers, body = heard.get(timeout=30)
         web.shutdown()
     url = platforms.calls[0]["params"]["StatusCallback"]

@@ -14,6 +14,7 @@ from sayso.channels.types import Conversation, Turn
 from sayso.channels.whatsapp import message_log as recovery
 from sayso.channels.whatsapp import message_log as twilio_list
 from sayso.channels.whatsapp.adapter import WhatsAppChannel
+from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_inbox
@@ -23,6 +24,7 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.platforms.twilio import SERVICE_SID
 from sayso.workers.mailbox import RedisMailbox
+from tests.channels.parts import adapter_deps
 from tests.config.fake_bots import ENVIRON, written
 
 ANA, BEN = "whatsapp:+4915100000042", "whatsapp:+4915100000043"
@@ -128,10 +130,9 @@ def test_file_comes_with_the_address_a_webhook_names(bench: Bench):
 
 def test_person_is_known_by_the_id_that_webhooks_told(bench: Bench):
     """platforms.md 1.1: the list has no ExternalUserId. Under another id a question would be somebody else's."""
-    channel = WhatsAppChannel(
-        "wa", account_sid="AC", auth_token="t", from_="+1", media=None, cache=bench.notes,  # type: ignore[arg-type]
-        api_url="http://127.0.0.1:9",
-    )  # fmt: skip
+    settings = {"account_sid": "AC", "auth_token": "t", "from": "whatsapp:+1", "api_url": "http://127.0.0.1:9"}
+    told = WhatsAppSettings.model_validate({"platform": "whatsapp", **settings})
+    channel = WhatsAppChannel("wa", told, adapter_deps(None, cache=bench.notes))
     asyncio.run(channel.show_typing(Turn("SM1", Conversation("wa", ANA), HIDDEN, "hi", message_id="SM1")))
     bench.arrive(ANA, "hello", ago=600)
     bench.run()

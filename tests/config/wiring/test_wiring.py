@@ -69,8 +69,13 @@ def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
     )
     services = bootstrap(load_settings(file, {"T": "token", "K": "key"}), data=tmp_path, redis_url=redis_url)
     channel = services.channels["wa"]
-    assert (channel._shared_key, channel._service, channel._from) == ("key", f"MG{'0' * 32}", "")
-    assert (channel._template, channel._confirm_template) == (template, asking)
+    told = channel._settings
+    assert (told.shared_key.get_secret_value(), told.messaging_service_sid, told.from_) == (
+        "key",
+        f"MG{'0' * 32}",
+        None,
+    )
+    assert (told.template, told.confirm_template) == (template, asking)
 
 
 @pytest.mark.parametrize("is_worker", [False, True])

@@ -1,15 +1,59 @@
-"""Markdown as HTML for the console page. Tokens are changed where HTML would hide something or link anywhere."""
+"""A reply as bubbles of the console page, and Markdown as the page's HTML."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from markdown_it.token import Token
 
+from sayso.channels.console.store import FeedEntry
+from sayso.channels.markdown import plain
 from sayso.channels.markdown.dialects import escape_html, hides_host
 from sayso.channels.markdown.parse import ALLOWED, LANGUAGE, is_overfull, parser
+from sayso.channels.markdown.split import split
+from sayso.channels.types import Delivery, Media, Reply
+
+#: The longest text in one bubble, in characters.
+MAX_PIECE_CHARS = 16_000
+
+
+def pieces_of(reply: Reply) -> Sequence[Reply]:
+    """Return one bubble, or several for a long text: the file is on the first one, buttons are on the last one."""
+    # The page shows the next message right below, so an edited question need not repeat the outcome.
+    texts = split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS)
+    if not texts and (reply.buttons or reply.media):
+        texts = [""]
+    bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
+    if bubbles:
+        bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
+        bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
+    return tuple(bubbles)
+
+
+def bubble(delivery: Delivery) -> FeedEntry:
+    """Return the entry of one bubble."""
+    reply = delivery.reply
+    media = reply.media
+    return {
+        "type": "bubble",
+        "delivery": delivery.id,
+        "html": page_html(reply.text),
+        "text": reply.text,
+        "buttons": [  # labelled with the effect of a tap, if it is known
+            {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
+            for button in reply.buttons
+        ],
+        "seconds": reply.answer_seconds,
+        "media": media and file_entry(media),
+    }
+
+
+def file_entry(media: Media) -> dict[str, str]:
+    """Return a file as entries name it. Its link is added when the page reads the feed."""
+    return {"ref": media.ref, "mime": media.mime_type, "filename": media.filename}
 
 
 def page_html(md: str) -> str:

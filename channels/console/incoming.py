@@ -1,0 +1,173 @@
+"""What the console page sends: requests from this page alone, messages and taps, and files that are uploaded before."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from itsdangerous import BadData, URLSafeSerializer
+
+from sayso.channels.base import BadHook, FetchError, MediaStore
+from sayso.channels.console.store import MESSAGE_ID, time_of
+from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
+from sayso.channels.types import Conversation, Media, Tap, Turn, WebhookRequest, owner_of, storable
+
+#: The longest text a person may send, in characters.
+MAX_TEXT_CHARS = 4000
+#: The largest body of a request, in bytes: 4,000 characters of JSON escapes fit.
+MAX_BODY_BYTES = 64 * 1024
+#: The longest button data, in bytes (as in `sayso.channels.types.Button`).
+MAX_TAP_BYTES = 64
+#: The ids that the page gives to messages and taps.
+CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: How many files one message may have: as many as an album on other platforms.
+MAX_FILES = 10
+#: Types of text files by their ending, for browsers that do not name a type or name that of a spreadsheet.
+_ENDINGS = {
+    "csv": "text/csv",
+    "ics": "text/calendar",
+    "json": "application/json",
+    "log": "text/plain",
+    "md": "text/markdown",
+    "txt": "text/plain",
+    "vcf": "text/vcard",
+}
+
+
+def turn_of(body: bytes, conversation: Conversation, files: ConsoleFiles) -> Turn:
+    """Return the turn of a message or tap that the user of a conversation posted. Raises BadHook."""
+    posted, user_id = _json_object(body), conversation.chat
+    client_id = posted.get("id")
+    if not isinstance(client_id, str) or not CLIENT_ID.fullmatch(client_id):
+        raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
+    seen = _checked_entry_id(posted.get("seen", ""), "seen")
+    turn = Turn(
+        event_id=event_id(user_id, client_id),
+        conversation=conversation,
+        user_id=user_id,
+        message_id=client_id,
+        # After the last entry that the author saw, so that the message answers no later question.
+        written_at=time_of(seen) + 0.001 if seen else 0.0,
+    )
+    match posted:
+        case {"text": str(text), **rest} if "tap" not in rest:
+            media = files.named(user_id, posted.get("files", []))
+            return replace(turn, text=_checked_text(text, may_be_blank=bool(media)), media=media)
+        case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files"}):
+            message_id = _checked_entry_id(posted.get("message", ""), "message")
+            return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
+    raise BadHook(f"keys {sorted(posted)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
+
+
+def event_id(user_id: str, client_id: str) -> str:
+    """Return the event id of a message or tap with the page's own id."""
+    return f"{user_id}:{client_id}"
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    if len(body) > MAX_BODY_BYTES:
+        raise BadHook(f"the body has {len(body)} bytes: send at most {MAX_BODY_BYTES}")
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        raise BadHook("the body is not JSON: send an object with 'id' and 'text' or 'tap'") from exc
+    if not isinstance(value, dict):
+        raise BadHook(f"the body is a {type(value).__name__}: send an object with 'id' and 'text' or 'tap'")
+    return value
+
+
+def _checked_text(text: str, *, may_be_blank: bool) -> str:
+    if not (text.strip() or may_be_blank) or len(text) > MAX_TEXT_CHARS:
+        raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
+    return text
+
+
+def _checked_tap(data: str) -> str:
+    clean = storable(data)
+    if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
+        raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
+    return clean
+
+
+def _checked_entry_id(given: object, key: str) -> str:
+    """Return the entry id that the page sent as `message`, whose button was tapped, or as `seen`, the last one seen."""
+    if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
+        raise BadHook(f"{key} is not the id of an entry: send one that came from the feed")
+    return given
+
+
+def is_encrypted(hook: WebhookRequest) -> bool:
+    """Return whether the browser came over https, to us or to the proxy before us."""
+    address = urlsplit(hook.url)
+    if hook.header("x-forwarded-proto").rpartition(",")[2].strip() == "https":
+        return True
+    return address.scheme == "https" and hook.header("host") == address.netloc
+
+
+def is_same_origin(hook: WebhookRequest) -> bool:
+    """Return whether the request comes from this page. Browsers send Origin with every POST; other clients may not."""
+    origin = hook.header("origin")
+    site = origin.partition("://")[2]  # "" for an origin of "null"
+    return not origin or (site != "" and site in (hook.header("host"), urlsplit(hook.url).netloc))
+
+
+def cookie_of(hook: WebhookRequest, name: str) -> str:
+    """Return the value of a cookie, "" if there is none or the header is malformed."""
+    from werkzeug.http import parse_cookie  # only the web process, which has loaded Flask, receives requests
+
+    try:
+        return parse_cookie(hook.header("cookie")).get(name, "")
+    except UnicodeError:
+        return ""
+
+
+class NotTaken(BadHook):
+    """Raised for a file of a type that the bot does not accept."""
+
+
+class ConsoleFiles:
+    """The uploaded files of one console. A message refers to them by signed names that only their sender can use."""
+
+    def __init__(self, channel: str, media: MediaStore, names: URLSafeSerializer) -> None:
+        self._channel, self._media, self._names = channel, media, names
+
+    def keep(self, user_id: str, data: bytes, mime_type: str, filename: str) -> tuple[str, Media]:
+        """Store a file. Return its signed name for the message. Raises NotTaken, TooLarge, NoRoom, OSError."""
+        if not data:
+            raise NotTaken("the file is empty")
+        kind = settle_type(data, mime_type)
+        if kind == UNKNOWN_TYPE:  # text files have no magic bytes
+            kind = settle_type(data, _ENDINGS.get(filename.rpartition(".")[2].lower(), ""))
+        if kind == UNKNOWN_TYPE:
+            raise NotTaken("the bot does not accept this file: send a picture, sound, video, PDF, Office or text file")
+        owner = owner_of(self._channel, user_id)
+        media = self._media.put(data, mime_type=kind, filename=filename, owner=owner)
+        return str(self._names.dumps([user_id, media.ref, media.mime_type, media.filename, media.size])), media
+
+    def named(self, user_id: str, names: object) -> tuple[Media, ...]:
+        """Return the files that a user's message names, to be fetched by `copy`. Raises BadHook."""
+        if not isinstance(names, list) or len(names) > MAX_FILES:
+            raise BadHook(f"files must be a list of at most {MAX_FILES} names")
+        return tuple(self._media_of(user_id, name) for name in names)
+
+    def copy(self, media: Media, file: BinaryIO) -> None:
+        """Copy a stored file into an open file. Raises FetchError and OSError."""
+        try:
+            stored = self._media.open(media.ref)
+        except KeyError:
+            raise FetchError("the file is gone from the media store") from None
+        with stored:
+            shutil.copyfileobj(stored, file)
+
+    def _media_of(self, user_id: str, name: object) -> Media:
+        try:
+            owner, ref, mime_type, filename, size = self._names.loads(name if isinstance(name, str) else "")
+        except (BadData, UnicodeError) as exc:
+            raise BadHook("files has an unknown name: send the name that the upload returned") from exc
+        if owner != user_id:
+            raise BadHook("files has a name that belongs to another user")
+        return Media(ref, mime_type, filename, size)

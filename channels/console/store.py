@@ -1,0 +1,183 @@
+"""The console in Redis: the feed of each conversation, wrong passwords, and sessions that were logged out."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from sayso.channels.base import StorageDown
+
+#: About how many entries of one conversation are stored.
+KEPT_ENTRIES = 200
+#: How long an idle conversation is stored, in seconds.
+KEPT_SECONDS = 7 * 24 * 3600
+#: The longest one Redis read may block, in milliseconds: well under redis-py's socket timeout of 5 s.
+MAX_BLOCK_MS = 2000
+#: The ids of entries. Browsers send some back.
+MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+#: The type of an entry that replaces all entries before it.
+CLEAR = "clear"
+
+FeedEntry = dict[str, Any]
+
+
+class StoreDown(StorageDown):
+    """Raised when the console's storage cannot be reached."""
+
+
+class Feed:
+    """The entries of each conversation in Redis Streams, shared by all processes. Needs Redis 6.2 or newer.
+
+    Ids are `<unix ms>-<n>` and only grow.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str = "sayso:") -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
+        """Add an entry, delete the entry `replaces`, and return the new id. Raises StoreDown."""
+        key = self._key(conversation_id)
+        pipe = self._client.pipeline(transaction=True)  # so that no stream is left without an expiry
+        if entry.get("type") == CLEAR:
+            pipe.xtrim(key, maxlen=0, approximate=False)  # after DEL, ids could start again
+        pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=KEPT_ENTRIES, approximate=True)
+        if MESSAGE_ID.fullmatch(replaces):
+            pipe.xdel(key, replaces)
+        pipe.expire(key, KEPT_SECONDS)
+        try:
+            return next(_text(result) for result in pipe.execute() if not isinstance(result, int))
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot append to the feed: {type(exc).__name__}") from exc
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+        """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises StoreDown."""
+        block = min(block_ms, MAX_BLOCK_MS) or None  # to Redis, BLOCK 0 means forever
+        try:
+            answer: Any = self._client.xread({self._key(conversation_id): _start(after)}, block=block)
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
+        # Each entry has one field, as text or bytes depending on the client.
+        entries = [(entry_id, *fields.values()) for entry_id, fields in _only_stream(answer)]
+        return [(_text(entry_id), json.loads(text)) for entry_id, text in entries]
+
+    def _key(self, conversation_id: str) -> str:
+        return f"{self._prefix}feed:{conversation_id}"
+
+
+def time_of(entry_id: str) -> float:
+    """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
+    return _order(entry_id)[0] / 1000 if entry_id else 0.0
+
+
+def _start(after: str) -> str:
+    """Return the id to read from. A malformed id from a browser means from the beginning."""
+    return after if MESSAGE_ID.fullmatch(after) else "0-0"
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, count = entry_id.partition("-")
+    return int(milliseconds), int(count)
+
+
+def _only_stream(answer: Any) -> list[Any]:
+    """Return the entries of the stream that was read. redis-py returns a list of pairs or a dict, batched or not."""
+    if not answer:
+        return []
+    items = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]
+    batches = [item if isinstance(item, list) else [item] for item in items]
+    return [entry for batch in batches for entry in batch]
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+#: How long a log-in is valid, in seconds.
+SESSION_SECONDS = 12 * 3600
+#: After how many wrong passwords an address must wait before the next attempt, and is locked out.
+FREE_FAILURES, MAX_FAILURES = 3, 10
+#: How long an address is locked out and its failures are remembered, in seconds.
+LOCKOUT_SECONDS = 15 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How many wrong passwords came from an address, and when the last one did, in Unix seconds."""
+
+    count: int = 0
+    last: float = 0.0
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until this address may try again: none at first, then twice as long each time."""
+        if self.count < FREE_FAILURES:
+            return 0.0
+        pause = LOCKOUT_SECONDS if self.count >= MAX_FAILURES else 2.0 ** (self.count - FREE_FAILURES)
+        return max(0.0, self.last + pause - now)
+
+
+class Logins:
+    """Failed log-ins and ended sessions, shared by all processes of a bot. Every method raises StoreDown.
+
+    The keys are `<prefix>console:failed:<channel>:<network>` and `<prefix>console:ended:<session>`.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._clock = clock
+
+    def failures(self, channel: str, address: str) -> Failures:
+        """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
+        count, last = self._run(lambda: self._client.hmget(self._key(channel, address), ["count", "last"]))
+        return Failures(int(count or 0), float(last or 0))
+
+    def fail(self, channel: str, address: str) -> Failures:
+        """Count another wrong password."""
+        key, now = self._key(channel, address), self._clock()
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hincrby(key, "count", 1)
+        pipe.hset(key, "last", str(now))
+        pipe.expire(key, LOCKOUT_SECONDS)
+        return Failures(int(self._run(pipe.execute)[0]), now)
+
+    def succeed(self, channel: str, address: str) -> None:
+        """Delete the wrong passwords of an address."""
+        self._run(lambda: self._client.delete(self._key(channel, address)))
+
+    def end(self, session: str) -> None:
+        """End a session before it expires."""
+        self._run(lambda: self._client.set(f"{self._prefix}console:ended:{session}", "1", ex=SESSION_SECONDS))
+
+    def is_ended(self, session: str) -> bool:
+        """Return whether a session was ended."""
+        return bool(self._run(lambda: self._client.exists(f"{self._prefix}console:ended:{session}")))
+
+    def _key(self, channel: str, address: str) -> str:
+        hashed = hashlib.sha256(network(address).encode()).hexdigest()[:20]
+        return f"{self._prefix}console:failed:{channel}:{hashed}"
+
+    def _run(self, command: Callable[[], Any]) -> Any:
+        try:
+            return command()
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot look up log-ins: {type(exc).__name__}") from exc
+
+
+def network(address: str) -> str:
+    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 customer."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)
