@@ -7,34 +7,13 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
-from urllib.parse import parse_qs, urlsplit
 
-from sayso.channels.base import (
-    AdapterDeps,
-    AddressClosed,
-    ChannelDown,
-    FetchError,
-    Forbidden,
-    RateLimit,
-    Refused,
-    WindowClosed,
-)
+from sayso.channels.base import AdapterDeps, AddressClosed, FetchError, Forbidden, RateLimit, Refused, WindowClosed
 from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import whatsapp_text
 from sayso.channels.setup import hook_url
 from sayso.channels.storage.media import MAX_BYTES
-from sayso.channels.types import (
-    AddressChange,
-    Conversation,
-    Delivery,
-    Media,
-    Receipt,
-    Received,
-    Reply,
-    Turn,
-    WebhookRequest,
-    WebhookResponse,
-)
+from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 from sayso.channels.whatsapp.client import (
     ORIGINS,
     SANDBOX,
@@ -43,17 +22,14 @@ from sayso.channels.whatsapp.client import (
     SenderNames,
     basic,
     new_client,
-    reaction_to,
     translated,
 )
-from sayso.channels.whatsapp.incoming import RECEIVED, TWILIO_SETTINGS, TwilioForm, status_of, turn_of, twilio_signed
+from sayso.channels.whatsapp.incoming import MESSAGE_SID, TWILIO_SETTINGS, TwilioForm, parse, twilio_signed
 from sayso.channels.whatsapp.outgoing import ContentTemplates, content_of, pieces_of, plain_fields, template_fields
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
 #: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request. Its Sandbox takes one in 3 s.
 RATE, SANDBOX_RATE = RateLimit(per_second=80), RateLimit(per_second=1 / 3)
-#: The prefix of WhatsApp addresses.
-ADDRESS = "whatsapp:"
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 20.0
 #: How long after a person's last message any text may be sent, in seconds. A minute less than WhatsApp's 24 h, because
@@ -62,9 +38,6 @@ WINDOW_SECONDS = 24 * 3600 - 60
 #: The most redirects from Twilio's API to its file servers.
 MAX_REDIRECTS = 2
 
-_DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
-_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-_ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
 _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 
 
@@ -88,32 +61,7 @@ class WhatsAppChannel:
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
-        form = self._verified(hook)
-        if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
-            # The query's signature was checked, so this bot gave the delivery to Twilio.
-            match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
-            return self._status(form, f"{self.name}:{match[1]}#{match[2]}" if match else "")
-        turn = turn_of(self.name, form)
-        if turn and not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
-            return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
-        if turn and turn.conversation.chat in (self._settings.from_, form.get("To")):
-            return Received(ignored="sent by this channel itself", answer=_ANSWER)
-        if turn is None:
-            return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
-        return Received(turns=(turn,), answer=_ANSWER)
-
-    def _status(self, form: TwilioForm, delivery: str) -> Received:
-        """Parse the status of a message. Some errors also concern its address, or the whole channel."""
-        update, to = status_of(form, delivery), form.get("To")
-        failed = update.status in ("failed", "undelivered")
-        reaction = reaction_to(update.error_code) if failed else None
-        if reaction is None:
-            return Received(statuses=(update,), answer=_ANSWER)
-        why = f"Twilio error {update.error_code}: {reaction.why}"
-        here = Conversation(self.name, to)
-        closed = (AddressChange(here, why, late=True),) if reaction.kind is AddressClosed and to else ()
-        alerts = (why,) if reaction.kind is ChannelDown else ()
-        return Received(statuses=(update,), addresses=closed, alerts=alerts, answer=_ANSWER)
+        return parse(self._verified(hook), hook, channel=self.name, own_address=self._settings.from_)
 
     def _verified(self, hook: WebhookRequest) -> TwilioForm:
         settings = hook.header(TWILIO_SETTINGS)
@@ -174,7 +122,7 @@ class WhatsAppChannel:
 
     async def quoted(self, turn: Turn) -> str:
         """Return the text of the quoted message, which this account sent or received."""
-        if not _MESSAGE_SID.fullmatch(turn.replied_to):
+        if not MESSAGE_SID.fullmatch(turn.replied_to):
             raise FetchError("the quoted message has no id of Twilio's")
         try:
             message = await self._client.here().messages(turn.replied_to).fetch_async()

@@ -9,14 +9,41 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from sayso.channels.base import BadHook
-from sayso.channels.types import Conversation, Media, SignedWebhook, StatusUpdate, Tap, Turn, storable
+from sayso.channels.base import AddressClosed, BadHook, ChannelDown
+from sayso.channels.types import (
+    AddressChange,
+    Conversation,
+    Media,
+    Received,
+    SignedWebhook,
+    StatusUpdate,
+    Tap,
+    Turn,
+    WebhookRequest,
+    WebhookResponse,
+    storable,
+)
+from sayso.channels.whatsapp.client import reaction_to
 
 #: The header that Twilio adds for accounts with shared keys: `key=<id>,algorithm=<name>`.
 TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
 _HASHES = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
+#: The most fields of a form. Twilio sends about thirty.
+MAX_FIELDS = 500
+#: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
+RECEIVED = "received"
+#: The id of a message. A signature covers names and values without separators, so a recorded form still verifies when a
+#: letter moves from one field to the next. A longer or shorter id would count as a new event.
+MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
+#: The prefix of WhatsApp addresses.
+ADDRESS = "whatsapp:"
+#: The delivery in the URL of a status callback, as the adapter writes it.
+_DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
+_ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
+_CARDS = ("text/vcard", "text/x-vcard")
+_Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
 
 
 def twilio_signed(
@@ -90,17 +117,6 @@ def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> SignedW
     return headers, urlencode(form).encode()
 
 
-#: The most fields of a form. Twilio sends about thirty.
-MAX_FIELDS = 500
-#: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
-RECEIVED = "received"
-#: The id of a message. A signature covers names and values without separators, so a recorded form still verifies when a
-#: letter moves from one field to the next. A longer or shorter id would count as a new event.
-_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-_CARDS = ("text/vcard", "text/x-vcard")
-_Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
-
-
 class TwilioForm:
     """A decoded form with repeated and empty fields, which the signature covers. Raises ValueError."""
 
@@ -112,6 +128,35 @@ class TwilioForm:
     def get(self, name: str) -> str:
         """Return the first value of a field, "" if it is missing."""
         return self.values.get(name, [""])[0]
+
+
+def parse(form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: str | None) -> Received:
+    """Parse the verified form of a webhook: a message, a tap, or the status of a message of the bot. Raises BadHook."""
+    if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
+        # The query's signature was checked, so this bot gave the delivery to Twilio.
+        match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
+        return _status(form, channel, f"{channel}:{match[1]}#{match[2]}" if match else "")
+    turn = turn_of(channel, form)
+    if turn is None:
+        return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
+    if not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
+        return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
+    if turn.conversation.chat in (own_address, form.get("To")):
+        return Received(ignored="sent by this channel itself", answer=_ANSWER)
+    return Received(turns=(turn,), answer=_ANSWER)
+
+
+def _status(form: TwilioForm, channel: str, delivery: str) -> Received:
+    """Parse the status of a message. Some errors also concern its address, or the whole channel."""
+    update, to = status_of(form, delivery), form.get("To")
+    reaction = reaction_to(update.error_code) if update.status in ("failed", "undelivered") else None
+    if reaction is None:
+        return Received(statuses=(update,), answer=_ANSWER)
+    why = f"Twilio error {update.error_code}: {reaction.why}"
+    is_closed = reaction.kind is AddressClosed and to
+    closed = (AddressChange(Conversation(channel, to), why, late=True),) if is_closed else ()
+    alerts = (why,) if reaction.kind is ChannelDown else ()
+    return Received(statuses=(update,), addresses=closed, alerts=alerts, answer=_ANSWER)
 
 
 def turn_of(channel: str, form: TwilioForm) -> Turn | None:
@@ -153,7 +198,7 @@ def status_of(form: TwilioForm, delivery: str) -> StatusUpdate:
 
 def _message_sid(sid: str) -> str:
     """Return the id of a message. Raises BadHook for anything else."""
-    if not _MESSAGE_SID.fullmatch(sid):
+    if not MESSAGE_SID.fullmatch(sid):
         raise BadHook(f"{sid[:80]!r} is not the id of a message: SM or MM and 32 hexadecimal digits")
     return sid
 

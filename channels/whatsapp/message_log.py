@@ -18,7 +18,7 @@ from sayso.channels.http import PooledSessions
 from sayso.channels.setup import ListedFile, ListedMessage, MessageLog, SetupError, platform_calls, too_many_calls
 from sayso.channels.types import Conversation, Turn, storable
 from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client, setup_problem, status_of
-from sayso.channels.whatsapp.incoming import TwilioForm, turn_of
+from sayso.channels.whatsapp.incoming import MESSAGE_SID, TwilioForm, turn_of
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
 T = TypeVar("T")
@@ -55,7 +55,6 @@ CLOCK_SECONDS = 3600
 YOUNG_SECONDS = 60.0
 #: The most messages of one recovery.
 MOST_MESSAGES = 10_000
-_SID = re.compile(r"(?:SM|MM)[0-9a-fA-F]{32}")
 _DAY = timedelta(days=1)
 
 
@@ -125,7 +124,7 @@ class TwilioMessageLog:
         sid, sender, sent = str(message.sid), str(message.from_ or ""), message.date_sent or message.date_created
         ours = message.to == self._sender or (self._service and message.messaging_service_sid == self._service)
         whatsapp = sender.startswith("whatsapp:") and message.direction == "inbound"
-        if not (ours and whatsapp and sent and _SID.fullmatch(sid)):
+        if not (ours and whatsapp and sent and MESSAGE_SID.fullmatch(sid)):
             return None
         files = int(message.num_media or 0)
         return ListedMessage(sid, sender, str(message.to), storable(str(message.body or "")), files, sent.timestamp())
