@@ -68,10 +68,7 @@ class ConsoleChannel:
     ) -> None:
         if not deps.keys:
             raise ValueError("keys is empty: give at least one secret to sign console sessions with")
-        #: `commands`: whether the bot itself answers /reset, which the page's New chat button sends.
-        self.name, self.title, self.suggestions, self.commands = (
-            name, settings.title, settings.suggestions, settings.commands,
-        )  # fmt: skip
+        self.name, self.settings = name, settings
         self.feed = feed or Feed(deps.connect(FEED_SECONDS), deps.key_prefix)
         self.logins = logins or Logins(deps.redis, deps.key_prefix)
         self._media = deps.media
@@ -151,7 +148,8 @@ class ConsoleChannel:
         """Return the entry of a message or tap. The page recognizes its own by the event id."""
         if turn.tap:
             return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
-        if self.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]:
+        # The page's New chat button sends /reset, which the bot answers itself unless its commands are off.
+        if self.settings.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]:
             return {"type": CLEAR, "event": turn.message_id}
         files = {"files": [file_entry(media) for media in turn.media]} if turn.media else {}
         return {"type": "user", "event": turn.message_id, "text": turn.text, **files}

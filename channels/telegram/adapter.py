@@ -55,7 +55,7 @@ class TelegramChannel:
     """
 
     def __init__(self, name: str, settings: TelegramSettings, deps: AdapterDeps) -> None:
-        self.name, self.bot_id = name, settings.bot_id
+        self.name, self.bot_id = name, settings.account_id
         self._media, self._cache = deps.media, deps.cache
         self._token = settings.token.get_secret_value().strip()
         self._secret = settings.webhook_secret

@@ -46,19 +46,14 @@ class TelegramSettings(VendorSettings):
         return self
 
     @property
-    def bot_id(self) -> str:
-        """The number that the token begins with."""
-        return self.token.get_secret_value().strip().partition(":")[0]
-
-    @property
     def webhook_secret(self) -> str | None:
         """The secret in the header of webhooks; None if the bot takes none."""
         return None if self.polling or not self.secret_token else self.secret_token.get_secret_value()
 
     @property
     def account_id(self) -> str:
-        """The bot's id."""
-        return self.bot_id
+        """The bot's id: the number that the token begins with."""
+        return self.token.get_secret_value().strip().partition(":")[0]
 
     @property
     def polls(self) -> bool:
@@ -68,4 +63,4 @@ class TelegramSettings(VendorSettings):
     @property
     def update_source(self) -> str:
         """The bot, which gets each update once. "" while the token is a placeholder, as in `sayso chat`."""
-        return f"{self.api_url or ''} {self.bot_id}" if self.bot_id.isdecimal() else ""
+        return f"{self.api_url or ''} {self.account_id}" if self.account_id.isdecimal() else ""
