@@ -1,1 +1,1 @@
-"""What we say, in ten languages."""
+"""The texts of the bot itself in all languages, language detection, and invisible characters."""

@@ -75,14 +75,16 @@ def _render(md: str, dialect: Dialect) -> str:
 def _renderings(md: str, *dialects: Dialect) -> Iterator[str]:
     """Yield the Markdown in each of the dialects. It is parsed once."""
     if _PLAIN_TEXT.fullmatch(md):  # parsing takes as long as sending
-        yield from itertools.repeat(md, len(dialects))
-        return
+        return itertools.repeat(md, len(dialects))
     tokens = parser().parse(md)
-    for dialect in dialects:
-        blocks = _Blocks(dialect, md.split("\n")).render(iter(tokens))
-        text = "\n\n".join(block.text for block in blocks if block.text)
-        # Markdown that renders to nothing, such as an empty link, is shown as its source.
-        yield text if text.strip() else dialect.escape(md)
+    return (_rendered(md, tokens, dialect) for dialect in dialects)
+
+
+def _rendered(md: str, tokens: Sequence[Token], dialect: Dialect) -> str:
+    blocks = _Blocks(dialect, md.split("\n")).render(iter(tokens))
+    text = "\n\n".join(block.text for block in blocks if block.text)
+    # Markdown that renders to nothing, such as an empty link, is shown as its source.
+    return text if text.strip() else dialect.escape(md)
 
 
 @dataclass(frozen=True, slots=True)
