@@ -12,7 +12,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 from urllib.request import getproxies
 
@@ -69,16 +68,7 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DownloadedFile:
-    """A downloaded file: its bytes, and the type and charset that its server claims."""
-
-    data: bytes
-    content_type: str
-    charset: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedFile:
-    """A file that was downloaded to disk: its size in bytes, and the type and charset that its server claims."""
+    """What is known of a downloaded file: its size in bytes, and the type and charset that its server claims."""
 
     size: int
     content_type: str
@@ -100,24 +90,12 @@ class SafeDownload:
     transport: httpx.AsyncBaseTransport | None = None
     refusal: UrlCheck | None = None
 
-    async def get_public(self, url: str) -> DownloadedFile:
-        """Download from an unchecked URL, which must obey the rules for redirects.
+    async def save(self, url: str, file: BinaryIO, headers: Mapping[str, str] | None) -> DownloadedFile:
+        """Download into a file, without holding all of it in memory. Raises FetchError, whose message names no URL.
 
-        Raises FetchError, whose message names no URL.
+        `headers` are for a URL that the caller has checked. None: the URL is unchecked and must obey the rules for
+        redirects.
         """
-        file = BytesIO()
-        saved = await self._download(url, None, file)
-        return DownloadedFile(file.getvalue(), saved.content_type, saved.charset)
-
-    async def save(self, url: str, headers: Mapping[str, str], file: BinaryIO) -> SavedFile:
-        """Download from a checked URL into a file, without holding all of it in memory.
-
-        Raises FetchError, whose message names no URL.
-        """
-        return await self._download(url, headers, file)
-
-    async def _download(self, url: str, headers: Mapping[str, str] | None, file: BinaryIO) -> SavedFile:
-        """Download into a file. Without headers the URL is unchecked."""
         import httpx
 
         silence_url_logs()
@@ -136,7 +114,7 @@ class SafeDownload:
             raise FetchError(f"redirected more than {self.redirects} times")
         return result
 
-    async def _send(self, file: BinaryIO, request: PinnedRequest) -> SavedFile | str:
+    async def _send(self, file: BinaryIO, request: PinnedRequest) -> DownloadedFile | str:
         """Send a request and save the answer. Return the location of a redirect."""
         async with request.stream("GET", limit=TIMEOUT, transport=self.transport) as response:
             if response.has_redirect_location:
@@ -147,7 +125,7 @@ class SafeDownload:
                 size = await _save(response, file, self.max_bytes)
             except Unreadable as exc:
                 raise FetchError(f"the file came {exc}") from None
-            return SavedFile(size, content_type_of(response), response.charset_encoding or "")
+            return DownloadedFile(size, content_type_of(response), response.charset_encoding or "")
 
     async def _checked(self, url: httpx.URL) -> PinnedRequest:
         """Return the request for an unchecked URL, pinned to the address that was checked."""

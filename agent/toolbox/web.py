@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,11 +118,13 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
     download = SafeDownload(
         MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
     )
+    file = BytesIO()
     try:
-        page = await download.get_public(_https_url(url))
+        page = await download.save(_https_url(url), file, None)
     except FetchError as exc:
         raise ValueError(f"the page was not fetched: {exc}") from exc
-    return await call_in_tool_thread(lambda: _part(_page_text(page), part))  # parsing a large page takes a second
+    # Parsing a large page takes a second.
+    return await call_in_tool_thread(lambda: _part(_page_text(page, file.getvalue()), part))
 
 
 def _https_url(url: str) -> str:
@@ -134,11 +137,11 @@ def _https_url(url: str) -> str:
     return address
 
 
-def _page_text(page: DownloadedFile) -> str:
+def _page_text(page: DownloadedFile, data: bytes) -> str:
     if not _TEXT_TYPE.fullmatch(page.content_type):
         raise ValueError(f"the page has the type {page.content_type!r}: only text, JSON and XML can be read")
-    declared = _META_CHARSET.search(page.data[:2048])
-    text = decoded(page.data, page.charset or (declared[1].decode("ascii", "replace") if declared else ""))
+    declared = _META_CHARSET.search(data[:2048])
+    text = decoded(data, page.charset or (declared[1].decode("ascii", "replace") if declared else ""))
     return text_of_html(text) if "html" in page.content_type else text.strip()
 
 

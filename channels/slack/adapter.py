@@ -103,7 +103,7 @@ class SlackChannel:
         if match is None:
             raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
         headers = {"Authorization": f"Bearer {self._token}"}
-        saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], headers, file)
+        saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], file, headers)
         # Slack answers a wrong token with a log-in page. An HTML file that a person sent has the size that Slack named.
         if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):
             raise FetchError("Slack sent a log-in page: check bot_token and its scope files:read")

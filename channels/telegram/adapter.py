@@ -179,7 +179,7 @@ class TelegramChannel:
         # For a local Bot API server PTB returns the path of a file on this machine.
         if not link.startswith(f"{self._api_url}/file/bot{self._token}/"):
             raise FetchError("Telegram named no link to the file")
-        await SafeDownload(FILE_LIMIT).save(link, {}, file)
+        await SafeDownload(FILE_LIMIT).save(link, file, {})
 
     async def _link(self, file_id: str) -> str:
         from telegram.error import TelegramError

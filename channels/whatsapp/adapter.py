@@ -118,7 +118,7 @@ class WhatsAppChannel:
             raise FetchError("the file's address is not one of this Twilio account")
         headers = {"Authorization": basic(account, self._auth_token)}
         download = SafeDownload(MAX_BYTES, MAX_REDIRECTS, home=api_url)
-        await download.save((api_url or ORIGINS[0]) + match[1], headers, file)
+        await download.save((api_url or ORIGINS[0]) + match[1], file, headers)
 
     async def quoted(self, turn: Turn) -> str:
         """Return the text of the quoted message, which this account sent or received."""

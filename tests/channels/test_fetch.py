@@ -208,7 +208,7 @@ def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]
     transport, asked = redirecting("https://cdn.example/f")
     download = SafeDownload(100_000, 2, resolve=resolving(*addresses), transport=transport)
     with pytest.raises(FetchError, match="not public"):
-        asyncio.run(download.save(TWILIO_FILE, {}, BytesIO()))
+        asyncio.run(download.save(TWILIO_FILE, BytesIO(), {}))
     assert len(asked) == 1
 
 
@@ -220,7 +220,7 @@ def test_redirect_away_from_https_is_refused(to: str):
     transport, asked = redirecting(to)
     with pytest.raises(FetchError):
         asyncio.run(
-            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, {}, BytesIO())
+            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
         )
     assert len(asked) == 1
 
@@ -237,7 +237,7 @@ def test_redirected_request_connects_to_the_address_that_was_checked():
     """The name is looked up once: a second answer could be another. TLS still proves the name."""
     transport, asked = redirecting("https://cdn.example:8443/f?signature=1")
     download = SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport)
-    asyncio.run(download.save(TWILIO_FILE, {"Authorization": "Basic eHg="}, BytesIO()))
+    asyncio.run(download.save(TWILIO_FILE, BytesIO(), {"Authorization": "Basic eHg="}))
     pinned = asked[1]
     assert (str(pinned.url), pinned.headers["host"]) == ("https://8.8.8.8:8443/f?signature=1", "cdn.example:8443")
     assert pinned.extensions["sni_hostname"] == "cdn.example"
@@ -249,7 +249,7 @@ def test_redirect_to_an_international_name_keeps_one_spelling():
     name = "xn--bcher-kva.example"
     transport, asked = redirecting(f"https://{name}/f")
     asyncio.run(
-        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, {}, BytesIO())
+        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
     )
     assert (asked[1].headers["host"], asked[1].extensions["sni_hostname"]) == (name, name)
 
@@ -258,7 +258,7 @@ def test_relative_redirect_starts_at_the_name_and_not_at_the_address():
     """A pinned address is how we connect, not where we are."""
     transport, asked = redirecting("https://cdn.example/a", "/b")
     asyncio.run(
-        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, {}, BytesIO())
+        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
     )
     assert (asked[2].url.path, asked[2].headers["host"]) == ("/b", "cdn.example")
 
@@ -268,7 +268,7 @@ def test_no_more_than_two_redirects():
     transport, asked = redirecting(*["https://cdn.example/f"] * 3)
     with pytest.raises(FetchError, match="more than 2 times"):
         asyncio.run(
-            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, {}, BytesIO())
+            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
         )
     assert len(asked) == 3
 
@@ -311,14 +311,14 @@ def test_oversized_file_is_refused_in_bounded_memory():
     body = Endless()
     transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body))
     with pytest.raises(FetchError, match="more than 10000 bytes"):
-        asyncio.run(SafeDownload(10_000, transport=transport).save(TWILIO_FILE, {}, BytesIO()))
+        asyncio.run(SafeDownload(10_000, transport=transport).save(TWILIO_FILE, BytesIO(), {}))
     assert body.taken <= 11 * 1024
 
 
 def test_file_of_exactly_the_cap_is_taken():
     """The cap is the largest size that is allowed."""
     transport = httpx.MockTransport(lambda _: sent(bytes(1000)))
-    assert asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, {}, BytesIO())).size == 1000
+    assert asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, BytesIO(), {})).size == 1000
 
 
 def test_compressed_answer_is_refused():
@@ -326,7 +326,7 @@ def test_compressed_answer_is_refused():
     answer = httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Endless())
     transport = httpx.MockTransport(lambda _: answer)
     with pytest.raises(FetchError, match="compressed"):
-        asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, {}, BytesIO()))
+        asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, BytesIO(), {}))
 
 
 def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
@@ -338,7 +338,7 @@ def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
         raise AssertionError
 
     with pytest.raises(FetchError, match="took longer"):
-        asyncio.run(SafeDownload(1000, transport=httpx.MockTransport(never)).save(TWILIO_FILE, {}, BytesIO()))
+        asyncio.run(SafeDownload(1000, transport=httpx.MockTransport(never)).save(TWILIO_FILE, BytesIO(), {}))
 
 
 def test_too_large_for_telegram_is_refused_without_a_request(media: MemoryMedia, wire: Wire):
