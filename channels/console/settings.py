@@ -8,15 +8,13 @@ from pydantic import Field
 
 from sayso.channels.base import OptionalSecret, PlatformSettings
 
-#: Names that a console cannot have: they are paths of its pages, below /console.
-RESERVED_NAMES = frozenset({"events", "poll", "static"})
-
 
 class ConsoleSettings(PlatformSettings):
     """The chat page in the browser. The channel cannot be named `events`, `poll` or `static`."""
 
     has_page: ClassVar[bool] = True
-    reserved_names: ClassVar[frozenset[str]] = RESERVED_NAMES
+    #: They are paths of its pages, below /console.
+    reserved_names: ClassVar[frozenset[str]] = frozenset({"events", "poll", "static"})
 
     platform: Literal["console"]
     """The browser page. Example: `console`."""

@@ -9,7 +9,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,6 @@ from sayso.channels.console.incoming import (
     is_encrypted,
     is_same_origin,
 )
-from sayso.channels.console.settings import RESERVED_NAMES
 from sayso.channels.console.store import MAX_FAILURES, SESSION_SECONDS, StoreDown
 from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Turn, WebhookRequest
@@ -74,7 +73,7 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
 
     On the bot's own machine, / redirects to /console. `parts` are fields of Views.
     """
-    views = Views(channels=_by_name(channels), **parts)
+    views = Views(channels={"": channels[0], **{channel.name: channel for channel in channels}}, **parts)
     pages = flask.Blueprint(
         "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
     )
@@ -237,17 +236,6 @@ class Views:
         headers = {name.lower(): value for name, value in flask.request.headers.items()}
         base = self.public_url or flask.request.host_url.rstrip("/")
         return WebhookRequest(base + flask.request.path, headers, b"")
-
-
-def _by_name(channels: Sequence[ConsoleChannel]) -> dict[str, ConsoleChannel]:
-    """Return the channels by name, the first one also as ""."""
-    if not channels:
-        raise ValueError("console_pages needs at least one ConsoleChannel")
-    named = {channel.name: channel for channel in channels}
-    taken = RESERVED_NAMES & named.keys()
-    if taken:
-        raise ValueError(f"a console channel cannot have the name {min(taken)!r}: choose another name in the YAML")
-    return {"": channels[0], **named}
 
 
 def _to_page(channel: ConsoleChannel) -> flask.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from collections.abc import Callable, Iterable
@@ -47,9 +48,8 @@ def _visible(text: str) -> str:
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def escape_html(text: str) -> str:
-    """Return the text escaped for HTML between two tags."""
-    return html.escape(text, quote=False)
+#: Escapes text for HTML between two tags.
+escape_html = functools.partial(html.escape, quote=False)
 
 
 def _html_pre(text: str, language: str) -> str:

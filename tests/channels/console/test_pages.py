@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.views import console_pages
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Turn
 from sayso.testing.stores import MemoryFeed
@@ -205,13 +204,6 @@ def test_each_console_has_its_own_page(feed: MemoryFeed, media: LocalMediaStore)
     assert 'data-hook="/hooks/two"' in client.get("/console/two").text
     assert client.get("/console/three").status_code == 404
     assert client.get_cookie("sayso_console_two")
-
-
-@pytest.mark.parametrize("name", ["events", "poll", "static"])
-def test_a_console_cannot_hide_another_page(feed: MemoryFeed, media: LocalMediaStore, name: str):
-    """A name that is a path already is refused at start, not found out later."""
-    with pytest.raises(ValueError, match=name):
-        console_pages(console_channel(name, feed=feed, media=media, keys=KEYS))
 
 
 def test_the_hook_hears_who_spoke(browser, echo: EchoApp, channel: ConsoleChannel):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.console.settings import RESERVED_NAMES
+from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.types import Conversation
 from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
@@ -219,9 +219,12 @@ def test_references_are_read_from_environment_default_and_file(file: Path):
     assert settings.channels["a"].model_dump()["title"] == "from file"
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
+@pytest.mark.parametrize("name", sorted(ConsoleSettings.reserved_names))
 def test_names_that_a_console_cannot_have_are_free_for_others(file: Path, name: str):
-    """Only a console has pages below /console; elsewhere `events` is a name like any other."""
+    """Only a console has pages below /console, which its name must not hide. Elsewhere `events` is a usual name."""
+    file.write_text(f"channels:\n  {name}: {{platform: console}}\n")
+    with pytest.raises(ConfigError, match=name):
+        load_settings(file, {})
     file.write_text(f"channels:\n  {name}: {{platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}}}\n")
     assert list(load_settings(file, {"SECRET": SECRET}).channels) == [name]
 
