@@ -30,24 +30,10 @@ if TYPE_CHECKING:
 SLACK = "https://slack.com"
 #: The origin of files for each of Slack's origins; https://slack-gov.com is GovSlack.
 FILE_ORIGINS = {SLACK: "https://files.slack.com", "https://slack-gov.com": "https://files.slack-gov.com"}
-
-
-def new_client(token: str, api_url: str | None, session: ClientSession) -> AsyncWebClient:
-    """Return a client of Slack's Web API with this token. `api_url` replaces https://slack.com."""
-    from slack_sdk.web.async_client import AsyncWebClient
-
-    logger = logging.getLogger("sayso.channels.slack.sdk")
-    logger.setLevel(logging.CRITICAL)  # the SDK logs whole messages at DEBUG
-    url = f"{api_url or SLACK}/api/"
-    # The SDK's own retries would send a message twice without the outbox's knowledge.
-    return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])
-
-
 #: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`: the token lacks a
 #: scope. `closed`: nothing can be posted there. `plain`: send the text again without blocks. `repost`: the message
 #: cannot be edited, send a new one. `unclear`: a part may have happened. All other errors are `refused`.
 SlackReaction = Literal["wait", "down", "scope", "closed", "plain", "repost", "unclear", "refused"]
-
 _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     "wait": ("ratelimited", "rate_limited", "message_limit_exceeded"),
     "down": (
@@ -69,7 +55,6 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
 }  # fmt: skip
 #: The reaction to each known error code.
 REACTIONS: Mapping[str, SlackReaction] = {code: reaction for reaction, codes in _REACTIONS.items() for code in codes}
-
 #: Error codes for a token that Slack does not accept.
 TOKEN_ERRORS = (*_REACTIONS["down"], "not_allowed_token_type")
 #: What an operator can do about an error.
@@ -83,6 +68,17 @@ _CURES = {
         "install the app again and copy its bot_token",
     ),
 }
+
+
+def new_client(token: str, api_url: str | None, session: ClientSession) -> AsyncWebClient:
+    """Return a client of Slack's Web API with this token. `api_url` replaces https://slack.com."""
+    from slack_sdk.web.async_client import AsyncWebClient
+
+    logger = logging.getLogger("sayso.channels.slack.sdk")
+    logger.setLevel(logging.CRITICAL)  # the SDK logs whole messages at DEBUG
+    url = f"{api_url or SLACK}/api/"
+    # The SDK's own retries would send a message twice without the outbox's knowledge.
+    return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,78 @@ from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.types import SignedWebhook
 
+#: The environment variable with the token, which is valid for 12 hours and never stored.
+VARIABLE = "SLACK_CONFIG_TOKEN"
+#: Slack's web pages for apps and for their tokens.
+PAGES = "https://api.slack.com/apps"
+#: Slack's limits, in characters.
+NAME_LIMIT, BOT_LIMIT, COMMAND_LIMIT = 35, 80, 32
+#: The default name of the slash command.
+COMMAND = "/sayso"
+#: The scopes that each method needs which the Slack channel calls. A test compares them with its source.
+METHODS: dict[str, tuple[str, ...]] = {
+    "assistant.threads.setStatus": ("assistant:write",),
+    "auth.test": (),
+    "chat.postEphemeral": ("chat:write",),
+    # The second scope is for a person's id as chat: Slack opens the direct message first.
+    "chat.postMessage": ("chat:write", "im:write"),
+    "chat.update": ("chat:write",),
+    "conversations.open": ("im:write",),
+    "files.completeUploadExternal": ("files:write",),
+    "files.getUploadURLExternal": ("files:write",),
+    "files.info": ("files:read",),
+}
+_OPEN, _CLOSED = "channels:read", "groups:read"
+#: The scopes that each event needs to be sent, for every kind of Slack channel.
+EVENTS: dict[str, tuple[str, ...]] = {
+    "app_mention": ("app_mentions:read",),
+    "app_uninstalled": (),
+    "assistant_thread_context_changed": ("assistant:write",),
+    "assistant_thread_started": ("assistant:write",),
+    **dict.fromkeys(("channel_archive", "channel_deleted", "channel_id_changed", "channel_left"), (_OPEN,)),
+    "channel_unarchive": (_OPEN,),
+    **dict.fromkeys(("group_archive", "group_deleted", "group_left", "group_unarchive"), (_CLOSED,)),
+    "member_joined_channel": (_OPEN, _CLOSED),
+    "member_left_channel": (_OPEN, _CLOSED),
+    "message.channels": ("channels:history",),
+    "message.groups": ("groups:history",),
+    "message.im": ("im:history",),
+    "message.mpim": ("mpim:history",),
+    "tokens_revoked": (),
+}
+#: The scopes of features without a method or event of their own.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "slash commands and shortcuts": ("commands",),
+    "files from people": ("files:read",),
+}
+#: How Slack shows the bot beside other windows: the older view, and the one that is to replace it.
+View = Literal["assistant", "agent"]
+#: Events that only the older view has, and that Slack requires there.
+_OF_ASSISTANTS = ("assistant_thread_context_changed", "assistant_thread_started")
+_DESCRIPTION = "Does what you ask, and asks before it destroys anything."
+_COMMAND = re.compile(r"/[a-z0-9_-]+")
+_APP_ID = re.compile(r"[A-Z0-9]{2,40}")
+_CONFIG_TOKEN_CURE = (
+    f"under Your App Configuration Tokens at {PAGES} generate one for your workspace, or press Refresh, and export its "
+    f"Access Token (xoxe.xoxp-…, not the Refresh Token) as {VARIABLE}; it is valid for 12 hours"
+)
+_APP_CURE = "use the App ID in its Basic Information, and a token of a person who may change that app"
+#: Error codes about the app that was named.
+_APP_ERRORS = ("invalid_app_id", "invalid_app", "app_not_eligible", "app_not_owned_by_manager_app", "app_not_found")
+#: The cure for a fault by the beginning of its place in the manifest. The first match counts.
+_FAULT_CURES = (
+    ("/display_information/name", "give another --name"),
+    ("/features/bot_user", "give another --name"),
+    ("/features/slash_commands", "give another --command"),
+    ("/features/agent_view", "leave out --view agent: this workspace may not have it yet"),
+    ("/features/assistant_view", "give --view agent"),
+    ("/settings/event_subscriptions/bot_events", "try the other --view"),
+    ("/settings", "check that public_url is the https address at which the bot answers from outside"),
+)
+_NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
+JsonObject = Mapping[str, Any]
+Manifest = dict[str, Any]
+
 
 class SlackSetup(SetupChecks):
     """The PlatformSetup of one app at Slack."""
@@ -110,82 +182,6 @@ def _token_problem(exc: Exception) -> Problem | None:
     if code in TOKEN_ERRORS:
         return f"Slack does not take the bot_token ({code})", "copy the Bot User OAuth Token (xoxb-…) after an install"
     return setup_problem(exc)
-
-
-#: The environment variable with the token, which is valid for 12 hours and never stored.
-VARIABLE = "SLACK_CONFIG_TOKEN"
-#: Slack's web pages for apps and for their tokens.
-PAGES = "https://api.slack.com/apps"
-#: Slack's limits, in characters.
-NAME_LIMIT, BOT_LIMIT, COMMAND_LIMIT = 35, 80, 32
-#: The default name of the slash command.
-COMMAND = "/sayso"
-
-#: The scopes that each method needs which the Slack channel calls. A test compares them with its source.
-METHODS: dict[str, tuple[str, ...]] = {
-    "assistant.threads.setStatus": ("assistant:write",),
-    "auth.test": (),
-    "chat.postEphemeral": ("chat:write",),
-    # The second scope is for a person's id as chat: Slack opens the direct message first.
-    "chat.postMessage": ("chat:write", "im:write"),
-    "chat.update": ("chat:write",),
-    "conversations.open": ("im:write",),
-    "files.completeUploadExternal": ("files:write",),
-    "files.getUploadURLExternal": ("files:write",),
-    "files.info": ("files:read",),
-}
-_OPEN, _CLOSED = "channels:read", "groups:read"
-#: The scopes that each event needs to be sent, for every kind of Slack channel.
-EVENTS: dict[str, tuple[str, ...]] = {
-    "app_mention": ("app_mentions:read",),
-    "app_uninstalled": (),
-    "assistant_thread_context_changed": ("assistant:write",),
-    "assistant_thread_started": ("assistant:write",),
-    **dict.fromkeys(("channel_archive", "channel_deleted", "channel_id_changed", "channel_left"), (_OPEN,)),
-    "channel_unarchive": (_OPEN,),
-    **dict.fromkeys(("group_archive", "group_deleted", "group_left", "group_unarchive"), (_CLOSED,)),
-    "member_joined_channel": (_OPEN, _CLOSED),
-    "member_left_channel": (_OPEN, _CLOSED),
-    "message.channels": ("channels:history",),
-    "message.groups": ("groups:history",),
-    "message.im": ("im:history",),
-    "message.mpim": ("mpim:history",),
-    "tokens_revoked": (),
-}
-#: The scopes of features without a method or event of their own.
-FEATURES: dict[str, tuple[str, ...]] = {
-    "slash commands and shortcuts": ("commands",),
-    "files from people": ("files:read",),
-}
-#: How Slack shows the bot beside other windows: the older view, and the one that is to replace it.
-View = Literal["assistant", "agent"]
-#: Events that only the older view has, and that Slack requires there.
-_OF_ASSISTANTS = ("assistant_thread_context_changed", "assistant_thread_started")
-
-_DESCRIPTION = "Does what you ask, and asks before it destroys anything."
-_COMMAND = re.compile(r"/[a-z0-9_-]+")
-_APP_ID = re.compile(r"[A-Z0-9]{2,40}")
-_CONFIG_TOKEN_CURE = (
-    f"under Your App Configuration Tokens at {PAGES} generate one for your workspace, or press Refresh, and export its "
-    f"Access Token (xoxe.xoxp-…, not the Refresh Token) as {VARIABLE}; it is valid for 12 hours"
-)
-_APP_CURE = "use the App ID in its Basic Information, and a token of a person who may change that app"
-#: Error codes about the app that was named.
-_APP_ERRORS = ("invalid_app_id", "invalid_app", "app_not_eligible", "app_not_owned_by_manager_app", "app_not_found")
-#: The cure for a fault by the beginning of its place in the manifest. The first match counts.
-_FAULT_CURES = (
-    ("/display_information/name", "give another --name"),
-    ("/features/bot_user", "give another --name"),
-    ("/features/slash_commands", "give another --command"),
-    ("/features/agent_view", "leave out --view agent: this workspace may not have it yet"),
-    ("/features/assistant_view", "give --view agent"),
-    ("/settings/event_subscriptions/bot_events", "try the other --view"),
-    ("/settings", "check that public_url is the https address at which the bot answers from outside"),
-)
-_NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
-
-JsonObject = Mapping[str, Any]
-Manifest = dict[str, Any]
 
 
 def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "assistant") -> Manifest:

@@ -26,9 +26,46 @@ if TYPE_CHECKING:
     from telegram import Bot
     from telegram.request import RequestData
 
-
 #: The address of the Bot API.
 TELEGRAM = "https://api.telegram.org"
+#: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
+#: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
+#: new message. `document`: send the file without preview. `link`: send a link to the file. `closed`, `down`, `refused`,
+#: `unsent` and `unknown` are errors of the channel.
+TelegramReaction = Literal[
+    "wait", "moved", "done", "plain", "caption", "anew", "document", "link",
+    "closed", "down", "refused", "unsent", "unknown",
+]  # fmt: skip
+#: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
+#: first match counts. In PTB, BadRequest and TimedOut are subclasses of NetworkError, so they come before it.
+REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
+    ("RetryAfter", "", "wait"),
+    ("ChatMigrated", "", "moved"),
+    ("InvalidToken", "method not found", "refused"),
+    ("InvalidToken", "", "down"),
+    ("Forbidden", "", "closed"),
+    ("Conflict", "", "refused"),
+    ("BadRequest", "message is not modified", "done"),
+    ("BadRequest", "query is too old", "done"),
+    ("BadRequest", "chat not found", "closed"),
+    ("BadRequest", "can't parse entities", "plain"),
+    ("BadRequest", "there is no text in the message to edit", "caption"),
+    (
+        "BadRequest",
+        "message (to edit not found|can't be edited|identifier is not specified)|message_id_invalid",
+        "anew",
+    ),
+    ("BadRequest", "photo_|image_process_failed|voice_messages_forbidden", "document"),
+    ("BadRequest", "file is too big|request entity too large", "link"),
+    ("BadRequest", "", "refused"),
+    ("NeverSent", "", "unsent"),
+    ("TimedOut", "", "unknown"),
+    ("NetworkError", "too many requests", "wait"),
+    ("NetworkError", "request entity too large|content too large", "link"),
+    ("", "", "unknown"),
+)
+#: How many seconds to wait if Telegram limits the rate and does not say for how long.
+DEFAULT_WAIT = 1.0
 
 
 def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
@@ -107,47 +144,6 @@ def _form(request_data: RequestData | None) -> FormData | None:
         file = BytesIO(content) if isinstance(content, bytes) else content
         form.add_field(name, file, filename=filename, content_type=mime_type)
     return form
-
-
-#: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
-#: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
-#: new message. `document`: send the file without preview. `link`: send a link to the file. `closed`, `down`, `refused`,
-#: `unsent` and `unknown` are errors of the channel.
-TelegramReaction = Literal[
-    "wait", "moved", "done", "plain", "caption", "anew", "document", "link",
-    "closed", "down", "refused", "unsent", "unknown",
-]  # fmt: skip
-
-#: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
-#: first match counts. In PTB, BadRequest and TimedOut are subclasses of NetworkError, so they come before it.
-REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
-    ("RetryAfter", "", "wait"),
-    ("ChatMigrated", "", "moved"),
-    ("InvalidToken", "method not found", "refused"),
-    ("InvalidToken", "", "down"),
-    ("Forbidden", "", "closed"),
-    ("Conflict", "", "refused"),
-    ("BadRequest", "message is not modified", "done"),
-    ("BadRequest", "query is too old", "done"),
-    ("BadRequest", "chat not found", "closed"),
-    ("BadRequest", "can't parse entities", "plain"),
-    ("BadRequest", "there is no text in the message to edit", "caption"),
-    (
-        "BadRequest",
-        "message (to edit not found|can't be edited|identifier is not specified)|message_id_invalid",
-        "anew",
-    ),
-    ("BadRequest", "photo_|image_process_failed|voice_messages_forbidden", "document"),
-    ("BadRequest", "file is too big|request entity too large", "link"),
-    ("BadRequest", "", "refused"),
-    ("NeverSent", "", "unsent"),
-    ("TimedOut", "", "unknown"),
-    ("NetworkError", "too many requests", "wait"),
-    ("NetworkError", "request entity too large|content too large", "link"),
-    ("", "", "unknown"),
-)
-#: How many seconds to wait if Telegram limits the rate and does not say for how long.
-DEFAULT_WAIT = 1.0
 
 
 def reaction(exc: Exception) -> TelegramReaction:

@@ -42,6 +42,10 @@ REASON_CHARS = 24
 
 #: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name, and what follows it.
 _PATH = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
+#: Statuses of a reply that prove that its channel works.
+_ARRIVED = ("sent", "delivered", "read")
+#: The kinds of alerts. `receiving`: nothing comes in. `delivering`: replies do not reach people.
+IngressAlert = Literal["receiving", "delivering"]
 
 
 class WebhookMiddleware:
@@ -148,13 +152,6 @@ def _send(response: WebhookResponse, start_response: StartResponse) -> Iterable[
     headers = [("Content-Type", response.content_type), ("Content-Length", str(len(body)))]
     start_response(f"{response.status} {HTTP_STATUS_CODES[response.status]}", headers)
     return [body]
-
-
-#: Statuses of a reply that prove that its channel works.
-_ARRIVED = ("sent", "delivered", "read")
-
-#: The kinds of alerts. `receiving`: nothing comes in. `delivering`: replies do not reach people.
-IngressAlert = Literal["receiving", "delivering"]
 
 
 class Acceptance(Protocol):

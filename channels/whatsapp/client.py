@@ -40,6 +40,15 @@ SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
 #: The code for too many calls at once. Other codes of status 429 have pauses of their own.
 _TOO_MANY_CALLS = 20429
+#: How many addresses a process remembers as stored.
+MAX_NAMES = 10_000
+#: Seconds between two attempts at the daily limit, which counts the last 24 hours. A reply's ten attempts outlast it.
+DAY_LIMIT_SECONDS = 3 * 3600.0
+_CODE = re.compile(r"[0-9]{5}")
+#: Codes for a Content that Twilio does not know or accept, or whose variables it refuses.
+_CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
+#: The codes among them that concern the Content itself, whatever its variables are.
+_LOST_CODES = frozenset({21655, 63027, 63028, 92005})
 
 
 def new_client(account_sid: str, auth_token: str, api_url: str | None, session: ClientSession) -> Any:
@@ -101,10 +110,6 @@ def _error_code(text: str) -> int:
         return 0
 
 
-#: How many addresses a process remembers as stored.
-MAX_NAMES = 10_000
-
-
 class SenderNames:
     """The user ids that webhooks named, by address. Twilio's list of messages has no such ids. One per process."""
 
@@ -139,11 +144,6 @@ class ErrorMeaning:
     wait: float = 0.0
     once_more: bool = False
 
-
-#: Seconds between two attempts at the daily limit, which counts the last 24 hours. A reply's ten attempts outlast it.
-DAY_LIMIT_SECONDS = 3 * 3600.0
-
-_CODE = re.compile(r"[0-9]{5}")
 
 _BUSY = ErrorMeaning(RateLimited, "too many calls at once", wait=1.0)
 _CREDENTIALS = ErrorMeaning(ChannelDown, "the account SID or the auth token is wrong")
@@ -191,10 +191,6 @@ _BY_STATUS = {
     502: ErrorMeaning(Unreachable, "its gateway failed"),
     503: ErrorMeaning(Unreachable, "it is not available"),
 }
-#: Codes for a Content that Twilio does not know or accept, or whose variables it refuses.
-_CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
-#: The codes among them that concern the Content itself, whatever its variables are.
-_LOST_CODES = frozenset({21655, 63027, 63028, 92005})
 
 
 class ContentRefused(Refused):

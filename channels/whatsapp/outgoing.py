@@ -39,6 +39,15 @@ _FILES = frozenset(
     }
 )
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+#: Buttons of a message without an approved template, and characters on each.
+MAX_BUTTONS, LABEL_LIMIT = 3, 20
+#: Items of a list; characters of an item's title, description and id.
+MAX_ITEMS, ITEM_LIMIT, DESCRIPTION_LIMIT, ID_LIMIT = 10, 24, 72, 200
+#: The label of the button that opens a list, in no language.
+LIST_BUTTON = "☰"
+#: How many Contents a process remembers.
+MAX_CONTENTS = 1000
+_CONTENT_URL = "https://content.twilio.com/v1/Content"
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
@@ -135,18 +144,6 @@ def _listed(md: str, buttons: Sequence[Button]) -> str:
 
 def _is_picture(file: Media) -> bool:
     return file.mime_type in _PICTURES and file.size <= PICTURE_BYTES
-
-
-#: Buttons of a message without an approved template, and characters on each.
-MAX_BUTTONS, LABEL_LIMIT = 3, 20
-#: Items of a list; characters of an item's title, description and id.
-MAX_ITEMS, ITEM_LIMIT, DESCRIPTION_LIMIT, ID_LIMIT = 10, 24, 72, 200
-#: The label of the button that opens a list, in no language.
-LIST_BUTTON = "☰"
-#: How many Contents a process remembers.
-MAX_CONTENTS = 1000
-
-_CONTENT_URL = "https://content.twilio.com/v1/Content"
 
 
 @dataclass(frozen=True, slots=True)
