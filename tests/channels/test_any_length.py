@@ -1,4 +1,4 @@
-"""Any text at all, up to 100,000 characters, in the pieces of each of the five channels: whole, and within limits."""
+"""Any text of up to 100,000 characters arrives whole on all five channels, in pieces within their limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sayso.channels.whatsapp.outgoing import pieces_of
 from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
 
 Pieces = Callable[[Reply], Sequence[Reply]]
-#: How each channel cuts, what it counts, and how much of that a piece may come to. No adapter is connected for it.
+#: For each channel: its split, its measure of length, and the limit of a piece. No adapter is connected.
 CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
     "whatsapp": (pieces_of, lambda md: len(whatsapp_text(md)), WHATSAPP_LIMIT),
     "telegram": (TelegramChannel.__new__(TelegramChannel).split, telegram_length, TEXT_LIMIT),
@@ -34,7 +34,7 @@ CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
     "terminal": (TerminalChannel.__new__(TerminalChannel).split, len, 100_000),
 }
 RENDERINGS = (telegram_html, slack_mrkdwn, whatsapp_text, page_html, plain, terminal_text)
-#: Soups and words, again and again, up to 100,000 characters.
+#: Markup and words, repeated up to 100,000 characters.
 LONG = st.builds(
     lambda parts, size: "".join(islice(cycle("".join(parts)), size)),
     st.lists(MARKDOWN | WORDS | st.sampled_from(SYNTAX), min_size=1, max_size=8).filter(any),
@@ -43,7 +43,7 @@ LONG = st.builds(
 
 
 def whole(text: str, name: str) -> None:
-    """Each piece is within the channel's limit, and no character but space is lost or out of order."""
+    """Check that each piece is within the limit, and that no character but space is lost or out of order."""
     cut, measure, limit = CHANNELS[name]
     pieces = [piece.text for piece in cut(Reply(text))]
     assert all(measure(piece) <= limit for piece in pieces)
@@ -53,15 +53,15 @@ def whole(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("depth", [5, 6, 7, 10, 11, 20, 21, 100])
 @pytest.mark.parametrize("mark", ["> ", "- ", "1. ", "> - ", "- > "])
-def test_no_depth_hides_a_word(mark: str, depth: int):
-    """However deep something is quoted or listed, people see what they agree to: the parser alone would drop it."""
+def test_no_depth_hides_text(mark: str, depth: int):
+    """The parser alone would drop deep quotes and lists, but people must see what they agree to."""
     md = f"Send 5 EUR\n\n{mark * depth}and 5,000 to Mallory\n\nthanks"
     assert [render for render in RENDERINGS if "and 5,000 to Mallory" not in render(md)] == []
 
 
 @pytest.mark.parametrize("columns", [2, 30, 300])
-def test_a_hollow_table_is_shown_as_it_was_written(columns: int):
-    """Filled up with the cells that its rows lack, it would be hundreds of times its source."""
+def test_table_with_missing_cells_is_shown_as_text(columns: int):
+    """With all missing cells it would be hundreds of times longer than its source."""
     md = "a|" * columns + "\n" + "-|" * columns + "\n" + "b\n" * 500
     for render in RENDERINGS:
         assert render(md).count("b") >= 500
@@ -69,8 +69,8 @@ def test_a_hollow_table_is_shown_as_it_was_written(columns: int):
 
 
 @pytest.mark.parametrize("row", ["| Total |", "| |", "||"])
-def test_a_short_row_is_one_of_its_table(row: str):
-    """A heading between rows lacks cells, and the table is one all the same."""
+def test_short_row_belongs_to_its_table(row: str):
+    """A heading between rows has fewer cells, and the table stays one."""
     md = "|a|b|c|\n|-|-|-|\n" + f"|1|2|3|\n{row}\n" * 20
     assert page_html(md).count("<table>") == 1
     assert page_html(md).count("<tr>") == 41
@@ -85,45 +85,45 @@ def test_a_short_row_is_one_of_its_table(row: str):
         ("hi! [", "hi! ["),
     ],
 )
-def test_brackets_without_an_address_are_brackets(md: str, seen: str):
-    """Those before and behind a link leave it one."""
+def test_brackets_without_a_url_stay_brackets(md: str, seen: str):
+    """Brackets around a link do not break it."""
     assert plain(md) == seen
 
 
 @pytest.mark.parametrize("name", ["console", "terminal"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hundred_thousand_characters_made_to_hurt_are_shown_here(name: str, kind: str):
-    """Where nothing but the source is counted."""
+def test_a_hundred_thousand_hostile_characters_are_shown_by_console_and_terminal(name: str, kind: str):
+    """These channels count only the source."""
     whole(long_text(KINDS[kind]), name)
 
 
 @pytest.mark.parametrize(("kind", "name"), [*zip(KINDS, cycle(["telegram", "slack", "whatsapp"]), strict=False)])
-def test_a_hundred_thousand_characters_made_to_hurt_arrive(kind: str, name: str):
-    """What keeps a parser busy longest, and once took a worker half a minute: the platforms take turns."""
+def test_a_hundred_thousand_hostile_characters_arrive(kind: str, name: str):
+    """These texts keep a parser busy longest and once took half a minute. Each platform gets some of them."""
     whole(long_text(KINDS[kind]), name)
 
 
 @pytest.mark.parametrize("name", ["telegram", "slack", "whatsapp"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_made_to_hurt_arrive_everywhere(kind: str, name: str):
-    """The same on each platform, for a few pieces."""
+def test_hostile_texts_arrive_on_every_platform(kind: str, name: str):
+    """The same texts go to each platform, for a few pieces."""
     whole(long_text(KINDS[kind], 9_000), name)
 
 
-def test_what_is_between_empty_blocks_is_counted():
-    """Telegram counts the lines that part what shows nothing, as an empty block of code."""
+def test_lines_between_empty_blocks_are_counted():
+    """Telegram counts the lines between blocks that show nothing, such as empty code."""
     assert telegram_length("a\n\n" + "~~~py\n~~~\n" * 5 + "b") == len("a" + "\n\n" * 6 + "b")
 
 
 @settings(max_examples=25, deadline=None)
 @given(LONG, st.sampled_from([*CHANNELS]))
 def test_any_text_arrives_whole(text: str, name: str):
-    """pains.md 7: whatever a model or a tool writes, up to 100,000 characters of it."""
+    """pains.md 7: any text of a model or a tool, up to 100,000 characters."""
     whole(text, name)
 
 
-def test_a_text_is_measured_about_once():
-    """The parser sees each character a few times, not dozens of times: that is what keeps a worker's loop free."""
+def test_each_character_is_parsed_a_few_times():
+    """The parser sees each character a few times, not dozens of times, which keeps a worker's loop free."""
     seen: list[int] = []
 
     def measure(md: str) -> int:

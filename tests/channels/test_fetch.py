@@ -1,4 +1,4 @@
-"""Inbound files: fetched from the platform alone, with credentials for nobody else, and never more than the cap."""
+"""Inbound files: fetched only from the platform, which alone gets the credentials, and never beyond the limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGES = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Mes
 TWILIO_FILE = f"{MESSAGES}/MM1/Media/ME1"
 SLACK_FILE = "https://files.slack.com/files-pri/T1-F1/photo.jpg"
 
-#: Addresses that only look like the platform's.
+#: Addresses that only look like those of the platform.
 FOREIGN = {
     "whatsapp": [
         TWILIO_FILE.replace("https:", "http:"),
@@ -84,7 +84,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 
 class Wire:
-    """The network: what would have been sent over it, and what comes back."""
+    """A network that notes requests and returns planned answers."""
 
     def __init__(self) -> None:
         self.requests: list[httpx.Request] = []
@@ -96,14 +96,14 @@ class Wire:
         return self.answer(request)
 
     async def do_request(self, url: str, method: str, *_: Any, **__: Any) -> tuple[int, bytes]:
-        """Stand in for how Telegram's Bot API is asked."""
+        """Stand in for the calls of Telegram's Bot API."""
         answer = await self.carry(httpx.Request(method, url))
         return answer.status_code, answer.content
 
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """No request leaves the machine."""
+    """Return a network that no request leaves."""
     wire = Wire()
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wire.carry)
     monkeypatch.setattr(request_type(), "do_request", wire.do_request)
@@ -112,37 +112,37 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 @pytest.fixture(params=ALL, ids=lambda platform: platform.name)
 def platform(request: pytest.FixtureRequest) -> Platform:
-    """Each platform in turn."""
+    """Return each platform."""
     return request.param
 
 
 @pytest.fixture
 def redirect(platforms: FakePlatforms) -> Iterator[Callable[[str], None]]:
-    """Have Twilio redirect its files to somewhere else, until the test ends."""
+    """Return a function that makes Twilio redirect its files until the test ends."""
     twilio = platforms.fakes["twilio"]
     yield lambda url: setattr(twilio, "redirect", url)
     twilio.redirect = ""
 
 
 def local(platform: Platform, platforms: FakePlatforms, media: MemoryMedia, **extra: str) -> Channel:
-    """The platform's adapter, talking to its fake."""
+    """Return the platform's adapter, connected to its fake."""
     return platform.build(media, f"{platforms.url}/{platform.fake}", **extra)
 
 
 def fetched(channel: Channel, ref: str, mime_type: str = "image/jpeg", **fields: int) -> bytes:
-    """The bytes of an inbound file."""
+    """Return the bytes of an inbound file."""
     return fetch_bytes(channel, Media(ref, mime_type, **fields))
 
 
 def refusal(channel: Channel, ref: str, mime_type: str = "image/jpeg", **fields: int) -> str:
-    """The words of the error that fetching ends in."""
+    """Return the text of the error of a download."""
     with pytest.raises(FetchError) as caught:
         fetched(channel, ref, mime_type, **fields)
     return str(caught.value)
 
 
 def resolving(*addresses: str):
-    """A resolver that knows one answer."""
+    """Return a resolver with one answer."""
 
     async def resolve(host: str, port: int) -> list[str]:
         return list(addresses)
@@ -151,12 +151,12 @@ def resolving(*addresses: str):
 
 
 def sent(data: bytes, content_type: str = "image/jpeg") -> httpx.Response:
-    """An answer that was not read yet."""
+    """Return an unread answer."""
     return httpx.Response(200, headers={"Content-Type": content_type}, stream=httpx.ByteStream(data))
 
 
 def redirecting(*locations: str) -> tuple[httpx.MockTransport, list[httpx.Request]]:
-    """A network whose answers are these redirects and then a file; and what it was asked."""
+    """Return a network that answers with these redirects and then a file, and the list of its requests."""
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -173,20 +173,20 @@ def redirecting(*locations: str) -> tuple[httpx.MockTransport, list[httpx.Reques
 def test_foreign_address_is_refused_without_a_request(
     platform: Platform, ref: str, api_url: str | None, media: MemoryMedia, wire: Wire
 ):
-    """platforms.md 1.2: another host, scheme, port or account gets no byte from us, credentials least of all."""
+    """platforms.md 1.2: another host, scheme, port or account gets no request and no credentials."""
     refusal(platform.build(media, api_url), ref)
     assert wire.requests == []
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses_are_not_public(address: str):
-    """Loopback, private, link-local, metadata, and all of them dressed up as IPv6."""
+    """Loopback, private, link-local and metadata addresses count, and all of them as IPv6."""
     assert not is_public(address)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "52.216.0.1", "2606:4700::1111"])
 def test_public_addresses_are_public(address: str):
-    """The content networks of this world."""
+    """The addresses belong to content networks."""
     assert is_public(address)
 
 
@@ -194,7 +194,7 @@ def test_public_addresses_are_public(address: str):
 def test_redirect_to_a_private_address_is_refused(
     host: str, platforms: FakePlatforms, media: MemoryMedia, redirect: Callable[[str], None]
 ):
-    """However an address is spelled, the system's own resolver says what it is."""
+    """The system's resolver interprets every spelling of an address."""
     redirect(f"https://{host}/latest/meta-data")
     ref = platforms.host("twilio", JPEG)
     assert "not public" in refusal(local(WHATSAPP, platforms, media), ref)
@@ -204,7 +204,7 @@ def test_redirect_to_a_private_address_is_refused(
     "addresses", [["127.0.0.1"], ["169.254.169.254"], ["::ffff:10.0.0.1"], ["8.8.8.8", "10.0.0.1"]]
 )
 def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]):
-    """A public name may point inside: one private address among several is enough."""
+    """A public name may point inside, and one private address among several is enough."""
     transport, asked = redirecting("https://cdn.example/f")
     download = SafeDownload(100_000, 2, resolve=resolving(*addresses), transport=transport)
     with pytest.raises(FetchError, match="not public"):
@@ -216,7 +216,7 @@ def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]
     "to", ["http://8.8.8.8/f", "ftp://8.8.8.8/f", "file:///etc/passwd", "http://[::1/", "https://xn--a.example/f"]
 )
 def test_redirect_away_from_https_is_refused(to: str):
-    """No plain http, no other scheme, no broken address or name."""
+    """Plain http, other schemes, and invalid addresses or names are refused."""
     transport, asked = redirecting(to)
     with pytest.raises(FetchError):
         asyncio.run(
@@ -225,16 +225,16 @@ def test_redirect_away_from_https_is_refused(to: str):
     assert len(asked) == 1
 
 
-def test_the_origin_of_api_url_is_no_licence_for_its_neighbours(
+def test_other_ports_of_the_host_of_api_url_are_refused(
     platforms: FakePlatforms, media: MemoryMedia, redirect: Callable[[str], None]
 ):
-    """Another port of the same machine is another server."""
+    """Another port of the same host is another server."""
     redirect("http://127.0.0.1:1/f")
     assert "not https" in refusal(local(WHATSAPP, platforms, media), platforms.host("twilio", JPEG))
 
 
 def test_redirected_request_connects_to_the_address_that_was_checked():
-    """The name is looked up once: a second answer could be another. TLS still proves the name."""
+    """The name is resolved once, since a second answer could differ. TLS still proves the name."""
     transport, asked = redirecting("https://cdn.example:8443/f?signature=1")
     download = SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport)
     asyncio.run(download.save(TWILIO_FILE, BytesIO(), {"Authorization": "Basic eHg="}))
@@ -244,8 +244,8 @@ def test_redirected_request_connects_to_the_address_that_was_checked():
     assert "authorization" not in pinned.headers
 
 
-def test_redirect_to_an_international_name_keeps_one_spelling():
-    """What is looked up, asked for and proven is the same name."""
+def test_redirect_to_an_international_name_uses_one_spelling():
+    """The resolved, requested and verified names are the same."""
     name = "xn--bcher-kva.example"
     transport, asked = redirecting(f"https://{name}/f")
     asyncio.run(
@@ -254,8 +254,8 @@ def test_redirect_to_an_international_name_keeps_one_spelling():
     assert (asked[1].headers["host"], asked[1].extensions["sni_hostname"]) == (name, name)
 
 
-def test_relative_redirect_starts_at_the_name_and_not_at_the_address():
-    """A pinned address is how we connect, not where we are."""
+def test_relative_redirect_is_resolved_against_the_name():
+    """The pinned address is only used to connect."""
     transport, asked = redirecting("https://cdn.example/a", "/b")
     asyncio.run(
         SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
@@ -264,7 +264,7 @@ def test_relative_redirect_starts_at_the_name_and_not_at_the_address():
 
 
 def test_no_more_than_two_redirects():
-    """platforms.md 1.2: three are a loop or a game."""
+    """platforms.md 1.2: a third redirect is refused."""
     transport, asked = redirecting(*["https://cdn.example/f"] * 3)
     with pytest.raises(FetchError, match="more than 2 times"):
         asyncio.run(
@@ -275,7 +275,7 @@ def test_no_more_than_two_redirects():
 
 @pytest.mark.parametrize("platform", [SLACK, TELEGRAM], ids=lambda platform: platform.name)
 def test_slack_and_telegram_follow_no_redirect(platform: Platform, media: MemoryMedia, wire: Wire):
-    """platforms.md 2.2, 3.2: their tokens are in the request: it goes where we meant it to go, and nowhere else."""
+    """platforms.md 2.2, 3.2: their tokens are in the request, which must not go to another server."""
     file = {"file_id": "f", "file_unique_id": "u", "file_path": "p"}
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -289,14 +289,14 @@ def test_slack_and_telegram_follow_no_redirect(platform: Platform, media: Memory
 
 
 def test_credentials_stay_with_twilio(platforms: FakePlatforms, media: MemoryMedia):
-    """platforms.md 1.2: its file network is asked without Authorization, which it would refuse."""
+    """platforms.md 1.2: its content network gets no Authorization header, which it would refuse."""
     fetched(local(WHATSAPP, platforms, media), platforms.host("twilio", JPEG))
     (asked,) = [call["params"] for call in platforms.calls if call["method"] == "cdn"]
     assert "authorization" not in asked
 
 
 class Endless(httpx.AsyncByteStream):
-    """A body without end, whatever its header says; it counts what was taken."""
+    """An endless body that counts the bytes read."""
 
     taken = 0
 
@@ -307,7 +307,7 @@ class Endless(httpx.AsyncByteStream):
 
 
 def test_oversized_file_is_refused_in_bounded_memory():
-    """platforms.md 1.2: the header says ten bytes, the body never ends: reading stops at the cap."""
+    """platforms.md 1.2: the header says ten bytes and the body never ends; reading stops at the limit."""
     body = Endless()
     transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body))
     with pytest.raises(FetchError, match="more than 10000 bytes"):
@@ -315,22 +315,22 @@ def test_oversized_file_is_refused_in_bounded_memory():
     assert body.taken <= 11 * 1024
 
 
-def test_file_of_exactly_the_cap_is_taken():
-    """The cap is the largest size that is allowed."""
+def test_file_of_exactly_the_limit_is_accepted():
+    """The limit is the largest allowed size."""
     transport = httpx.MockTransport(lambda _: sent(bytes(1000)))
     assert asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, BytesIO(), {})).size == 1000
 
 
 def test_compressed_answer_is_refused():
-    """A small zip bomb would pass any cap on what arrives."""
+    """A small zip bomb would pass a limit on the received bytes."""
     answer = httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Endless())
     transport = httpx.MockTransport(lambda _: answer)
     with pytest.raises(FetchError, match="compressed"):
         asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, BytesIO(), {}))
 
 
-def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
-    """A server that never answers costs a turn no more than the time limit."""
+def test_slow_server_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    """A server that never answers costs a turn at most the time limit."""
     monkeypatch.setattr(fetch, "TIMEOUT", 0.02)
 
     async def never(_request: httpx.Request) -> httpx.Response:
@@ -342,13 +342,13 @@ def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_too_large_for_telegram_is_refused_without_a_request(media: MemoryMedia, wire: Wire):
-    """platforms.md 2.2: the update says so already."""
+    """platforms.md 2.2: the update has the size."""
     assert "at most" in refusal(TELEGRAM.build(media, None), "f", size=FILE_LIMIT + 1)
     assert wire.requests == []
 
 
 def test_telegram_file_that_grew_is_refused_before_its_download(media: MemoryMedia, wire: Wire):
-    """platforms.md 2.2: getFile's size counts when the update named none."""
+    """platforms.md 2.2: the size of getFile counts when the update has none."""
     file = {"file_id": "f", "file_unique_id": "u", "file_path": "p", "file_size": FILE_LIMIT + 1}
     wire.answer = lambda _: httpx.Response(200, json={"ok": True, "result": file})
     assert "at most" in refusal(TELEGRAM.build(media, None), "f")
@@ -357,28 +357,28 @@ def test_telegram_file_that_grew_is_refused_before_its_download(media: MemoryMed
 
 @pytest.mark.parametrize("path", ["/etc/hostname", None])
 def test_telegram_path_on_this_machine_is_never_opened(path: str | None, media: MemoryMedia, wire: Wire):
-    """platforms.md 2.2: a Bot API server in local mode names paths on a disk; we download links or nothing."""
+    """platforms.md 2.2: a Bot API server in local mode returns paths on a disk; only links are downloaded."""
     file = {"file_id": "f", "file_unique_id": "u", "file_path": path}
     wire.answer = lambda _: httpx.Response(200, json={"ok": True, "result": file})
     assert "no link" in refusal(TELEGRAM.build(media, None), "f")
 
 
 def test_slack_log_in_page_is_refused(platforms: FakePlatforms, media: MemoryMedia):
-    """platforms.md 3.2: a wrong token gets a page and a 200: it is not the photo, nor the page somebody sent."""
+    """platforms.md 3.2: a wrong token gets a login page with 200, which is not the file."""
     channel, ref = local(SLACK, platforms, media, bot_token="xoxb-wrong"), platforms.host("slack", JPEG)
     for mime_type in ("image/jpeg", "text/html", "application/octet-stream"):
         assert "bot_token" in refusal(channel, ref, mime_type, size=len(JPEG))
 
 
-def test_page_that_somebody_sent_is_taken(media: MemoryMedia, wire: Wire):
-    """platforms.md 3.2: an HTML file is a file, if it is the one Slack announced."""
+def test_html_file_is_accepted(media: MemoryMedia, wire: Wire):
+    """platforms.md 3.2: an HTML file is accepted if it is the one that Slack announced."""
     wire.answer = lambda _: sent(b"<p>hi</p>", "text/html")
     assert fetched(SLACK.build(media, None), SLACK_FILE, "text/html", size=9) == b"<p>hi</p>"
 
 
 @pytest.mark.parametrize(("world", "other"), [("slack", "slack-gov"), ("slack-gov", "slack")])
-def test_files_of_each_world_of_slack_are_at_its_own_host(media: MemoryMedia, wire: Wire, world: str, other: str):
-    """platforms.md 3.2, 3.3: GovSlack is slack-gov.com; neither token is shown to the other world."""
+def test_files_of_slack_and_govslack_are_at_their_own_hosts(media: MemoryMedia, wire: Wire, world: str, other: str):
+    """platforms.md 3.2, 3.3: GovSlack is slack-gov.com; neither host gets the other's token."""
     wire.answer = lambda _: sent(JPEG, "image/jpeg")
     channel = SLACK.build(media, f"https://{world}.com")
     assert fetched(channel, f"https://files.{world}.com/x.jpg") == JPEG
@@ -390,7 +390,7 @@ def test_files_of_each_world_of_slack_are_at_its_own_host(media: MemoryMedia, wi
 def test_no_secret_in_errors_or_logs(
     platform: Platform, ref: str, platforms: FakePlatforms, media: MemoryMedia, caplog: pytest.LogCaptureFixture
 ):
-    """pains.md 15: neither the words nor the traceback nor a DEBUG log hold a token, or the address of the file."""
+    """pains.md 15: no message, traceback or DEBUG log holds a token or the address of the file."""
     caplog.set_level(logging.DEBUG)
     channel = local(platform, platforms, media)
     handle = {"whatsapp": TWILIO_FILE, "slack": SLACK_FILE, "telegram": "some-file-id"}[platform.name]
@@ -410,7 +410,7 @@ def test_no_secret_in_errors_or_logs(
 def test_no_token_in_the_error_of_a_failed_telegram_download(
     media: MemoryMedia, wire: Wire, caplog: pytest.LogCaptureFixture
 ):
-    """platforms.md 2.2: the link itself holds the token, so the second step has most to lose."""
+    """platforms.md 2.2: the link itself holds the token, which the second step must not show."""
     caplog.set_level(logging.DEBUG)
     file = {"file_id": "f", "file_unique_id": "u", "file_path": "photos/p.jpg"}
 
@@ -427,13 +427,13 @@ def test_no_token_in_the_error_of_a_failed_telegram_download(
 
 
 def test_file_arrives(platform: Platform, platforms: FakePlatforms, media: MemoryMedia):
-    """The bytes a person sent, by the handle the webhook gave."""
+    """The bytes are those that the person sent, found by the reference of the webhook."""
     ref = platforms.host(platform.fake, JPEG)
     assert fetched(local(platform, platforms, media), ref, size=len(JPEG)) == JPEG
 
 
 def test_without_api_url_the_platforms_own_servers_are_asked(media: MemoryMedia, wire: Wire):
-    """What goes out is the address in the webhook, with that platform's credentials."""
+    """The request goes to the address in the webhook, with that platform's credentials."""
     wire.answer = lambda _: sent(JPEG)
     assert fetched(WHATSAPP.build(media, None), TWILIO_FILE) == fetched(SLACK.build(media, None), SLACK_FILE) == JPEG
     twilio, slack = wire.requests

@@ -1,4 +1,4 @@
-"""Kept connections: one per platform and loop, closed with the loop, and exact about what never left."""
+"""Pooled sessions: one per platform and loop, closed with the loop, and exact about unsent requests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 async def ask(kept: PooledSessions[ClientSession], url: str) -> bytes:
-    """The body of an answer."""
+    """Return the body of an answer."""
     async with kept.here().get(url) as answer:
         return await answer.read()
 
 
-def test_calls_one_after_the_other_share_a_connection():
-    """No handshake for each."""
+def test_consecutive_calls_share_a_connection():
+    """There is one handshake for all."""
     kept = PooledSessions(lambda session: session)
 
     async def story() -> int:
@@ -33,7 +33,7 @@ def test_calls_one_after_the_other_share_a_connection():
 
 
 def test_each_loop_has_a_session_of_its_own_that_ends_with_it():
-    """One of a loop that is over would hang the next."""
+    """A session of an ended loop would hang the next loop."""
     kept = PooledSessions(lambda session: session)
 
     async def story() -> ClientSession:
@@ -47,7 +47,7 @@ def test_each_loop_has_a_session_of_its_own_that_ends_with_it():
 
 
 def test_refused_connection_never_sent():
-    """Nobody listens."""
+    """No server listens."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(ClientError) as caught:
@@ -56,7 +56,7 @@ def test_refused_connection_never_sent():
 
 
 def test_lost_answer_may_have_been_sent():
-    """The request was read, and then the line went dead."""
+    """The server read the request, and then the connection broke."""
 
     async def story() -> None:
         async with server(b"") as (url, _):

@@ -1,4 +1,4 @@
-"""LocalMediaStore: what gets in, and who gets it out."""
+"""LocalMediaStore: which files are stored, and which links open them."""
 
 from __future__ import annotations
 
@@ -31,48 +31,48 @@ DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that the test moves."""
 
     now = 1_800_000_000.0
 
     def __call__(self) -> float:
-        """What time it is."""
+        """Return the time."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """The store's clock."""
+    """Return the store's clock."""
     return Clock()
 
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> LocalMediaStore:
-    """A store in a folder that does not exist yet."""
+    """Return a store in a folder that does not exist yet."""
     return LocalMediaStore(tmp_path / "media", keys=["k1"], public_url="https://bot.example/", clock=clock)
 
 
 def token(url: str) -> str:
-    """The token at the end of a link."""
+    """Return the token at the end of a link."""
     assert url.startswith("https://bot.example/media/")
     return url.rpartition("/")[2]
 
 
 def link(store: LocalMediaStore) -> str:
-    """The token of a link to one stored picture."""
+    """Store a picture; return the token of its link."""
     media = store.put(PNG, mime_type="image/png", filename="a.png")
     return token(store.url(media.ref, filename=media.filename, mime_type=media.mime_type))
 
 
 @pytest.mark.parametrize("ref", ["../../etc/passwd", "", "a" * 63, "A" * 64, "/" + "a" * 63, "a" * 64 + "\n", "g" * 64])
-def test_only_a_reference_of_ours_reads_anything(store: LocalMediaStore, ref: str):
-    """A reference is 64 hex digits: no path gets out of the folder."""
+def test_only_a_valid_reference_reads_a_file(store: LocalMediaStore, ref: str):
+    """A reference is 64 hex digits, so no path leaves the folder."""
     with pytest.raises(KeyError):
         store.read(ref)
 
 
 def test_a_forged_link_is_bad(store: LocalMediaStore, tmp_path: Path):
-    """A link signed by anybody else, or changed by one character, opens nothing."""
+    """A link with another signature, or with one changed character, opens no file."""
     stranger = LocalMediaStore(tmp_path / "media", keys=["other"], public_url="https://bot.example")
     good = link(store)
     changed = ("A" if good[0] != "A" else "B") + good[1:]
@@ -82,7 +82,7 @@ def test_a_forged_link_is_bad(store: LocalMediaStore, tmp_path: Path):
 
 
 def test_an_expired_link_is_gone(store: LocalMediaStore, clock: Clock):
-    """A link dies within the hour."""
+    """A link expires within the hour."""
     old = link(store)
     clock.now += MAX_LINK_SECONDS
     store.open_token(old)
@@ -103,14 +103,14 @@ def test_a_link_to_a_removed_file_is_gone(store: LocalMediaStore):
 
 
 def test_a_file_that_is_too_large_is_refused(store: LocalMediaStore, tmp_path: Path):
-    """Nothing of it is kept."""
+    """No part of it is stored."""
     with pytest.raises(TooLarge, match="26214401"):
         store.put(bytes(MAX_BYTES + 1), mime_type="video/mp4", filename="film.mp4")
     assert not list(tmp_path.rglob("*"))
 
 
-def test_a_failed_write_leaves_nothing_behind(store: LocalMediaStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A full disk makes no half files."""
+def test_a_failed_write_leaves_no_file(store: LocalMediaStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A full disk leaves no half files."""
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
@@ -134,8 +134,8 @@ def test_a_failed_write_leaves_nothing_behind(store: LocalMediaStore, tmp_path: 
         (b"a", "text/csv\r\nSet-Cookie: x"),
     ],
 )
-def test_bytes_that_prove_nothing_are_only_downloaded(data: bytes, declared: str):
-    """A declared type that the bytes do not bear out, or that could run something, is not believed."""
+def test_bytes_of_an_unknown_type_are_only_downloaded(data: bytes, declared: str):
+    """A declared type that the bytes do not confirm, or that could run code, is not used."""
     assert settle_type(data, declared) == UNKNOWN_TYPE
 
 
@@ -160,8 +160,8 @@ def test_bytes_that_prove_nothing_are_only_downloaded(data: bytes, declared: str
         (b"plain", "TEXT/PLAIN", "text/plain"),
     ],
 )
-def test_the_bytes_settle_the_type(data: bytes, declared: str, settled: str):
-    """What a file is counts more than what it is called."""
+def test_the_bytes_decide_the_type(data: bytes, declared: str, settled: str):
+    """The content counts more than the name."""
     assert settle_type(data, declared) == settled
 
 
@@ -178,7 +178,7 @@ def test_the_bytes_settle_the_type(data: bytes, declared: str, settled: str):
     ],
 )
 def test_a_file_name_is_only_a_label(store: LocalMediaStore, given: str, label: str):
-    """It names no folder, breaks no header and hides no ending."""
+    """It cannot name a folder, break a header or hide an extension."""
     assert store.put(PNG, mime_type="image/png", filename=given).filename == label
 
 
@@ -189,26 +189,26 @@ def test_bytes_come_back_under_their_digest(store: LocalMediaStore):
     assert store.read(media.ref) == PNG
 
 
-def test_the_same_bytes_are_kept_once(store: LocalMediaStore, tmp_path: Path):
-    """Two names, one file."""
+def test_the_same_bytes_are_stored_once(store: LocalMediaStore, tmp_path: Path):
+    """Two names share one file."""
     refs = {store.put(PNG, mime_type="image/png", filename=name).ref for name in ("a.png", "b.png")}
     assert len(refs) == 1
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
 
 
 def test_a_link_opens_its_file(store: LocalMediaStore):
-    """Path, type and name come out of the link."""
+    """The link yields path, type and name."""
     path, mime_type, filename = store.open_token(link(store))
     assert (path.read_bytes(), mime_type, filename) == (PNG, "image/png", "a.png")
 
 
 def test_two_links_to_one_file_differ(store: LocalMediaStore):
-    """Who knows the content still cannot guess the link."""
+    """A person who knows the content cannot guess the link."""
     assert link(store) != link(store)
 
 
-def test_clocks_that_differ_a_little_open_each_others_links(tmp_path: Path, clock: Clock):
-    """A worker that is seconds ahead of the web makes links that are good at once; one from the far future is none."""
+def test_links_work_although_clocks_differ_a_little(tmp_path: Path, clock: Clock):
+    """Links of a worker that is seconds ahead of the web work at once; one from the far future does not."""
     ahead = Clock()
 
     def store(of: Clock) -> LocalMediaStore:
@@ -223,7 +223,7 @@ def test_clocks_that_differ_a_little_open_each_others_links(tmp_path: Path, cloc
 
 
 def test_the_first_key_signs_and_all_keys_open(tmp_path: Path, clock: Clock):
-    """A key can be retired without breaking links under way."""
+    """A key can be retired without breaking links in use."""
     old, new, both = (
         LocalMediaStore(tmp_path, keys=keys, public_url="https://bot.example", clock=clock)
         for keys in (["old"], ["new"], ["new", "old"])
@@ -232,14 +232,14 @@ def test_the_first_key_signs_and_all_keys_open(tmp_path: Path, clock: Clock):
     assert new.open_token(link(both))
 
 
-def test_no_keys_cannot_be_built(tmp_path: Path):
-    """Unsigned links are never an option."""
+def test_missing_keys_and_endless_links_are_refused(tmp_path: Path):
+    """Links are always signed and always expire."""
     with pytest.raises(ValueError, match="keys is empty"):
         LocalMediaStore(tmp_path, keys=[], public_url="https://bot.example")
 
 
-def test_old_files_are_swept_and_young_ones_stay(store: LocalMediaStore, tmp_path: Path, clock: Clock):
-    """A file goes a week after it was stored last; storing it again makes it young."""
+def test_old_files_are_removed_and_new_ones_stay(store: LocalMediaStore, tmp_path: Path, clock: Clock):
+    """A file goes a week after it was last stored."""
     old, young = store.put(PNG, mime_type="image/png"), store.put(PNG + b"1", mime_type="image/png")
     for media, age in ((old, KEEP_SECONDS + 1), (young, KEEP_SECONDS - 1)):
         os.utime(tmp_path / "media" / media.ref[:2] / media.ref, (0, clock.now - age))
@@ -253,20 +253,20 @@ ANA, BOB = owner_of("tg", "ana"), owner_of("tg", "bob")
 
 
 def limited(folder: Path, **limits: float) -> LocalMediaStore:
-    """A store whose limits are these alone."""
+    """Return a store with only these limits."""
     none = {"per_person_bytes": 2**40, "total_bytes": 2**40, "reserve_bytes": 0, "reserve_percent": 0.0}
     rules = MediaLimits(**{**none, **limits})  # type: ignore[arg-type]
     return LocalMediaStore(folder, keys=["k1"], public_url="https://bot.example", limits=rules)
 
 
 def fill(store: LocalMediaStore, owner: str, files: int, first: int = 0) -> None:
-    """Keep so many different files of 5,000 bytes."""
+    """Store this many different files of 5,000 bytes."""
     for number in range(first, first + files):
         store.put(f"{owner} {number}".encode().ljust(5000), mime_type="text/plain", owner=owner)
 
 
-def test_one_person_cannot_take_the_room_of_others(tmp_path: Path):
-    """A person's quota refuses their next file, the same file again is no more, and others are not concerned."""
+def test_one_person_cannot_use_the_room_of_others(tmp_path: Path):
+    """A person's quota refuses their next file. A repeated file does not count, and others are not affected."""
     store = limited(tmp_path, per_person_bytes=20_000)
     fill(store, ANA, 4)
     with pytest.raises(QuotaExceeded, match="20000"):
@@ -275,8 +275,8 @@ def test_one_person_cannot_take_the_room_of_others(tmp_path: Path):
     fill(store, BOB, 4)
 
 
-def test_tiny_files_count_as_what_they_take_of_the_disk(tmp_path: Path):
-    """A byte takes a block: nobody fills a folder with a million files under their quota."""
+def test_tiny_files_count_with_their_size_on_disk(tmp_path: Path):
+    """A byte takes a block, so a quota also bounds the number of files."""
     store = limited(tmp_path, per_person_bytes=9000)
     for data in (b"a", b"b"):
         store.put(data, mime_type="text/plain", owner=ANA)
@@ -285,7 +285,7 @@ def test_tiny_files_count_as_what_they_take_of_the_disk(tmp_path: Path):
 
 
 def test_all_people_together_have_a_limit(tmp_path: Path):
-    """It counts what other processes kept before."""
+    """Files of other processes count too."""
     fill(limited(tmp_path), ANA, 4)
     with pytest.raises(NoRoom, match="20000 bytes"):
         fill(limited(tmp_path, total_bytes=22_000), BOB, 1)
@@ -293,13 +293,13 @@ def test_all_people_together_have_a_limit(tmp_path: Path):
 
 @pytest.mark.parametrize("reserve", [{"reserve_bytes": 2**60}, {"reserve_percent": 99.99}])
 def test_a_reserve_of_the_disk_stays_free(tmp_path: Path, reserve: dict[str, float]):
-    """Redis and the ledger need it more than the next film does; nothing is left of the file."""
+    """Redis and the ledger need it. The refused file leaves no bytes."""
     with pytest.raises(NoRoom, match="stay free"):
         fill(limited(tmp_path, **reserve), ANA, 1)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_erasing_a_person_leaves_what_another_sent_too(tmp_path: Path):
+def test_erasing_a_person_leaves_files_that_another_sent_too(tmp_path: Path):
     """Two people may send the same picture."""
     store = limited(tmp_path)
     for owner in (ANA, BOB):

@@ -21,7 +21,7 @@ PHOTO = Media("AgACAgIAAxkBAAIx", "image/jpeg", size=90000)
 
 
 def wa(sid: str, text: str = "", **extra: Any) -> Turn:
-    """A WhatsApp turn of Ada's."""
+    """Return a WhatsApp turn of Ada's."""
     chat = Conversation("wa", "whatsapp:+4915100000042")
     who = {"user_id": "whatsapp:DE.1000000000000042", "user_name": "Ada Test"}
     aliases = ("whatsapp:+4915100000042", "4915100000042")
@@ -29,38 +29,38 @@ def wa(sid: str, text: str = "", **extra: Any) -> Turn:
 
 
 def wa_file(number: int, mime_type: str, filename: str = "") -> tuple[Media]:
-    """The file of a WhatsApp message."""
+    """Return the file of a WhatsApp message."""
     return (Media(f"{TWILIO_MEDIA}/MM{number:032x}/Media/ME{number:032x}", mime_type, filename),)
 
 
 def wa_sid(number: int, kind: str = "SM") -> str:
-    """Twilio's id of a message."""
+    """Return Twilio's id of a message."""
     return f"{kind}{number:032x}"
 
 
 def tg(
     update_id: int, message_id: int, text: str = "", chat: str = "5123456789", thread: str = "", **extra: Any
 ) -> Turn:
-    """A Telegram turn of Ada's."""
+    """Return a Telegram turn of Ada's."""
     where = Conversation("tg", chat, thread)
     who = {"user_id": "5123456789", "user_name": "Ada Test", "language": "de", "in_group": chat.startswith("-")}
     return Turn(str(update_id), where, text=text, message_id=str(message_id or ""), **who, **extra)
 
 
 def sl(ts: str, text: str, channel: str = "D0ADA", thread: str = "", **extra: Any) -> Turn:
-    """A Slack turn of Ada's."""
+    """Return a Slack turn of Ada's."""
     where, group = Conversation("sl", channel, thread), not channel.startswith("D")
     return Turn(f"T0ACME:{channel}:{ts}", where, "U0ADA", text=text, message_id=ts, in_group=group, **extra)
 
 
 def sl_act(trigger: str, chat: str, thread: str = "", **extra: Any) -> Turn:
-    """What Ada did on Slack other than writing."""
+    """Return a Slack turn of Ada's that is no message."""
     group = not chat.startswith(("D", "U"))
     return Turn(trigger, Conversation("sl", chat, thread), "U0ADA", user_name="ada", in_group=group, **extra)
 
 
 def sl_tap(number: int, data: str, chat: str = "D0ADA", thread: str = "", message: str = "1795204950.000300") -> Turn:
-    """Ada's choice in a Slack message."""
+    """Return Ada's tap in a Slack message."""
     trigger = f"111.{number}.aaaaaaaa"
     return sl_act(trigger, chat, thread, tap=Tap(data, trigger), message_id=message)
 
@@ -248,7 +248,7 @@ NEWS = {
     "telegram/removed_from_group": {FORUM: "removed from the group"},
 }
 
-#: What an operator hears of.
+#: Payloads of which the operator is told.
 ALERTS = {
     "slack/tokens_revoked": "revoked the bot's token",
     "slack/app_uninstalled": "was uninstalled",
@@ -270,7 +270,7 @@ def test_payload_becomes_the_turn(name: str, media: MemoryMedia):
 
 @pytest.mark.parametrize("name", IGNORED)
 def test_payload_is_ignored_for_a_reason(name: str, media: MemoryMedia):
-    """platforms.md 2.1, 3.1: what we do not read yet gives no turn, a 200 and a reason."""
+    """platforms.md 2.1, 3.1: an unsupported payload gives no turn, a 200 and a reason."""
     received = replay(name, media)
     assert (received.turns, received.ignored, received.answer.status) == ((), IGNORED[name], 200)
 
@@ -283,8 +283,8 @@ def test_payload_is_a_status(name: str, media: MemoryMedia):
 
 
 @pytest.mark.parametrize("name", NEWS)
-def test_payload_is_news_of_an_address(name: str, media: MemoryMedia):
-    """platforms.md 2.1, 3.1: an address that closed, or opened again, without anybody having said a word."""
+def test_payload_reports_on_an_address(name: str, media: MemoryMedia):
+    """platforms.md 2.1, 3.1: an address closed or opened again without a message."""
     received = replay(name, media)
     assert (received.turns, received.ignored) == ((), "")
     assert {news.conversation.address: news.closed for news in received.addresses} == NEWS[name]
@@ -292,7 +292,7 @@ def test_payload_is_news_of_an_address(name: str, media: MemoryMedia):
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_payload_alerts_the_operator(name: str, media: MemoryMedia):
-    """platforms.md 3.1: nobody else could mend it."""
+    """platforms.md 3.1: only the operator can repair it."""
     received = replay(name, media)
     assert (received.turns, received.answer.status) == ((), 200)
     assert len(received.alerts) == 1
@@ -300,19 +300,19 @@ def test_payload_alerts_the_operator(name: str, media: MemoryMedia):
 
 
 @pytest.mark.parametrize("name", [name for name in (*TURNS, *IGNORED, *NEWS) if name.startswith("telegram/")])
-def test_telegram_hears_an_empty_answer(name: str, media: MemoryMedia):
-    """platforms.md 2.1: of a body with a `method` Telegram would do what it says."""
+def test_telegram_gets_an_empty_answer(name: str, media: MemoryMedia):
+    """platforms.md 2.1: Telegram would run the `method` of a body."""
     assert replay(name, media).answer == WebhookResponse()
 
 
 def test_handshake_answers_the_challenge(media: MemoryMedia):
-    """platforms.md 3.1: Slack wants its challenge back."""
+    """platforms.md 3.1: Slack needs its challenge back."""
     answer = replay("slack/url_verification", media).answer
     assert json.loads(answer.body) == {"challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}
 
 
 def replay(name: str, media: MemoryMedia) -> Received:
-    """What the adapter makes of a recorded request."""
+    """Return what the adapter reads from a recorded request."""
     recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
     body = recorded["raw_body"] if "raw_body" in recorded else json.dumps(recorded["json"])
     hook = WebhookRequest(
@@ -326,7 +326,7 @@ def replay(name: str, media: MemoryMedia) -> Received:
 
 
 def adapter(platform: str, about: dict[str, str], media: MemoryMedia) -> Channel:
-    """The adapter with the secret the payload was signed with: the same one the fakes use."""
+    """Return the adapter with the secret of the payload, which is that of the fakes."""
     if platform == "whatsapp":
         assert about["auth_token"] == TWILIO_AUTH_TOKEN
         return whatsapp(media, None, **{key: about[key] for key in ("shared_key",) if key in about})

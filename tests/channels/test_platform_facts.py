@@ -1,4 +1,4 @@
-"""Platform facts: each of them has a test that names it, or a reason why it is no concern of ours."""
+"""Platform facts: each one has a test that cites it, or a reason why Sayso need not handle it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FACTS = tomllib.loads(Path(__file__).with_name("platform_facts.toml").read_text(encoding="utf-8"))
 SECTIONS = [f"{part}.{number}" for part in (1, 2, 3) for number in (1, 2, 3, 4, 5)]
-#: What others suffer from, as far as adapters, workers and set-up are concerned.
+#: The pains that concern adapters, workers and setup.
 PAINS = [f"pains {number}" for number in (4, 5, 6, 7, 11, 12, 13, 15)]
 TESTED = [(section, test) for section, facts in FACTS.items() for fact in facts for test in fact.get("tests", ())]
 
 
 @cache
 def promises(file: str) -> dict[str, str]:
-    """The tests of a file, each with its docstring. Nothing of it is run."""
+    """Return the tests of a file with their docstrings, without running it."""
     nodes = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
     return {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 def cites(promise: str, section: str) -> bool:
-    """Whether a docstring says that it is for this section, or against this pain."""
+    """Return whether a docstring cites this section or pain."""
     if section in PAINS:
         return bool(re.search(rf"pains\.md ([\d, ]*\D)?{section.removeprefix('pains ')}\b", promise))
     return "platforms.md" in promise and bool(re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", promise))
@@ -46,20 +46,20 @@ def cites(promise: str, section: str) -> bool:
         ("platforms.md 1.5: a", "pains 5", False),
     ],
 )
-def test_what_is_a_citation(promise: str, section: str, *, cited: bool):
-    """A checker that takes everything proves nothing."""
+def test_citations_are_recognized(promise: str, section: str, *, cited: bool):
+    """A check that accepts everything would prove nothing."""
     assert cites(promise, section) is cited
 
 
 def test_every_section_is_there():
-    """In their order, none empty."""
+    """They are in order, and none is empty."""
     assert list(FACTS) == [*SECTIONS, *PAINS]
     assert all(FACTS.values())
 
 
 @pytest.mark.parametrize("section", FACTS)
 def test_each_fact_has_tests_or_a_reason(section: str):
-    """One of the two, in words."""
+    """It has one of the two."""
     for fact in FACTS[section]:
         assert set(fact) in ({"fact", "tests"}, {"fact", "not_ours"}), fact
         assert all(fact.values()), fact
@@ -67,7 +67,7 @@ def test_each_fact_has_tests_or_a_reason(section: str):
 
 @pytest.mark.parametrize(("section", "test"), TESTED)
 def test_each_test_is_there_and_cites_its_section(section: str, test: str):
-    """Whoever renames or removes a test hears which fact it was for."""
+    """A renamed or removed test is reported with its fact."""
     file, _, name = test.partition("::")
     assert name.startswith("test_")
     assert name in promises(file), f"{test} is gone: name another test of this fact"

@@ -1,4 +1,4 @@
-"""Second opinion on Telegram: all that we send, and all that we are sent in tests, fits aiogram's models too."""
+"""Second opinion on Telegram: all calls of the adapter, and all updates in tests, fit aiogram's models too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.channels.harness import FILES, IMAGE, PDF, YES_NO, MemoryMedia, teleg
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / ".venv-models"
 PAYLOADS = sorted((ROOT / "tests" / "payloads" / "telegram").glob("*.json"))
-#: What aiogram does not know of a payload, as nobody does.
+#: Fields of payloads that aiogram does not know.
 UNKNOWN = {"unknown_kind.json": ["someday_kind: unknown"]}
 PRIVATE, TOPIC = Conversation("tg", "5123456789"), Conversation("tg", "-1002000000001", "77")
 MOVING = Conversation("tg", "-4000000001")
@@ -40,14 +40,14 @@ KEY = {"text": "Yes", "callback_data": "y"}
 
 
 class Listening(FakePlatforms):
-    """Fake platforms that keep each call of the Bot API, also those that they refuse."""
+    """Fake platforms that note each call of the Bot API, refused ones included."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[dict[str, Any]] = []
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
-        """Keep the call; a file in it stands where the Bot API would look for it."""
+        """Note the call, with its file in the field where the Bot API would look for it."""
         route = call.route
         if route.startswith("/telegram/bot"):
             files = {part.name: f"attach://{part.filename}" for part in call.parts if part.filename}
@@ -55,13 +55,13 @@ class Listening(FakePlatforms):
         return super().answer(call)
 
 
-#: What is wrong with each question.
+#: Returns the faults of each call or update.
 Judge = Callable[[Sequence[dict[str, Any]]], list[list[str]]]
 
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    """Asks aiogram, all questions in one process: what is wrong with each."""
+    """Return a function that asks aiogram for the faults of each call, in one process."""
     if not (MODELS / "ready").exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             "no aiogram to ask for a second opinion: make .venv-models/ready"
@@ -83,7 +83,7 @@ def judge() -> Iterator[Judge]:
 
 @pytest.fixture(scope="module")
 def heard(media: MemoryMedia) -> Iterator[list[dict[str, Any]]]:
-    """Every call that a bot makes, from its setup to a group that moved."""
+    """Return every call that a bot makes, from its setup to a moved group."""
     with Listening() as platforms, pytest.MonkeyPatch.context() as patch:
         patch.setitem(FILES, "any", b"\xff\xd8\xff" + b"x" * 100)
         asyncio.run(_life(telegram(media, platforms.telegram_url), platforms))
@@ -118,7 +118,7 @@ async def _set_up(channel: TelegramChannel) -> None:
 
 
 async def _talk(channel: TelegramChannel, where: Conversation) -> None:
-    """Words, buttons, files, edits of both, and what Telegram would not take as it was."""
+    """Send texts, buttons, files, edits of both, and replies that Telegram refuses in their first form."""
     await _send(channel, Reply("plain"), where)
     await _send(channel, Reply("# Title\n\n**bold** [link](https://e.org/?a=1&b=2)\n\n```py\nx < 1\n```"), where)
     for media in SHOWN.values():
@@ -154,7 +154,7 @@ async def _send(channel: TelegramChannel, reply: Reply, where: Conversation) -> 
     ],
 )
 def test_a_wrong_call_is_refused(judge: Judge, method: str, params: dict[str, str], wrong: str):
-    """A judge that takes everything proves nothing."""
+    """A check that accepts everything would prove nothing."""
     good = {} if method == "sendPhoto" else {"text": "x"}
     ((said, *_),) = judge([{"method": method, "params": {"chat_id": "1", **good, **params}}])
     assert said.startswith(wrong)
@@ -168,8 +168,8 @@ def test_every_call_fits(judge: Judge, heard: list[dict[str, Any]]):
     assert wrong == []
 
 
-def test_every_kind_of_call_was_heard(heard: list[dict[str, Any]]):
-    """What is not sent is not judged."""
+def test_every_kind_of_call_was_made(heard: list[dict[str, Any]]):
+    """A call that is never made is not checked."""
     methods, keys = {call["method"] for call in heard}, {key for call in heard for key in call["params"]}
     assert methods >= {*SHOWN, "sendMessage", "sendMessageDraft", "editMessageText", "editMessageCaption"}
     assert methods >= {"sendChatAction", "answerCallbackQuery", "getFile", "getMe", "getMyCommands", "setMyCommands"}
@@ -179,7 +179,7 @@ def test_every_kind_of_call_was_heard(heard: list[dict[str, Any]]):
 
 
 def test_every_payload_is_an_update(judge: Judge):
-    """platforms.md 2.1: what the tests call an update is one, but for the kinds that are not made yet."""
+    """platforms.md 2.1: the updates of the tests are valid, but for kinds that do not exist yet."""
     updates = [{"update": json.loads(path.read_text())["json"]} for path in PAYLOADS]
     said = {path.name: wrong for path, wrong in zip(PAYLOADS, judge(updates), strict=True) if wrong}
     assert (said, len(updates) > 40) == (UNKNOWN, True)

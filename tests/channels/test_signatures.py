@@ -1,4 +1,4 @@
-"""Signatures: forged, bent, old and replayed ones are refused, exactly where the platforms' own SDKs refuse them."""
+"""Signatures: forged, changed, old and replayed ones are refused exactly where the platforms' SDKs refuse them."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ FORMS = [
 
 
 class Form(dict):
-    """A form in the shape Twilio's SDK asks for."""
+    """A form in the shape that Twilio's SDK needs."""
 
     def getlist(self, name: str) -> list[str]:
-        """All values of a field."""
+        """Return all values of a field."""
         return self[name]
 
 
 def sdk_says(url: str, form: dict, signature: str, settings: str) -> bool:
-    """Twilio's own verdict."""
+    """Return the answer of Twilio's SDK."""
     return RequestValidator(TOKEN).validate(url, Form(form), signature, get_signature_algorithm(settings))
 
 
 def signature_of(url: str, form: dict, name: str) -> str:
-    """As Twilio signs, with a URL taken literally."""
+    """Sign as Twilio does, with the URL taken literally."""
     words = url + "".join(key + value for key in sorted(form) for value in sorted(set(form[key])))
     return base64.b64encode(hmac.new(TOKEN.encode(), words.encode(), name).digest()).decode()
 
@@ -81,8 +81,8 @@ def signature_of(url: str, form: dict, name: str) -> str:
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("form", FORMS, ids=range(len(FORMS)))
 @pytest.mark.parametrize("url", URLS)
-def test_twilio_verdict_is_the_sdks(url, form, settings):
-    """platforms.md 1.2: each signature for each spelling of the URL, with either hash, and each of them bent."""
+def test_twilio_signature_is_judged_as_by_the_sdk(url, form, settings):
+    """platforms.md 1.2: each signature for each spelling of the URL, with either hash, valid and changed."""
     bare = url.partition("#")[0]
     signed_urls = {
         url,
@@ -117,7 +117,7 @@ def test_twilio_verdict_is_the_sdks(url, form, settings):
     ],
 )
 def test_url_is_taken_byte_by_byte(other: str):
-    """platforms.md 1.2: what was signed for another scheme, host, path, slash, query or port is no proof for ours."""
+    """platforms.md 1.2: a signature for another scheme, host, path, slash, query or port is refused."""
     ours, form = "https://bots.example.com/hooks/wa?tenant=a%20b&x=", FORMS[1]
     for name in ("sha1", "sha256"):
         settings = "key=k1,algorithm=HMAC_SHA256" if name == "sha256" else ""
@@ -138,16 +138,16 @@ def test_blank_fields_and_blanks_are_signed():
 
 
 @pytest.mark.parametrize(("settings", "name"), [("", "sha256"), ("key=k1,algorithm=HMAC_SHA256", "sha1")])
-def test_hash_is_the_one_that_the_header_names(settings: str, name: str):
-    """platforms.md 1.2: SHA1 without the header, SHA256 with it; the other one is no proof."""
+def test_hash_is_the_one_in_the_header(settings: str, name: str):
+    """platforms.md 1.2: SHA1 without the header, SHA256 with it; the other one is refused."""
     assert not twilio_signed(TOKEN, URLS[0], FORMS[1], signature_of(URLS[0], FORMS[1], name), settings)
     other = {"sha1": "sha256", "sha256": "sha1"}[name]
     assert twilio_signed(TOKEN, URLS[0], FORMS[1], signature_of(URLS[0], FORMS[1], other), settings)
 
 
 @given(form=st.dictionaries(st.text(max_size=9), st.lists(st.text(max_size=9), min_size=1, max_size=3), max_size=9))
-def test_any_form_twilio_signs_is_good_and_one_more_field_is_not(form):
-    """platforms.md 1.1: what was signed is all of the form."""
+def test_any_form_that_twilio_signs_is_valid_and_one_more_field_is_not(form):
+    """platforms.md 1.1: the whole form is signed."""
     try:
         signature = RequestValidator(TOKEN).compute_signature(URLS[0], Form(form))
     except UnicodeEncodeError:  # lone surrogates: no form has them
@@ -157,15 +157,15 @@ def test_any_form_twilio_signs_is_good_and_one_more_field_is_not(form):
     assert not twilio_signed(TOKEN + "x", URLS[0], form, signature)
 
 
-def test_url_that_is_none_cannot_be_checked():
-    """A forged port is an error to the caller, which refuses."""
+def test_invalid_url_is_an_error():
+    """A forged port raises an error, and the caller refuses the request."""
     with pytest.raises(ValueError, match="Port"):
         twilio_signed(TOKEN, "https://bots.example.com:99999/hooks/wa", {}, "x")
 
 
 @given(body=st.text(max_size=99).map(lambda text: text.encode("utf-8", "replace")), late=st.integers(-400, 400))
-def test_slack_verdict_is_the_sdks(body, late):
-    """platforms.md 3.2: fresh and old, in the past and in the future."""
+def test_slack_signature_is_judged_as_by_the_sdk(body, late):
+    """platforms.md 3.2: fresh and old ones, in the past and in the future."""
     headers, _ = slack_hook(SECRET, body, NOW - late)
     stamp, signature = headers["x-slack-request-timestamp"], headers["x-slack-signature"]
     judge = SignatureVerifier(SECRET, type("Clock", (), {"now": lambda _: NOW})())  # type: ignore[arg-type]
@@ -175,20 +175,20 @@ def test_slack_verdict_is_the_sdks(body, late):
 
 
 @pytest.mark.parametrize("stamp", ["", "soon", "1e9", "٣x"])
-def test_timestamp_that_is_none_cannot_be_checked(stamp):
-    """platforms.md 3.2: no timestamp, or words: an error to the caller, which refuses."""
+def test_invalid_timestamp_is_an_error(stamp):
+    """platforms.md 3.2: a missing timestamp or text raises an error, and the caller refuses the request."""
     with pytest.raises(ValueError, match="int"):
         slack_signed(SECRET, stamp, b"{}", "v0=", now=NOW)
 
 
-def test_timestamp_beyond_all_numbers_is_refused():
-    """platforms.md 3.2: anybody may write one, and no signature is needed for that: it is too far off, not an error."""
+def test_huge_timestamp_is_refused():
+    """platforms.md 3.2: it needs no signature to send one; it is too far off and no error."""
     for stamp in ("9" * 400, "-" + "9" * 400):
         assert slack_signed(SECRET, stamp, b"{}", "v0=", now=NOW) is False
 
 
 def test_signature_of_another_body_secret_or_time_is_refused():
-    """Each is part of what is signed."""
+    """Each one is part of the signed text."""
     stamp = str(int(time.time()))
     digest = hmac.new(SECRET.encode(), f"v0:{stamp}:{{}}".encode(), hashlib.sha256).hexdigest()
     good = {"secret": SECRET, "timestamp": stamp, "body": b"{}", "signature": f"v0={digest}"}
@@ -206,7 +206,7 @@ def test_signature_of_another_body_secret_or_time_is_refused():
     ],
 )
 def test_spellings_of_one_host_are_equal(configured: str, signed: str):
-    """Twilio signs what was typed into its console, we compute from `public_url`: case and punycode make no other."""
+    """Twilio signs the URL of its console, Sayso computes it from `public_url`; case and punycode do not matter."""
     form = {"Body": ["hello"]}
     signature = RequestValidator(TOKEN).compute_signature(signed, {"Body": "hello"})
     assert twilio_signed(TOKEN, configured, form, signature)
@@ -214,8 +214,8 @@ def test_spellings_of_one_host_are_equal(configured: str, signed: str):
 
 
 @pytest.mark.parametrize("typed", ["Bots.Example.com", "Bots.Example.com:443"])
-def test_capitals_that_were_typed_at_twilio_are_those_of_the_host_header(typed: str):
-    """`public_url` is in small letters, the address in Twilio's console is not. Another host counts for nothing."""
+def test_capitals_of_the_console_url_are_those_of_the_host_header(typed: str):
+    """`public_url` is in lower case, the URL in Twilio's console is not. Another host is refused."""
     ours, form = "https://bots.example.com/hooks/wa", {"Body": ["hello"]}
     signature = RequestValidator(TOKEN).compute_signature(f"https://{typed}/hooks/wa", {"Body": "hello"})
     assert twilio_signed(TOKEN, ours, form, signature, hosts=["inner:8000", typed])

@@ -1,4 +1,4 @@
-"""Types: what a turn carries survives storage, and nothing odd gets in."""
+"""Types: the fields of a turn survive storage, and invalid values are dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHERE = Conversation("tg", "1")
 
 
 def turn(language: str) -> Turn:
-    """A turn with a language hint."""
+    """Return a turn with a language hint."""
     return Turn("e1", WHERE, "ana", "hi", language=language)
 
 
@@ -34,26 +34,26 @@ def turn(language: str) -> Turn:
         "e" * 10**6,
     ],
 )
-def test_a_hint_that_is_no_language_tag_is_dropped(hint: str):
-    """Platforms pass on what apps and browsers say."""
+def test_invalid_language_tag_is_dropped(hint: str):
+    """Platforms pass on the claims of apps and browsers."""
     assert turn(hint).language == ""
 
 
 @pytest.mark.parametrize("hint", ["", "de", "pt-BR", "zh-Hant-TW", "es-419", "x" * 16])
 def test_a_language_tag_is_kept_and_stored(hint: str):
-    """The worker reads what the platform said."""
+    """The worker reads the platform's tag."""
     assert turn(hint).language == hint
     assert Turn.from_json(turn(hint).to_json()) == turn(hint)
 
 
-def test_a_turn_stored_before_there_were_hints_is_read():
-    """The field is absent from the JSON when there is no hint."""
+def test_turn_of_an_older_version_is_read():
+    """Its JSON has no language field."""
     stored = turn("").to_json()
     assert "language" not in json.loads(stored)
     assert Turn.from_json(stored).language == ""
 
 
 def test_a_stored_hint_is_checked_again():
-    """What was not written by us gets no further."""
+    """Another client may have written it."""
     stored = json.loads(turn("de").to_json()) | {"language": "../de"}
     assert Turn.from_json(json.dumps(stored)).language == ""
