@@ -325,16 +325,13 @@ def _bounded_class(draft: Any) -> Any:
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
+    """Search in linear time, unless only Python's own engine accepts the pattern."""
     from jsonschema.exceptions import ValidationError
 
-    if isinstance(instance, str) and not _search(pattern)(instance):
-        yield ValidationError(f"does not match {pattern!r}")
-
-
-@functools.lru_cache(maxsize=1024)
-def _search(pattern: str) -> Callable[[str], object]:
-    """Return what searches a text: in linear time, unless only Python's own engine accepts the pattern."""
-    return linear_search(pattern) or re.compile(pattern).search
+    if isinstance(instance, str):
+        search = linear_search(pattern) or re.compile(pattern).search
+        if not search(instance):
+            yield ValidationError(f"does not match {pattern!r}")
 
 
 @functools.lru_cache(maxsize=1024)
