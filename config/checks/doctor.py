@@ -6,7 +6,6 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -26,13 +25,12 @@ from sayso.channels.setup import (
 )
 from sayso.channels.storage.media import MediaLimits, MediaRoom
 from sayso.channels.types import SignedWebhook
-from sayso.channels.whatsapp.message_log import FoundMessage, MissedMessages
+from sayso.channels.whatsapp.message_log import FoundMessage
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.bootstrap import find_public_url, open_inbox
-from sayso.config.wiring.ingress import Recovery, poll_lock
-from sayso.config.wiring.people import rules_of
+from sayso.config.wiring.bootstrap import find_public_url
+from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.stores import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
 from sayso.workers.recovery import Heartbeat
@@ -40,85 +38,13 @@ from sayso.workers.redis.leader_lock import LeaderLock
 from sayso.workers.redis.resume import halt_of
 from sayso.workers.rq.jobs import is_suspended
 
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A harmless webhook of one channel, signed with a wrong and with the right secret."""
-
-    channel: str
-    url: str
-    forged: SignedWebhook
-    signed: SignedWebhook
-
-    async def results(self, web: httpx.AsyncClient) -> list[CheckResult]:
-        """Send both. The forged one goes first: where another server answers, it never gets a right signature."""
-        forged = await self._send(web, self.forged)
-        if isinstance(forged, CheckResult):
-            return [forged]
-        if forged.status_code != 403:
-            says = f"a forged webhook was answered with {forged.status_code}, not 403"
-            return [self._failure(says, _cure_of_accepted_forgery(forged))]
-        signed = await self._send(web, self.signed)
-        if isinstance(signed, CheckResult):
-            return [signed]
-        if signed.status_code != 200:
-            says = f"a signed webhook was answered with {signed.status_code}, not 200"
-            return [self._failure(says, _cure_of_refusal(signed))]
-        says = f"{bare_url(self.url)} takes what is signed and refuses what is forged"
-        return [CheckResult("signature", "ok", says, channel=self.channel)]
-
-    async def _send(self, web: httpx.AsyncClient, signed: SignedWebhook) -> httpx.Response | CheckResult:
-        headers, body = signed
-        try:
-            return await web.post(self.url, headers=headers, content=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            says = f"{bare_url(self.url)} does not answer ({type(exc).__name__})"
-            return self._failure(says, "see that the web runs and that public_url leads to it, also from this machine")
-
-    def _failure(self, says: str, cure: str) -> CheckResult:
-        return CheckResult("signature", "fail", says, cure, self.channel)
-
-
-def probe_of(name: str, setup: PlatformSetup, public_url: str, now: float) -> Probe | None:
-    """Return the probe of a channel, None for one that takes no webhooks. `now` is in Unix seconds."""
-    forged, signed = setup.probe(now, forged=True), setup.probe(now)
-    return Probe(name, hook_url(public_url, name), forged, signed) if forged and signed else None
-
-
-def _cure_of_accepted_forgery(answer: httpx.Response) -> str:
-    """Return the cure where a forged webhook was not answered with 403: another server answered, or another bot."""
-    if answer.is_redirect:
-        return "platforms lose a webhook on a redirect: write public_url as the address that it leads to"
-    if answer.status_code == 404:
-        return "restart the web with this configuration, or have the proxy pass /hooks/… on with its path as it is"
-    if answer.is_success:
-        return "something else answers there, or the channel's secret is a guess: see what public_url leads to"
-    return "see the web's log, and the proxy's: neither may ask for a password or lack a server behind it"
-
-
-def _cure_of_refusal(answer: httpx.Response) -> str:
-    """Return the cure where a signed webhook was refused."""
-    if answer.status_code == 403:
-        return (
-            "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
-            "a proxy changes the request: restart the web with this configuration"
-        )
-    return "see the web's log: it read the webhook, and could not keep it"
-
-
 #: How long our own web may take to answer, in seconds.
 WEB_SECONDS = 10.0
-
-
 #: By how much the clocks of this machine and of Redis may differ before it is a warning, and a failure, in seconds.
 #: Links expire by the one, Slack's signatures by the other, and those are valid for 300 seconds.
 CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
-
-
 #: How far back missed messages are looked for, in seconds.
 MISSED_SECONDS = 3600.0
-
-
 #: The most messages that are looked at, the newest first.
 MISSED_MOST = 500
 
@@ -246,13 +172,13 @@ class Doctor:
         for finding in checks:
             yield finding
         if checks[0].state != "fail":  # the first one is its account
-            async for finding in self._messages(name, channel, setup):
+            async for finding in self._messages(name, setup):
                 yield finding
         if channel.polls:
             yield self._poller(name, channel)
-        if probe := probe_of(name, setup, self._url, self._own()):
-            for finding in await probe.results(self._web):
-                yield finding
+        forged, signed = setup.probe(self._own(), forged=True), setup.probe(self._own())
+        if forged and signed:  # it takes webhooks
+            yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
 
     def _poller(self, name: str, channel: AnyChannel) -> CheckResult:
         try:
@@ -266,7 +192,7 @@ class Doctor:
             "poller", "fail", "no process polls for its updates", "run `sayso poll`; `sayso up` does", name
         )
 
-    async def _messages(self, name: str, channel: AnyChannel, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
+    async def _messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
         """Check whether the platform's log has messages that never reached us.
 
         Nothing is said for a platform without a log, and while Redis is away, which another check says.
@@ -277,10 +203,7 @@ class Doctor:
             return
         self._setups.append(listed)
         try:
-            access_control, cache = open_inbox(self._settings, self._data)
-            per_minute = rules_of(channel).per_minute or 0
-            inbox = Recovery(access_control)
-            missed = MissedMessages(name, listed, inbox, cache, per_minute=per_minute, clock=self._own)
+            missed = open_missed_messages(self._settings, self._data, name, listed, self._own)
             messages = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield failed_check("messages", name, exc)
@@ -288,6 +211,51 @@ class Doctor:
             return
         else:
             yield _missed(name, messages)
+
+
+async def _probe(
+    web: httpx.AsyncClient, name: str, url: str, forged: SignedWebhook, signed: SignedWebhook
+) -> CheckResult:  # fmt: skip
+    """Send a channel a harmless webhook with a wrong and with the right signature.
+
+    The forged one goes first: where another server answers, it never gets a right signature.
+    """
+
+    def failure(says: str, cure: str) -> CheckResult:
+        return CheckResult("signature", "fail", says, cure, name)
+
+    try:
+        for (headers, body), due, kind in ((forged, 403, "forged"), (signed, 200, "signed")):
+            answer = await web.post(url, headers=headers, content=body)
+            if answer.status_code != due:
+                cure = _cure_of_accepted_forgery(answer) if kind == "forged" else _cure_of_refusal(answer)
+                return failure(f"a {kind} webhook was answered with {answer.status_code}, not {due}", cure)
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        says = f"{bare_url(url)} does not answer ({type(exc).__name__})"
+        return failure(says, "see that the web runs and that public_url leads to it, also from this machine")
+    says = f"{bare_url(url)} takes what is signed and refuses what is forged"
+    return CheckResult("signature", "ok", says, channel=name)
+
+
+def _cure_of_accepted_forgery(answer: httpx.Response) -> str:
+    """Return the cure where a forged webhook was not answered with 403: another server answered, or another bot."""
+    if answer.is_redirect:
+        return "platforms lose a webhook on a redirect: write public_url as the address that it leads to"
+    if answer.status_code == 404:
+        return "restart the web with this configuration, or have the proxy pass /hooks/… on with its path as it is"
+    if answer.is_success:
+        return "something else answers there, or the channel's secret is a guess: see what public_url leads to"
+    return "see the web's log, and the proxy's: neither may ask for a password or lack a server behind it"
+
+
+def _cure_of_refusal(answer: httpx.Response) -> str:
+    """Return the cure where a signed webhook was refused."""
+    if answer.status_code == 403:
+        return (
+            "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
+            "a proxy changes the request: restart the web with this configuration"
+        )
+    return "see the web's log: it read the webhook, and could not keep it"
 
 
 async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:

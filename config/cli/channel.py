@@ -29,12 +29,10 @@ from sayso.config.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from sayso.channels.base import SharedCache
     from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupOptions
     from sayso.channels.slack.settings import SlackSettings
     from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
     from sayso.config.settings.schema import Settings
-    from sayso.workers.access import AccessControl
 
 T = TypeVar("T")
 
@@ -167,13 +165,10 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
 
     A message that was taken before is not taken again. Exits with 1 where a message was refused: run it again later.
     """
-    with _message_log(options, channel) as (settings, message_log, access, cache):
-        from sayso.channels.whatsapp.message_log import MissedMessages
-        from sayso.config.wiring.ingress import Recovery
-        from sayso.config.wiring.people import rules_of
+    with _message_log(options, channel) as (settings, message_log):
+        from sayso.config.wiring.ingress import open_missed_messages
 
-        per_minute = rules_of(settings.channels[channel]).per_minute or 0
-        missed = MissedMessages(channel, message_log, Recovery(access), cache, per_minute=per_minute)
+        missed = open_missed_messages(settings, options.data, channel, message_log)
         states = asyncio.run(_recover(options, missed, since, dry_run=dry_run))
     if states["refused"]:
         sys.exit(FINDING)
@@ -214,11 +209,10 @@ def purge_media(options: Options, channel: str, older: float, back: float, *, dr
 
     It may run again at any time, for example from cron. Our own copies are not deleted.
     """
-    with _message_log(options, channel) as (_, message_log, access, _):
-        from sayso.channels.whatsapp.message_log import MediaDeletion
-        from sayso.config.wiring.ingress import Recovery
+    with _message_log(options, channel) as (settings, message_log):
+        from sayso.config.wiring.ingress import open_media_deletion
 
-        deletion = MediaDeletion(channel, message_log, Recovery(access))
+        deletion = open_media_deletion(settings, options.data, channel, message_log)
         asyncio.run(_purge(options, deletion, older, back, dry_run=dry_run))
 
 
@@ -238,16 +232,12 @@ async def _purge(options: Options, deletion: MediaDeletion, older: float, back: 
 
 
 @contextmanager
-def _message_log(
-    options: Options, channel: str
-) -> Iterator[tuple[Settings, MessageLog, AccessControl, SharedCache]]:  # fmt: skip
-    """Yield the settings, the platform's message log, and what takes turns in. Exits for errors with a cure."""
-    from sayso.config.wiring.bootstrap import open_inbox
-
+def _message_log(options: Options, channel: str) -> Iterator[tuple[Settings, MessageLog]]:
+    """Yield the settings and the platform's message log. Exits for errors with a cure."""
     settings = load(options.config, options.data)
     with clear_errors():
         setup = _open_setup(settings, channel, None, "what it could not send, it asks its person to send again")
-        yield settings, setup.message_log(), *open_inbox(settings, options.data)
+        yield settings, setup.message_log()
 
 
 @channel.command(examples=["sayso channel manifest desk", "sayso channel manifest desk --update A0123ABCD"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
-from typing import Protocol
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
@@ -15,11 +17,16 @@ from sayso.channels.types import Turn
 from sayso.channels.web.ingress import Ingress
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.bootstrap import Services, check_redis
+from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
+from sayso.config.wiring.people import rules_of
 from sayso.pending.action import split_button_token
 from sayso.workers.access import AccessControl, Ignored, UnknownSender
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.redis.leader_lock import LeaderLock
+
+if TYPE_CHECKING:
+    from sayso.channels.setup import MessageLog
+    from sayso.channels.whatsapp.message_log import MediaDeletion, MissedMessages
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +82,7 @@ def poll(services: Services) -> None:
             raise LookupError(f"platform {channel.platform!r} has no poller: its settings must not say that it polls")
         lock = LeaderLock(services.redis, poll_lock(channel), prefix=settings.key_prefix)
         pollers.append(load(factory)(services.channels[name], ingress, lock))
-    asyncio.run(run_pollers(pollers))
+    asyncio.run(run_pollers(poller.run() for poller in pollers))
 
 
 def poll_lock(channel: AnyChannel) -> str:
@@ -83,15 +90,8 @@ def poll_lock(channel: AnyChannel) -> str:
     return f"poll:{channel.account_id}"
 
 
-class RunsForever(Protocol):
-    """Polls a platform for one channel."""
-
-    async def run(self) -> None:
-        """Poll until cancelled, or until the platform does not know the account any more."""
-
-
-async def run_pollers(pollers: Sequence[RunsForever]) -> None:
-    """Run all pollers until SIGTERM or SIGINT. One that ends does not stop the others.
+async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Poll until SIGTERM or SIGINT. A poller that ends does not stop the others.
 
     One that fails with a defect stops all of them, so that the process is started anew.
     """
@@ -99,7 +99,7 @@ async def run_pollers(pollers: Sequence[RunsForever]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(poller.run()) for poller in pollers]
+        tasks = [group.create_task(poll) for poll in polls]
         await stopping.wait()
         for task in tasks:
             task.cancel()
@@ -129,3 +129,21 @@ class Recovery:
     def accept(self, turn: Turn, *, waited_seconds: float) -> str:
         """Store a turn that was written so many seconds ago. Return "new", "duplicate" or why it was refused."""
         return self._access.accept(turn, waited_seconds=waited_seconds).outcome
+
+
+def open_missed_messages(
+    settings: Settings, data: Path, channel: str, message_log: MessageLog, clock: Callable[[], float] = time.time
+) -> MissedMessages:
+    """Return what finds the messages of a platform's log that never came in. Raises ConfigError."""
+    from sayso.channels.whatsapp.message_log import MissedMessages
+
+    access, cache = open_inbox(settings, data)
+    per_minute = rules_of(settings.channels[channel]).per_minute or 0
+    return MissedMessages(channel, message_log, Recovery(access), cache, per_minute=per_minute, clock=clock)
+
+
+def open_media_deletion(settings: Settings, data: Path, channel: str, message_log: MessageLog) -> MediaDeletion:
+    """Return what deletes the files of a platform's log that no turn needs. Raises ConfigError."""
+    from sayso.channels.whatsapp.message_log import MediaDeletion
+
+    return MediaDeletion(channel, message_log, Recovery(open_inbox(settings, data)[0]))

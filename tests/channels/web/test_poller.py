@@ -289,7 +289,7 @@ def test_poller_that_breaks_ends_its_process():
 
     broken = Poller(Bot(), None, Broken())
     with pytest.raises(ExceptionGroup):
-        asyncio.run(asyncio.wait_for(run_pollers([broken]), 5))
+        asyncio.run(asyncio.wait_for(run_pollers([broken.run()]), 5))
 
 
 def test_unreadable_answer_is_not_logged(platforms: FakePlatforms, caplog: pytest.LogCaptureFixture):
