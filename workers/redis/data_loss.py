@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from redis import Redis
 from redis.asyncio.connection import AbstractConnection
@@ -118,16 +118,6 @@ class HaltReason:
         return missing if self.seconds is None else f"{missing}, about the last {self.seconds:.1f} s of them"
 
 
-class WatermarkStore(Protocol):
-    """Remembers watermarks across restarts."""
-
-    def read(self) -> Mapping[str, Watermark]:
-        """Return the last watermark of each server address; empty when nothing can be read."""
-
-    def keep(self, address: str, watermark: Watermark) -> None:
-        """Store the watermark of a server address. A failure is no error."""
-
-
 class WatermarkFile:
     """A small JSON file with watermarks, shared by all processes on a folder. It is replaced as a whole; numbers only
     rise.
@@ -164,34 +154,23 @@ class WatermarkFile:
             log.warning("watermark.not_stored", extra={"reason": type(exc).__name__})
 
 
-class NoWatermarkStore:
-    """Remembers nothing."""
-
-    def read(self) -> Mapping[str, Watermark]:
-        """Return nothing."""
-        return {}
-
-    def keep(self, address: str, watermark: Watermark) -> None:
-        """Do nothing."""
-
-
 class DataLossGuard:
     """The watermark of one server as this process knows it; one per process and server, for all connections."""
 
     def __init__(
         self,
         client: Redis,
-        store: WatermarkStore | None = None,
+        file: WatermarkFile | None = None,
         *,
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._store = store or NoWatermarkStore()
+        self._file = file
         self._address = address_of(client)
         self._keys = keys_of(prefix)
         self._clock = clock
-        self._stored = dict(self._store.read())
+        self._stored = dict(file.read()) if file else {}
         self._known = self._stored.get(self._address)
         self._stored_at = float("-inf")
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS)
@@ -352,11 +331,12 @@ class DataLossGuard:
     def _store_watermark(self) -> None:
         """Store the watermark where it survives this process."""
         known = self._known
-        if known is None or self._stored.get(self._address) == known or self._clock() - self._stored_at < KEEP_SECONDS:
+        if not (self._file and known) or self._stored.get(self._address) == known:
             return
-        self._stored_at = self._clock()
-        self._stored[self._address] = known
-        self._store.keep(self._address, known)
+        if self._clock() - self._stored_at >= KEEP_SECONDS:
+            self._stored_at = self._clock()
+            self._stored[self._address] = known
+            self._file.keep(self._address, known)
 
 
 def keys_of(prefix: str = PREFIX) -> tuple[str, str, str]:
