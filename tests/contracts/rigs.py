@@ -20,12 +20,14 @@ from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import _is_in_loop, has_no_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import NO_JOB, LuaScripts, WakeUpJob, shard_of
+from sayso.pending.redis.repository import LUA as ACTION_LUA
+from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.sender import RedisOutbox
+from tests.pending.redis.lua_source import CheckedScripts
 
 CHAT = Conversation("chat", "room")
 #: What workers say in these tests.
@@ -128,10 +130,11 @@ class RedisRig(Rig):
     """Mailbox and outbox in Redis. Its clock cannot be moved, so stored times move back instead."""
 
     def __init__(self, client: Redis, *, limits: InboxLimits | None = None, prefix: str = PREFIX) -> None:
-        scripts = LuaScripts(client, LUA, prefix=prefix)
+        scripts = CheckedScripts(client, LUA, prefix=prefix)
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
-        self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix)
+        actions = CheckedScripts(client, ACTION_LUA, prefix=prefix)
+        self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix, scripts=actions)
         self.repository = Blocking(self.store.repository)
         self.mailbox = BlockingOutsideLoops(RedisMailbox(scripts, voice, limits=limits))
         self.outbox = BlockingOutsideLoops(RedisOutbox(scripts))

@@ -525,7 +525,7 @@ def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
 def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
     """The client repeats a call whose answer was lost, and every effect happens once."""
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
-    monkeypatch.setattr(LuaScripts, "run", _asked_twice(LuaScripts.run))
+    monkeypatch.setattr(LuaScripts, "arun", _asked_twice(LuaScripts.arun))
     action = stash(store, ran)
     assert store.get("ana") == action
     assert store.pop_if_intent("ana", "ignore").status == "ignored"
@@ -543,12 +543,12 @@ def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
     assert [events.count(event) for event in ("claimed", "started", "done", "cancelled", "expired")] == [1, 1, 1, 2, 1]
 
 
-def _asked_twice(run):
+def _asked_twice(arun):
     """Lose the first answer of every script."""
 
-    def twice(*args):
-        run(*args)
-        return run(*args)
+    async def twice(*args):
+        await arun(*args)
+        return await arun(*args)
 
     return twice
 

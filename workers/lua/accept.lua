@@ -49,7 +49,8 @@ local function is_full()
 end
 if is_full() then return {'full', '0'} end
 -- Only a conversation without waiting turns can be refused as overloaded: its outbox may hold just the refusal notice.
-if waiting == 0 and is_overloaded(args.max_conversations, (urgent or args.stop) and 2 or 0) then return {'overloaded', '0'} end
+local shares = (urgent or args.stop) and 2 or 0
+if waiting == 0 and is_overloaded(args.max_conversations, shares) then return {'overloaded', '0'} end
 local quick = args.tap_or_status and is_own  -- these have a limit of their own
 local counted = quick and args.user .. ':quick' or not urgent and args.user
 if args.waited_ms == 0 and counted and is_too_fast(counted) then return {'too_fast', '0'} end

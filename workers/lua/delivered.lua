@@ -21,9 +21,10 @@ clear_hold()
 redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. number, 'asks:' .. (number - MAX_DELIVERIES))
 if args.outcome == 'sent' then
-  local copy = string.match(redis.call('HGET', deliveries, number) or '', '^%S+ %d+ %d+ (%S+)')
-  local failed = string.match(redis.call('HGET', deliveries, number) or '', '^failed %d+ %d+ (%S+)')
-  if failed and args.detail ~= '' and failed ~= args.detail then redis.call('HDEL', deliveries, number) end  -- the failure was of an earlier copy
+  local reported, copy = string.match(redis.call('HGET', deliveries, number) or '', '^(%S+) %d+ %d+ (%S+)')
+  if reported == 'failed' and args.detail ~= '' and copy ~= args.detail then
+    redis.call('HDEL', deliveries, number)  -- the failure was of an earlier copy
+  end
   local new = record_delivery(number, doubtful and 'ambiguous' or 'sent', aside.tries, args.detail, args.cause)
   if not new and args.cause ~= '' then  -- the platform's report came first, and without a reason
     local words = redis.call('HGET', deliveries, number) or ''
@@ -41,7 +42,8 @@ if args.outcome == 'sent' then
     add_prompt(asked, copy or '')  -- of a reply that was sent twice, the platform reported on the first copy
     add_prompt(asked, args.detail)
   end
-  if string.find(redis.call('HGET', deliveries, number), '^failed ') then expire_asked(number) end  -- the failure was reported before this call
+  -- The failure may have been reported before this call.
+  if string.find(redis.call('HGET', deliveries, number), '^failed ') then expire_asked(number) end
 else
   record_delivery(number, 'dead', aside.tries, '', args.detail)
   aside.reason, aside.asks, aside.doubtful, aside.entry = args.detail, asks, doubtful, entry

@@ -9,7 +9,7 @@ local state, tries, receipt, cause = string.match(known or '', '^(%S+) %d+ (%d+)
 local asked = redis.call('HGET', lane, 'asks:' .. number)
 if asked then add_prompt(asked, message) end
 if not state then
-  -- The report is faster than the worker that sent the reply: it counts once that worker or its successor records the send.
+  -- The report is faster than the worker that sent the reply. It counts once a worker records the send.
   if string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') ~= tostring(number) then return '' end
   tries = lane_number('attempts') + 1
 else

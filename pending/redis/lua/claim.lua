@@ -10,15 +10,16 @@ local state, by, rec, mac, expires, seen, plan, ttl =
 if not state then return {'gone', ''} end
 if (state == 'claimed' or state == 'started') and by == act then return {'mine', state} end
 if state == 'expired' and by == act then return {'expired', state} end
-if state ~= 'shown' and by == act then return {'moved', state} end  -- it ended since this worker looked
+if state ~= 'shown' and by == act then return {'moved', state} end  -- it ended since this worker read it
 if state ~= 'shown' then return {'other', state} end
 if rec ~= ARGV[2] or mac ~= args.mac then return {'tampered', state} end
+
 local function take()
   redis.call('HSET', action_key(pid), 'state', 'claimed', 'by', act, 'begun', now())
   entered(pid, {'claimed'}, act, mac)
 end
 
-if plan then  -- the yes was to the plan, whose window was judged: its steps run only while it does
+if plan then  -- the user agreed to the plan, whose window was checked: its steps run only while the plan runs
   local running, decided = unpack(redis.call('HMGET', action_key(plan), 'state', 'by'))
   if running ~= 'started' or decided ~= act then return {'other', state} end
   take()

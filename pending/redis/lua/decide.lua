@@ -15,7 +15,7 @@ end
 local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 13
 local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps', 'ttl') or {}
 
--- The answer is remembered for as long as it may be asked for again: by then another action may wait here.
+-- The answer is stored for as long as the client may ask again: by then another action may wait here.
 local function gone()
   redis.call('SET', decided, 'gone ', 'PX', ASKED_AGAIN_MS)
   return {'gone', {}}
@@ -29,6 +29,7 @@ end
 local mac, kind, digest, code, steps, ttl = fields[2], unpack(fields, KNOWN + 1, KNOWN + 5)
 local state, expires, begun = fields[STATE], tonumber(fields[EXPIRES] or 0), tonumber(fields[BEGUN] or 0)
 
+-- End the action, and answer.
 local function end_as(end_state, verdict)
   redis.call('HSET', action_key(pid), 'state', end_state, 'by', act)
   fields[STATE], fields[BY] = end_state, act
@@ -36,12 +37,13 @@ local function end_as(end_state, verdict)
   return answer(verdict)
 end
 
-local another = (args.expected_kind ~= '' and args.expected_kind ~= kind) or (args.expected_id ~= '' and args.expected_id ~= pid)
+local another = (args.expected_kind ~= '' and args.expected_kind ~= kind)
+  or (args.expected_id ~= '' and args.expected_id ~= pid)
 local changed = args.expected_digest ~= '' and args.expected_digest ~= digest
 local uncoded = intent == 'confirm' and args.code ~= (code or '')
 if state == 'claimed' or state == 'started' then
   if now() - (begun or 0) <= STALE_MS then return gone() end
-  return answer((another or changed or uncoded) and 'mismatch' or 'stale')  -- whoever began a stale one died at it
+  return answer((another or changed or uncoded) and 'mismatch' or 'stale')  -- the process that began it is gone
 end
 if state ~= 'shown' and state ~= 'armed' then return gone() end
 if state == 'shown' and now() >= (expires or 0) then return end_as('expired', 'expired') end
@@ -51,8 +53,7 @@ if changed then return end_as('cancelled', 'changed') end
 if intent == 'cancel' then return end_as('cancelled', 'cancelled') end
 if intent == 'ignore' then
   local sooner = now() + args.ignore_ms
-  if state == 'shown' and sooner < expires then  -- never later
-    -- A shorter window, not an earlier one.
+  if state == 'shown' and sooner < expires then  -- the window gets shorter, never longer
     redis.call('HSET', action_key(pid), 'expires', sooner, 'ttl', (tonumber(ttl) or 0) - (expires - sooner))
     fields[EXPIRES] = sooner
   end

@@ -1,13 +1,13 @@
 -- needs: actions, conversation, keys, outbox
 -- Record the truth about an effect. No lease is needed: a worker that lost it may report late.
--- args: pid, attempt, state, told (what the user is told), result (of the tool), correction (outbox entry to send if the
--- truth comes too late, or ''), seq (number of the deciding turn).
+-- args: pid, attempt, state, told (what the user is told), result (of the tool), correction (the outbox entry to send
+-- if the truth comes too late, or ''), seq (number of the deciding turn).
 local key = action_key(args.pid)
 local state, attempt, plan, by, mac, steps =
   unpack(redis.call('HMGET', key, 'state', 'attempt', 'plan', 'by', 'mac', 'steps'))
 if attempt ~= args.attempt then return 'other' end
 if state == args.state then return 'ok' end
--- "Failed" is corrected too: somebody may have asked the world too early and been told that nothing had happened.
+-- A failure is corrected too: a check may have come too early and found that nothing had happened.
 local late = (state == 'unknown' and args.state == 'failed')
   or ((state == 'unknown' or state == 'failed') and args.state == 'done')
 if state ~= 'started' and not late then return 'other' end
@@ -15,7 +15,7 @@ redis.call('HSET', key, 'state', args.state, 'told', args.told, 'result', args.r
 entered(args.pid, {args.state}, by, mac, steps)
 if not late then return 'ok' end
 if tonumber(string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+')) == args.seq then
-  -- Its user was told nothing yet: whoever works on that turn must find that his words are not true any more.
+  -- The user was told nothing yet. The worker of that turn must find that its answer is not true any more.
   if plan then redis.call('HSET', action_key(plan), 'late', '1') end
   return 'late'
 end

@@ -8,7 +8,7 @@ local state, rec, mac, attempt, idempotent, steps, by =
   unpack(redis.call('HMGET', key, 'state', 'rec', 'mac', 'attempt', 'idempotent', 'steps', 'by'))
 if rec ~= ARGV[2] or mac ~= args.mac then return 'tampered' end
 if state == 'started' and attempt == args.attempt then return 'go' end
--- A plan has no effect of its own and its steps guard themselves: it may be taken up again however often.
+-- A plan has no effect of its own, and each step is checked by itself: a plan may be started any number of times.
 local again = state == 'started' and (idempotent == '1' or steps)
 if state ~= 'claimed' and not again then return 'no' end
 if not steps and redis.call('HINCRBY', key, 'tries', 1) > MAX_STARTS then return 'worn' end

@@ -26,8 +26,8 @@ local function is_queued(job)
 end
 
 -- Put the RQ job that processes this conversation on its queue, an urgent one at the front. Return false if one is
--- there already. The job's id ends with the write counter, which gives the order of jobs. From ARGV[at]: the job's hash as
--- RQ wrote it. Without a job (tests, one process) the conversation only becomes due.
+-- there already. The job's id ends with the write counter, which gives the order of jobs. From ARGV[at]: the job's hash
+-- as RQ wrote it. Without a job (tests, one process) the conversation only becomes due.
 local function wake_worker(at, urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
   if not args.job then return true end
