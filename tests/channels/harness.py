@@ -1,4 +1,4 @@
-"""Harness: one small description of each platform, so that the contract suite can speak to all of them alike."""
+"""Harness: one small description per platform, through which the contract suite drives all of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WHATSAPP_URL = "https://bots.example.com/hooks/whatsapp?tenant=a%20b"
 
 
 def png() -> bytes:
-    """A real picture of one pixel."""
+    """Return a picture of one pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -63,7 +63,7 @@ PDF = Media("pdf", "application/pdf", "bill.pdf", stored=True)
 
 
 class MemoryMedia:
-    """A media source of the files above, served on a local port for Twilio to fetch."""
+    """A media source with the files above, served on a local port from which Twilio fetches them."""
 
     def __init__(self) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _FileHandler)
@@ -71,16 +71,16 @@ class MemoryMedia:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def read(self, ref: str) -> bytes:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         return FILES[ref]
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
-        """Where Twilio may fetch it."""
+        """Return the URL of a file."""
         return f"{self.address}/{ref}/{mime_type.replace('/', '~')}/{filename}"
 
     @property
     def address(self) -> str:
-        """Where the files are served."""
+        """Return the address of the file server."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class _FileHandler(BaseHTTPRequestHandler):
         self.wfile.write(FILES[ref])
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def fetch_bytes(channel: Channel, media: Media) -> bytes:
@@ -110,17 +110,17 @@ def fetch_bytes(channel: Channel, media: Media) -> bytes:
 
 
 class MemorySharedCache:
-    """A notebook of one process."""
+    """A shared cache in one process."""
 
     def __init__(self) -> None:
         self.notes: dict[str, str] = {}
 
     def get(self, key: str) -> str | None:
-        """The note, if there is one."""
+        """Return the value of a key, or None."""
         return self.notes.get(key)
 
     def put(self, key: str, value: str) -> None:
-        """Note a value."""
+        """Store a value."""
         self.notes[key] = value
 
 
@@ -161,25 +161,25 @@ class Platform:
         return self.name
 
     def open(self, media: MemoryMedia, platforms: fakes.FakePlatforms) -> Channel:
-        """Its adapter, talking to its fake where there is one."""
+        """Return the platform's adapter, connected to its fake where there is one."""
         return self.build(media, f"{platforms.url}/{self.fake}" if self.fake else None)
 
 
 def hook(
     signed: signing.SignedWebhook, url: str = "https://bots.example.com/hooks/x", now: float = NOW
 ) -> WebhookRequest:
-    """A signed request as a Hook."""
+    """Return a signed request."""
     headers, body = signed
     return WebhookRequest(url=url, headers=headers, body=body, now=now)
 
 
 def sha256(data: bytes) -> str:
-    """The digest the ledger shows."""
+    """Return the digest that the fake's ledger shows."""
     return hashlib.sha256(data).hexdigest()
 
 
 def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppChannel:
-    """A WhatsApp channel with the fakes' credentials."""
+    """Return a WhatsApp channel with the fakes' credentials."""
     settings = {
         "platform": "whatsapp", "account_sid": fakes.TWILIO_ACCOUNT_SID, "auth_token": fakes.TWILIO_AUTH_TOKEN,
         "from_": "whatsapp:+14155238886", "api_url": api_url,
@@ -188,7 +188,7 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
 
 
 def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramChannel:
-    """A Telegram channel with the fakes' credentials."""
+    """Return a Telegram channel with the fakes' credentials."""
     settings = {
         "platform": "telegram", "token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET,
         "api_url": api_url,
@@ -197,7 +197,7 @@ def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramC
 
 
 def slack(media: MemoryMedia, api_url: str | None, **extra: Any) -> SlackChannel:
-    """A Slack channel with the fakes' credentials."""
+    """Return a Slack channel with the fakes' credentials."""
     settings = {
         "platform": "slack", "bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET,
         "api_url": api_url,
@@ -218,17 +218,17 @@ def _deps(media: MemoryMedia, extra: dict[str, Any]) -> AdapterDeps:
 
 
 def whatsapp_hook(form: dict[str, str], url: str = WHATSAPP_URL) -> WebhookRequest:
-    """A form signed by Twilio."""
+    """Return a form that Twilio signed."""
     return hook(signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form), url)
 
 
 def telegram_hook(update: Mapping[str, Any]) -> WebhookRequest:
-    """An update with the right secret."""
+    """Return an update with the right secret."""
     return hook(signing.telegram_hook(fakes.TELEGRAM_SECRET, update))
 
 
 def slack_hook(body: bytes, now: float = NOW) -> WebhookRequest:
-    """A body signed by Slack at NOW, arriving at `now`."""
+    """Return a body that Slack signed at NOW and that arrives at `now`."""
     return hook(signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, NOW), now=now)
 
 
@@ -308,12 +308,12 @@ JSON_WEBHOOK = Platform(
     edits=True,
     gone="99",
 )
-#: Those behind an HTTP API, which can be slow, full or away.
+#: The platforms with an HTTP API, which can be slow, full or down.
 ALL = (WHATSAPP, TELEGRAM, SLACK)
 
 
 class ShownConsole(ConsoleChannel):
-    """A console whose feed is in this process, or away."""
+    """A console whose feed is in this process, or unreachable."""
 
     def __init__(self, media: MemoryMedia, feed: Feed) -> None:
         super().__init__(
@@ -327,12 +327,12 @@ class ShownConsole(ConsoleChannel):
 
 
 def console(media: MemoryMedia, api_url: str | None) -> ShownConsole:
-    """A console channel; with an address, its feed is away."""
+    """Return a console channel; with an address, its feed is unreachable."""
     return ShownConsole(media, DownFeed() if api_url else MemoryFeed())
 
 
 def shown(channel: ShownConsole, _: fakes.FakePlatforms) -> Seen:
-    """What the page shows once it has applied each entry, as console.js does."""
+    """Return what the page shows after each entry was applied as console.js does it."""
     bubbles: dict[str, dict[str, Any]] = {}
     for entry_id, entry in channel.entries(CONSOLE.user_id, ""):
         if entry["type"] in ("bubble", "edit", "draft"):
@@ -358,7 +358,7 @@ def _console_hook(number: int, **said: str) -> WebhookRequest:
 
 
 def console_hook(body: bytes) -> WebhookRequest:
-    """What the page of one browser posts."""
+    """Return a request of the page of one browser."""
     headers = {"cookie": f"__Host-sayso_console_web={_SESSION}", "x-sayso-console": "1", "host": "bots.example.com"}
     return WebhookRequest("https://bots.example.com/hooks/web", headers, body, now=NOW)
 
@@ -386,7 +386,7 @@ CONSOLE = Platform(
 
 
 class PrintingTerminal(TerminalChannel):
-    """A terminal whose prints are kept, and whose files go to a folder of their own."""
+    """A terminal that stores its output, with a folder of its own for files."""
 
     def __init__(self, media: MemoryMedia) -> None:
         self.printed: list[str] = []
@@ -396,7 +396,7 @@ class PrintingTerminal(TerminalChannel):
 
 
 def printed(channel: PrintingTerminal, _: fakes.FakePlatforms) -> Seen:
-    """Each print as a message. What can be tapped is what a number taps."""
+    """Return each print as a message. A button is what a number taps."""
     messages = [_printed(text) for text in channel.printed]
     numbers = re.findall(r"\[(\d+)\] (\S+)", channel.printed[-1]) if messages else []
     for number, label in numbers:
@@ -414,7 +414,7 @@ def _printed(text: str) -> dict[str, Any]:
 
 
 def terminal_hook(number: int, line: str | bytes) -> WebhookRequest:
-    """A typed line."""
+    """Return a typed line."""
     body = line if isinstance(line, bytes) else line.encode()
     return WebhookRequest("", {"x-sayso-terminal": _TYPED, "x-sayso-line": str(number)}, body, now=NOW)
 
@@ -442,7 +442,7 @@ EVERY = (*ALL, CONSOLE, TERMINAL)
 
 @asynccontextmanager
 async def server(answer: bytes) -> AsyncIterator[tuple[str, list[object]]]:
-    """Its address, and the connections it was given; each request on one of them is answered so."""
+    """Run a server that gives this answer; yield its address and the list of its connections."""
     connections: list[object] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The channel contract: every promise of the port, on every adapter, against servers where there is an API."""
+"""The channel contract: every promise of the port on every adapter, against fake servers where there is an API."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.channels.json_webhook import signed_hook
 LONG = "\n\n".join(f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400))
 
 
-#: For promises of those behind an API; all others are everybody's.
+#: Marks promises of platforms with an API; all other promises hold for every channel.
 over_http = pytest.mark.parametrize("platform", [*ALL, JSON_WEBHOOK], ids=repr)
 
 
@@ -63,13 +63,13 @@ def platform(request: pytest.FixtureRequest) -> Platform:
 
 @pytest.fixture
 def channel(platform: Platform, platforms: FakePlatforms, media: MemoryMedia) -> Channel:
-    """Its adapter, talking to its fake."""
+    """Return the platform's adapter, connected to its fake."""
     return platform.open(media, platforms)
 
 
 @pytest.fixture
 def seen(platform: Platform, channel: Channel, platforms: FakePlatforms) -> Callable[[], Seen]:
-    """Tells what the person sees by now."""
+    """Return a function that lists what the person sees."""
     return lambda: platform.seen(channel, platforms)
 
 
@@ -79,20 +79,20 @@ def send(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
 
 
 def deliver(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
-    """Send a whole reply. Returns the receipt of its first piece, "" where it has none."""
+    """Send a whole reply; return the receipt of its first piece, "" without one."""
     receipts = [send(channel, platform, piece) for piece in channel.split(reply)]
     return receipts[0] if receipts else Receipt("")
 
 
 def failure(channel: Channel, platform: Platform, reply: Reply) -> SendError:
-    """The error that sending one piece ends in."""
+    """Send one piece; return the error."""
     with pytest.raises(SendError) as caught:
         send(channel, platform, reply)
     return caught.value
 
 
 def test_one_changed_byte_is_forbidden(platform: Platform, channel: Channel):
-    """A body, or a secret where that is all the proof, that differs in one byte is refused."""
+    """A body that differs in one byte is refused, or the secret where that is the only proof."""
     hook = platform.text(1, "send 10 to Bob")
     forged = [replace(hook, body=hook.body.replace(b"10", b"90"))] if platform.is_signed else []
     for name in platform.proofs:
@@ -106,7 +106,7 @@ def test_one_changed_byte_is_forbidden(platform: Platform, channel: Channel):
 
 @pytest.mark.parametrize("value", ["", "0", "é", "\ud800", "v0=", "1,2", "9" * 5000])
 def test_odd_signatures_are_forbidden(platform: Platform, channel: Channel, value: str):
-    """platforms.md 2.2, 3.2: whatever stands in the signature headers, the answer is Forbidden and never a crash."""
+    """platforms.md 2.2, 3.2: any text in the signature headers gets Forbidden, never a crash."""
     hook = platform.text(1, "hello")
     signing = platform.proofs or [name for name in hook.headers if name != "content-type"]
     for name in signing:
@@ -115,21 +115,21 @@ def test_odd_signatures_are_forbidden(platform: Platform, channel: Channel, valu
 
 
 def test_missing_signature_is_forbidden(platform: Platform, channel: Channel):
-    """platforms.md 1.2: no signature, no turn, whatever the body holds."""
+    """platforms.md 1.2: without a signature no body becomes a turn."""
     for body in (platform.text(1, "hello").body, b"", b"\xff\xfe", b"{" * 10_000, b"&" * 10_000):
         with pytest.raises(Forbidden):
             channel.receive(replace(platform.text(1, "hello"), headers={}, body=body))
 
 
 def test_redelivery_has_the_same_event_id(platform: Platform, channel: Channel):
-    """platforms.md 1.1, 3.1: the second delivery of one act can be told from a second act."""
+    """platforms.md 1.1, 3.1: a redelivery differs from a second act."""
     first, again, other = (channel.receive(platform.text(number, "yes")).turns[0] for number in (1, 1, 2))
     assert first == again
     assert first.event_id != other.event_id
 
 
-def test_tap_carries_our_data_and_no_text(platform: Platform, channel: Channel):
-    """platforms.md 1.1: a tapped button is not a typed word."""
+def test_tap_carries_the_buttons_data_and_no_text(platform: Platform, channel: Channel):
+    """platforms.md 1.1: a tapped button is not a typed text."""
     send(channel, platform, Reply("sure?", buttons=YES_NO))
     turn = channel.receive(platform.tap(3, "a:1:yes")).turns[0]
     assert turn.tap is not None
@@ -138,7 +138,7 @@ def test_tap_carries_our_data_and_no_text(platform: Platform, channel: Channel):
 
 
 def test_text_becomes_a_turn(platform: Platform, channel: Channel):
-    """Who, where and what, with the words as typed."""
+    """The turn has user, conversation and the text as typed."""
     received = channel.receive(platform.text(1, "Hello 👋 a & b <c> + 100% = ok"))
     turn = received.turns[0]
     assert turn.text == "Hello 👋 a & b <c> + 100% = ok"
@@ -149,7 +149,7 @@ def test_text_becomes_a_turn(platform: Platform, channel: Channel):
 
 
 def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
-    """A long reply arrives whole, in messages the platform accepts, its buttons on the last."""
+    """A long reply arrives whole, in messages that the platform accepts, with its buttons on the last."""
     pieces = channel.split(Reply(LONG, buttons=YES_NO))
     assert "".join(piece.text for piece in pieces) == LONG
     assert all(platform.measure(piece.text) <= platform.limit for piece in pieces)
@@ -158,7 +158,7 @@ def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
 
 
 def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """The limits we keep are those the platform checks, also when all characters must be escaped."""
+    """The adapter's limits are those that the platform checks, even if all characters must be escaped."""
     replies = (Reply(LONG, YES_NO, IMAGE), Reply("&<>" * 3000, YES_NO), Reply("👍🏽" * 5000))
     pieces = [piece for reply in replies for piece in channel.split(reply)]
     for piece in pieces:
@@ -167,13 +167,13 @@ def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Ch
 
 
 def test_short_reply_is_one_piece(platform: Platform, channel: Channel):
-    """What fits is not cut, and nothing is not sent."""
+    """A text that fits is not cut, and an empty one is not sent."""
     assert channel.split(Reply("Hello")) == (Reply("Hello"),)
     assert channel.split(Reply("")) == ()
 
 
 def test_text_arrives(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """Words arrive where they belong, and formatting never hides them."""
+    """The text arrives in its conversation, and formatting never hides it."""
     send(channel, platform, Reply("**Sum** is 5 < 6 & `x`"))
     (sent,) = seen()
     words = sent["text"].replace("&lt;", "<").replace("&amp;", "&").replace("*", "").replace("`", "")
@@ -181,14 +181,14 @@ def test_text_arrives(platform: Platform, channel: Channel, seen: Callable[[], S
 
 
 def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """What a tap will send back is exactly what we minted."""
+    """A tap will send exactly the data of the button."""
     send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
     assert seen()[-1]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}, {"label": "No", "data": "a:1:no"}]
 
 
 @pytest.mark.parametrize("file", [IMAGE, PDF], ids=["image", "document"])
 def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Callable[[], Seen], file):
-    """pains.md 13: the bytes and the name at the other end are the ones in the store, with the words beside them."""
+    """pains.md 13: bytes and name arrive as they are in the store, with the text beside them."""
     for piece in channel.split(Reply("Here it is", media=file)):
         send(channel, platform, piece)
     stored = next(entry["media"] for entry in seen() if entry["media"])
@@ -198,7 +198,7 @@ def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Call
 
 @pytest.mark.parametrize("platform", [TELEGRAM, SLACK, TERMINAL], ids=repr)
 def test_missing_file_is_refused(platform: Platform, channel: Channel):
-    """A file that left the store will not come back by trying again. (Twilio and browsers fetch files later.)"""
+    """A retry does not bring a deleted file back. (Twilio and browsers fetch files later.)"""
     error = failure(channel, platform, Reply(media=replace(IMAGE, ref="gone")))
     assert isinstance(error, Refused)
 
@@ -213,8 +213,8 @@ def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platform
 
 
 @over_http
-def test_closed_address_is_told_from_refused_words(platform: Platform, channel: Channel, platforms: FakePlatforms):
-    """Nothing will arrive there; other words might not be the cure."""
+def test_closed_address_differs_from_a_refused_text(platform: Platform, channel: Channel, platforms: FakePlatforms):
+    """No message will arrive there, whatever its text is."""
     closed = {
         "whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived", "json_webhook": "410"
     }  # fmt: skip
@@ -232,7 +232,7 @@ def test_closed_address_is_told_from_refused_words(platform: Platform, channel: 
 @over_http
 @pytest.mark.parametrize("reply", [Reply("hello"), Reply("sure?", YES_NO), Reply("a", media=IMAGE)], ids=repr)
 def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedia, reply: Reply):
-    """Nobody listens: certainly nothing arrived."""
+    """No server listens, so nothing arrived."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -242,9 +242,7 @@ def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedi
 @over_http
 @pytest.mark.parametrize("error", ["drop", "lost"])
 def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms, error: str):
-    """platforms.md 2.4, 3.4: once sent, a lost answer leaves open whether the message arrived; the adapter does not
-    send it again.
-    """
+    """platforms.md 2.4, 3.4: after a lost answer the message may have arrived; the adapter does not send it again."""
     platforms.script(platform.fake, error)
     assert isinstance(failure(channel, platform, Reply("sure?", buttons=YES_NO)), DeliveryUncertain)
     assert len(platforms.sent) == (1 if error == "lost" else 0)
@@ -252,7 +250,7 @@ def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, p
 
 @over_http
 def test_server_error_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms):
-    """platforms.md 2.4, 3.4: a 500 says nothing about what was done before it."""
+    """platforms.md 2.4, 3.4: a 500 does not tell what was done before it."""
     platforms.script(platform.fake, "500")
     assert isinstance(failure(channel, platform, Reply("hello")), DeliveryUncertain)
 
@@ -262,7 +260,7 @@ def test_server_error_is_ambiguous(platform: Platform, channel: Channel, platfor
 def test_no_secret_in_errors_or_logs(
     platform: Platform, channel: Channel, platforms: FakePlatforms, error: str, caplog: pytest.LogCaptureFixture
 ):
-    """pains.md 15: neither message nor traceback nor DEBUG log holds a token, an address or the words."""
+    """pains.md 15: no message, traceback or DEBUG log holds a token, an address or the text."""
     caplog.set_level(logging.DEBUG)
     refusal = {
         "whatsapp": "21211", "telegram": "Bad Request: chat not found", "slack": "channel_not_found",
@@ -275,15 +273,15 @@ def test_no_secret_in_errors_or_logs(
     assert isinstance(raised, Refused) == (error == "refuse")
 
 
-def test_attend_never_raises(platform: Platform, media: MemoryMedia):
-    """platforms.md 2.4: a sign of life is worth nothing to anybody if it can break the turn."""
+def test_show_typing_never_raises(platform: Platform, media: MemoryMedia):
+    """platforms.md 2.4: a typing indicator must not break the turn."""
     channel = platform.build(media, "http://127.0.0.1:1")
     for hook in (platform.text(1, "hello"), platform.tap(2, "a:1:yes")):
         asyncio.run(channel.show_typing(channel.receive(hook).turns[0]))
 
 
-def test_signed_nonsense_is_a_bad_hook_or_ignored(platform: Platform, channel: Channel):
-    """A signed request without sense gives no turn and no crash."""
+def test_signed_nonsense_is_refused_or_ignored(platform: Platform, channel: Channel):
+    """A signed request without meaning gives no turn and no crash."""
     for hook in nonsense(platform):
         try:
             assert channel.receive(hook).ignored
@@ -292,7 +290,7 @@ def test_signed_nonsense_is_a_bad_hook_or_ignored(platform: Platform, channel: C
 
 
 def nonsense(platform: Platform) -> list[WebhookRequest]:
-    """Signed requests that no platform would send."""
+    """Return signed requests that no platform would send."""
     match platform.name:
         case "whatsapp":
             return [whatsapp_hook({"AccountSid": TWILIO_ACCOUNT_SID, **extra}) for extra in ({}, {"MessageSid": "SM1"})]
@@ -314,11 +312,9 @@ def nonsense(platform: Platform) -> list[WebhookRequest]:
     return [slack_hook(body) for body in (*bodies, *events, b'{"type":"block_actions","actions":[]}')]
 
 
-def test_an_edit_shows_the_outcome_and_takes_the_buttons(
-    platform: Platform, channel: Channel, seen: Callable[[], Seen]
-):
-    """In place of the question, or below it where that stays as it is: nothing is left to tap. On WhatsApp alone an old
-    button stays (platforms.md 1.3: no edit outbound), and a tap on it hears what became of it.
+def test_edit_shows_the_outcome_and_removes_the_buttons(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """The outcome replaces the question, or comes below it, and no button is left. Only on WhatsApp an old button stays
+    (platforms.md 1.3: no edits), and a tap on it gets the outcome.
     """
     question = send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
     assert question.message_id
@@ -329,46 +325,46 @@ def test_an_edit_shows_the_outcome_and_takes_the_buttons(
     assert (receipt.message_id == question.message_id) is platform.edits
 
 
-def test_an_edit_may_come_twice(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """A platform that finds nothing to change has done what was asked."""
+def test_edit_may_come_twice(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """A platform that finds nothing to change has done the edit."""
     question = send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
     edit = Reply("Deleted.", edits=question.message_id, optional=True)
     assert [deliver(channel, platform, edit) for _ in range(2)] == [question if platform.edits else Receipt("")] * 2
     assert len(seen()) == 1
 
 
-def test_an_edit_may_bring_other_buttons(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """Those that it comes with, and no others, but for those of another message on WhatsApp."""
+def test_edit_may_bring_other_buttons(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """The message has exactly the edit's buttons, except for an old message on WhatsApp."""
     offer = send(channel, platform, Reply("Undo?", buttons=(Button("Undo", "a:2:yes"),)))
     deliver(channel, platform, Reply("Really?", buttons=YES_NO, edits=offer.message_id))
     left = seen()[1:] if platform is WHATSAPP else seen()
     assert [button["data"] for message in left for button in message["buttons"]] == ["a:1:yes", "a:1:no"]
 
 
-def test_an_optional_edit_of_what_is_gone_is_left_out(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """Nobody misses it."""
+def test_optional_edit_of_a_deleted_message_is_left_out(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """Its text is not needed."""
     assert deliver(channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)) == Receipt("")
     assert send(channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)) == Receipt("")
     assert seen() == []
 
 
-def test_any_other_edit_of_what_is_gone_is_said_anew(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """Its words must arrive."""
+def test_other_edit_of_a_deleted_message_is_sent_anew(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """Its text must arrive."""
     receipt = deliver(channel, platform, Reply("Deleted.", edits=platform.gone))
     assert receipt.message_id not in ("", platform.gone)
     assert [message["text"] for message in seen()] == ["Deleted."]
 
 
 def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """The others follow as messages of their own, as all do where nothing can be changed."""
+    """The others follow as messages of their own, as all do on a platform without edits."""
     draft = send(channel, platform, Reply("Paragraph 0"))
     first, *others = channel.split(Reply(LONG, edits=draft.message_id))
     assert first.edits == draft.message_id or not platform.edits
     assert not any(piece.edits for piece in others)
 
 
-def test_a_draft_makes_room_for_its_answer(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
-    """It grows in one place, as often as the pace says, and at the end there is the answer alone."""
+def test_draft_is_replaced_by_its_answer(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """It grows in one message, within the rate limit, and at the end only the answer stays."""
     turn, shown = channel.receive(platform.text(1, "tell me")).turns[0], ""
     shows_drafts = channel.rate_limit(platform.conversation).draft_gap > 0
     for text in ("The", "The answer", "The answer gro"):

@@ -161,9 +161,7 @@ def test_a_wrong_call_is_refused(judge: Judge, method: str, params: dict[str, st
 
 
 def test_every_call_fits(judge: Judge, heard: list[dict[str, Any]]):
-    """platforms.md 2.3: Telegram calls also validate against aiogram's models, whatever they carry and whatever was
-    refused before.
-    """
+    """platforms.md 2.3: all Telegram calls validate against aiogram's models, retries after refusals included."""
     wrong = [(call, said) for call, said in zip(heard, judge(heard), strict=True) if said]
     assert wrong == []
 
