@@ -27,7 +27,7 @@ def settings(folder: Path) -> Settings:
 
 
 def turn(channel: str, user: str, chat: str) -> Turn:
-    """Somebody says something."""
+    """Return a message of a user."""
     return Turn("e1", Conversation(channel, chat), user, "hi")
 
 
@@ -53,6 +53,6 @@ def test_the_rules_of_the_page_hold(tmp_path: Path) -> None:
 
 
 def test_every_key_and_command_has_a_line() -> None:
-    """What nobody documents does not exist."""
+    """On the page."""
     assert [key for key in AccessSettings.model_fields if f"| `{key}` |" not in PAGE] == []
     assert [name for name in people.commands if f"sayso people {name}" not in PAGE] == []

@@ -25,7 +25,7 @@ def test_the_tools_of_the_page_ask_before_they_act(capsys) -> None:
 
 
 def test_every_option_of_a_tool_that_asks_has_a_line() -> None:
-    """An option nobody documents does not exist."""
+    """On the page, as every option must have."""
     options = (
         "requires_approval",
         "preview",

@@ -60,7 +60,7 @@ def test_every_stop_reason_has_a_line(reason: str) -> None:
 
 
 def test_every_method_has_a_line() -> None:
-    """What nobody documents does not exist."""
+    """On the page."""
     public = [name for name, _ in inspect.getmembers(Agent) if not name.startswith("_")]
     assert [name for name in [*public, *vars(Agent())] if not name.startswith("_") and f"`{name}" not in PAGE] == []
 

@@ -109,7 +109,7 @@ def nested(rows: list[dict[str, int]]) -> str:
 
 
 def error_of(call: Callable[[], object]) -> Any:
-    """Return the error that a call raises, with whatever attributes it has."""
+    """Return the error that a call raises, with all its attributes."""
     with pytest.raises((ToolValidationError, ToolExecutionError)) as caught:
         call()
     return caught.value

@@ -23,7 +23,7 @@ def test_the_python_of_the_page_runs() -> None:
 
 
 def test_every_ready_guardrail_and_action_has_a_line() -> None:
-    """What nobody documents does not exist."""
+    """On the page."""
     ready = [name for name in agent.__all__ if name.endswith("Guardrail") and name != Guardrail.__name__]
     assert [name for name in ready if f"| `{name}(" not in PAGE] == []
     assert [action.name for action in GuardrailAction if f"| `{action.name}` |" not in PAGE] == []

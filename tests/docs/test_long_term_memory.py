@@ -32,7 +32,7 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("memory", [EntityMemory, KnowledgeGraphMemory, KnowledgeMemory])
 def test_every_option_has_a_line(memory: type) -> None:
-    """An option nobody documents does not exist; a clock is for tests."""
+    """All but the clock, which is for tests."""
     options = set(inspect.signature(memory).parameters) - {"clock"}
     assert {option for option in options if f"{option}=" not in PAGE and f"`{option}`" not in PAGE} == set()
 

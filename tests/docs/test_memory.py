@@ -31,7 +31,7 @@ def test_the_examples_of_the_page_print_what_it_says(
 
 
 def test_every_method_has_a_line() -> None:
-    """What nobody documents does not exist."""
+    """On the page."""
     public = [name for name, _ in inspect.getmembers(ConversationMemory) if not name.startswith("_")]
     assert [name for name in public if name not in PAGE] == []
 

@@ -49,7 +49,7 @@ def test_the_table_has_the_defaults_of_the_code() -> None:
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
-    """A limit nobody documents is a surprise."""
+    """So that no limit on the page is out of date."""
     assert f"first {MAX_TEXT_CHARS:,} characters" in PAGE
     assert f"{MAX_REASON_CHARS} characters of them" in PAGE
     sizes = [kind.max_file_bytes / 1e6 for kind in (OpenAIProvider, AnthropicProvider)]

@@ -32,6 +32,6 @@ def test_the_table_of_the_page_is_the_one_that_is_printed() -> None:
 
 
 def test_every_option_has_a_line() -> None:
-    """An option nobody documents does not exist."""
+    """On the page, as every option must have."""
     options = [field.name for field in fields(ToolConfig)]
     assert [option for option in options if f"{option}=" not in PAGE] == []

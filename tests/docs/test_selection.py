@@ -43,7 +43,7 @@ def test_the_entry_point_of_the_page_is_of_our_group() -> None:
 
 
 def test_every_selector_and_option_has_a_line() -> None:
-    """What nobody documents does not exist."""
+    """On the page."""
     endings = ("Selector", "Embedder", "Of", "Open", "Roles")
     classes = [
         name

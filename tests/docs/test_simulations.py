@@ -39,7 +39,7 @@ def test_the_profile_of_the_page_is_one(tmp_path: Path) -> None:
 
 
 def test_every_key_profile_and_column_has_a_line() -> None:
-    """A fault nobody documents is none that anybody was promised something about."""
+    """Every fault, every ready profile, and every count of the report."""
     assert [key for key in Profile.model_fields if f"`{key}" not in PAGE] == []
     assert [name for name in ready_names() if f"| `{name}` |" not in PAGE] == []
     assert [column for column in COLUMNS[4:-1] if column not in PAGE] == []

@@ -51,7 +51,7 @@ def test_the_server_of_the_page_is_one(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
-    """A limit nobody documents is a surprise."""
+    """So that no limit on the page is out of date."""
     assert f"{mcp.CALL_SECONDS:g} (MCP), {openapi.CALL_SECONDS:g} (OpenAPI)" in PAGE
     assert f"at most {MAX_TOOLS} tools. Descriptions are cut after {MAX_DESCRIPTION_CHARS:,} characters" in PAGE
     assert f"waits {OPEN_SECONDS:g} seconds" in PAGE

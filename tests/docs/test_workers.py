@@ -71,7 +71,7 @@ def said(web: Services) -> list[str]:
 
 def test_plain_rq_worker_answers(web: Services, work: Callable[[], str], bare: Redis) -> None:
     """What the web accepted is answered, and nothing of the job is left. On a machine that stood still for longer than
-    a lease, the worker leaves the conversation; whoever runs beside it has it woken then."""
+    a lease, the worker leaves the conversation, and another process wakes it."""
     web.access_control.accept(Turn("e1", ROOM, "u1", "hello"))
     log, until = work(), time.monotonic() + 60
     while "bubble" not in said(web) and time.monotonic() < until:
@@ -82,7 +82,7 @@ def test_plain_rq_worker_answers(web: Services, work: Callable[[], str], bare: R
 
 
 def test_plain_rq_worker_runs_nothing_else(work: Callable[[], str], bare: Redis, tmp_path: Path) -> None:
-    """Whoever can write to Redis can name any function in a job: it is filed as failed."""
+    """A job in Redis may name any function: the worker files it as failed."""
     struck = tmp_path / "struck"
     job = Queue(f"{QUEUE}-sayso", connection=bare, serializer=JSONSerializer).enqueue("os.mkdir", str(struck))
     work()

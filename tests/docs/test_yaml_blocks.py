@@ -32,7 +32,7 @@ def test_the_configuration_of_a_page_is_valid(tmp_path: Path, page: str, begin: 
 
 
 def test_the_commented_model_of_the_demo_is_valid(tmp_path: Path) -> None:
-    """Whoever takes the marks away has a configuration."""
+    """Without its comment marks it is a configuration."""
     text = (ROOT / "config" / "demo.yaml").read_text()
     real = re.sub(r"^  # (?=model:|api_key:|fallback:|memory:|budget:)", "  ", text, flags=re.MULTILINE)
     file = tmp_path / "sayso.yaml"
