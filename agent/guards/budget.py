@@ -140,8 +140,8 @@ class MemoryBudget:
     def _start_new_day(self) -> None:
         """Reset the counters when the day changes.
 
-        A clock that is set back a little after midnight starts no new day. A clock that was wrong by days does not
-        keep its counters until the wrong day.
+        A clock that is set back a little after midnight starts no new day. A clock that was wrong by days, and is
+        corrected, does.
         """
         now = self._clock()
         today = utc_day(now)

@@ -18,7 +18,7 @@ from typing import Any
 
 from sayso.channels.redaction import redact
 
-#: Exceptions by which a tool's code may end more than itself. A KeyboardInterrupt comes from the user, in sync code.
+#: Exceptions with which a tool's code could end the program or the task. A KeyboardInterrupt comes from the user.
 FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
 #: Longest list of parameter names in an error, in characters.
 MAX_NAME_CHARS = 200

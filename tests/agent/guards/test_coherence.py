@@ -1,4 +1,4 @@
-"""Coherence: a call that nobody asked for is found, and only a clear reply counts."""
+"""Coherence: a call that the user did not ask for is found, and only a clear reply counts."""
 
 from __future__ import annotations
 

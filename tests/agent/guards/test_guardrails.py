@@ -62,7 +62,7 @@ def run(pipeline: GuardrailsPipeline, text: str, diary: Diary, stage: str = "inp
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("error", [ValueError(SECRET), SystemExit(SECRET), asyncio.CancelledError(SECRET)])
 def test_guardrail_that_fails_blocks(error: BaseException, blocking: bool, caplog) -> None:
-    """Although it would only warn; what it says of itself may quote the text, and is told to nobody."""
+    """It blocks although its action is WARN. The text of its error may quote the content, so it is not reported."""
     caplog.set_level(logging.WARNING)
     diary = Diary()
     with pytest.raises(GuardrailBlocked, match="'broken' failed: ") as caught:
@@ -73,7 +73,7 @@ def test_guardrail_that_fails_blocks(error: BaseException, blocking: bool, caplo
 
 @pytest.mark.parametrize("found", [True, None, GuardrailResult(True, None)])  # type: ignore[arg-type]
 def test_guardrail_that_returns_anything_else_blocks(found: object) -> None:
-    """A predicate that says True is no pass: nobody knows what it meant."""
+    """A predicate that returns True does not say whether the text passed or failed."""
 
     class Odd(Guardrail):
         def check(self, content: str) -> GuardrailResult:
@@ -83,7 +83,7 @@ def test_guardrail_that_returns_anything_else_blocks(found: object) -> None:
 
 
 def test_guardrail_that_checks_nothing_blocks() -> None:
-    """Half-written code guards nothing, and lets nobody in."""
+    """A guardrail without a check lets no text through."""
     assert not GuardrailsPipeline(output=[Guardrail()]).check_output("hello").passed
 
 
@@ -126,7 +126,7 @@ def test_text_that_passes_leaves_no_trace() -> None:
 
 
 def test_check_that_waits_holds_up_nobody() -> None:
-    """Somebody's own guardrail is called in a thread, unless it says that it does not block."""
+    """A custom guardrail is called in a thread, unless it declares that it does not block."""
     threads = []
 
     class Waits(Guardrail):
@@ -157,7 +157,7 @@ def test_cancelled_run_is_not_blocked() -> None:
 
 
 def test_long_reason_is_cut() -> None:
-    """Somebody's own guardrail may say a lot; logs hear its beginning."""
+    """Logs contain the beginning of a custom guardrail's reason."""
 
     class Chatty(Guardrail):
         blocking = False

@@ -58,7 +58,7 @@ def denies(pattern: str, value: Any, matches: str = "text") -> bool:
     ],
 )
 def test_rules_are_read_in_order(name, args, decision):
-    """The stricter rule always comes first, and what nobody named is reviewed."""
+    """The stricter rule always comes first, and a tool without a rule is reviewed."""
     assert POLICY.evaluate(name, args).decision == decision
 
 
@@ -319,8 +319,8 @@ REMEMBER = KnowledgeMemory().tool()
     ],
 )
 def test_author_and_hint_ask_where_no_rule_does(tool, policy, decision, source):
-    """The author's word holds against an allow rule; a hint only where no rule names the tool, as does the word of
-    whoever turned the memory on that a tool belongs to.
+    """`requires_approval` overrules an allow rule. The tag "destructive" counts only where no rule names the tool, and
+    so does the permission that turning on a memory gives to its tools.
     """
     decided = effective_decision(tool, {}, policy)
     assert (decided.decision, decided.decided_by) == (decision, source)

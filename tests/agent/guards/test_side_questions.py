@@ -90,7 +90,7 @@ def test_check_of_a_call_reads_what_the_guardrails_let_pass():
 
 @pytest.mark.parametrize("how", ["budget", "cancelled", "provider_error"])
 def test_run_that_may_ask_no_more_learns_nothing(how):
-    """Each refused message would cost two questions all the same, and whoever said stop would wait for them."""
+    """Else each refused message would cost two questions, and a user who stopped the run would wait for them."""
     reader, token, budget = Beside("[]"), CancellationToken(), MemoryBudget(BudgetLimits(day_tokens=1))
     config = AgentConfig(
         max_retries=0, entity_memory=EntityMemory(reader), budget=budget if how == "budget" else None

@@ -1,4 +1,4 @@
-"""The calculator: exact, and bounded whatever it is given."""
+"""The calculator: exact, and bounded for every input."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_is_rounded_says_so(expression: str, value: str):
     ],
 )  # fmt: skip
 def test_a_percentage_of_something_is_one_value(expression: str, value: str):
-    """Whatever it is divided or multiplied by."""
+    """Also where it is divided or multiplied."""
     assert calculate(expression) == f"{expression} = {value}"
 
 

@@ -41,7 +41,7 @@ def size(file: Artifact) -> tuple[int, int]:
     [[1.0] * 1_000_000, [1.0] * (MAX_POINTS + 1), [], [float("inf")], [float("nan")], [MAX_VALUE * 2], ["x"], [None]],
 )
 def test_values_beyond_their_bounds_are_refused_by_the_schema(values: list):
-    """A million points make no chart that anybody can read."""
+    """A chart of a million points cannot be read."""
     with pytest.raises(ToolParameterError):
         drawn(kind="line", labels=["a"], series=[{"values": values}])
 
@@ -62,7 +62,7 @@ def test_values_beyond_their_bounds_are_refused_by_the_schema(values: list):
     ],
 )
 def test_what_would_be_drawn_wrongly_is_refused_with_the_cure(asked: dict, words: str):
-    """Boxes instead of letters, and bars too thin to see, help nobody."""
+    """Examples are letters that the font lacks, and bars that are too thin to see."""
     with pytest.raises(ToolExecutionError, match=words):
         drawn(**asked)
 

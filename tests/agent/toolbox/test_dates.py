@@ -58,7 +58,7 @@ def test_a_step_beyond_all_measure_is_refused_by_its_schema():
     ],
 )
 def test_what_is_no_date_is_refused_with_the_forms(text: str):
-    """Nobody guesses whether 3/4 is in March."""
+    """An ambiguous date such as 3/4 is refused, not guessed."""
     with pytest.raises(ValueError, match="write it like '2026-12-24'"):
         shift_date(text, days=1)
 
@@ -123,7 +123,7 @@ def test_without_a_setting_the_servers_zone_counts(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_setting_that_names_no_zone_is_said(monkeypatch: pytest.MonkeyPatch):
-    """Whoever runs the server reads what to write."""
+    """The error tells the operator what to write."""
     monkeypatch.setenv("SAYSO_TIMEZONE", "Berlin/Europe")
     with pytest.raises(ValueError, match="SAYSO_TIMEZONE is not a time zone: 'Berlin/Europe'"):
         current_time()

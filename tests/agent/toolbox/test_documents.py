@@ -111,7 +111,7 @@ def test_what_fits_on_no_page_is_told_in_words(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_an_item_is_set_with_its_mark_and_all_that_is_in_it(text: str, lines: list[str]):
-    """Whatever it begins with, and once."""
+    """Also where it begins with another block; and each part once."""
     builder = _StoryBuilder("t", _styles())
     set_lines = [
         " ".join(filter(None, (getattr(part, "bulletText", None), part.getPlainText().strip())))
@@ -142,7 +142,7 @@ def test_no_file_and_no_address_is_opened(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("text", ["漢字", "مرحبا", "שלום", "हिन्दी", "Mixed 日本 text"])
 def test_letters_that_cannot_be_set_are_told_and_nothing_is_made(text: str):
-    """A page of boxes, or of letters from the wrong side, helps nobody."""
+    """Else the page would show boxes, or letters in the wrong order."""
     with collect_artifacts() as files, pytest.raises(ToolExecutionError, match="no PDF was made: it cannot set"):
         make_pdf.execute({"title": "t", "text": text})
     assert files == []

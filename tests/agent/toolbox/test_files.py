@@ -65,7 +65,7 @@ def test_no_name_leads_out_of_the_folder(name: str, root: Path):
     )
 )
 def test_no_combination_of_parts_leads_out(root: Path, parts: list[str]):
-    """Whatever a model strings together."""
+    """A model may send any combination."""
     told = said(lambda: Folder(root).text("".join(parts)))
     assert told.startswith("refused: ") or "secret" not in told
 
@@ -99,7 +99,7 @@ def test_links_inside_the_folder_are_followed(root: Path):
 
 
 def test_a_pipe_does_not_hang_a_reader(root: Path, tools: dict[str, Tool]):
-    """Nobody writes into it."""
+    """Reading a pipe without a writer would block."""
     os.mkfifo(root / "pipe.txt")
     with pytest.raises(ValueError, match="is not a file"):
         Folder(root).text("pipe.txt")

@@ -1,4 +1,4 @@
-"""Units: right, whatever people call them, and nothing but units."""
+"""Units: converted correctly in all common spellings, and nothing but units."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_anything_like_a_unit_is_converted_or_refused(parts: list[str]):
 
 @pytest.mark.parametrize("amount", [1e101, float("inf"), float("nan")])
 def test_amounts_have_an_end(amount: float):
-    """Nobody measures more."""
+    """The largest amount is 1e100."""
     with pytest.raises(ToolParameterError):
         convert_units.execute({"amount": amount, "from_unit": "m", "to_unit": "km"})
 

@@ -1,4 +1,4 @@
-"""Web pages: whoever controls the URL, the page or the DNS answer cannot reach private hosts or block a worker."""
+"""Web pages: a hostile URL, page or DNS answer cannot reach private hosts or block a worker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Web:
 def html(
     body: str | bytes, content_type: str = "text/html; charset=utf-8"
 ) -> Callable[[httpx.Request], httpx.Response]:
-    """A page, whoever asks."""
+    """Return a server that answers each request with this page."""
     return lambda _: httpx.Response(200, headers={"Content-Type": content_type}, stream=_Bytes(body))
 
 
@@ -116,7 +116,7 @@ def test_only_plain_https_addresses_are_asked(url: str):
 
 
 def test_what_was_looked_at_is_what_is_asked():
-    """DNS that tells another address a moment later changes nothing: nobody looks twice."""
+    """The host is resolved once, so a DNS answer that changes has no effect."""
     web = Web(html("hi"), [PUBLIC], ["127.0.0.1"])
     assert web.get("https://rebind.example/") == "hi"
     assert web.looked_up == ["rebind.example"]
@@ -221,7 +221,7 @@ def test_a_slow_drip_is_left(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_page_without_end_is_left_at_the_cap():
-    """Whatever its header says."""
+    """The Content-Length header makes no difference."""
     web = Web(html(b"x" * (MAX_PAGE_BYTES + 1)))
     assert f"more than {MAX_PAGE_BYTES} bytes" in web.refusal("https://example.com/")
 
@@ -320,7 +320,7 @@ def test_an_error_of_the_server_is_told(status: int):
     "arguments", [{"url": "https://" + "x" * 2000}, {"url": ""}, {"url": "https://example.com", "part": 0}]
 )
 def test_arguments_beyond_their_bounds_are_refused_by_the_schema(arguments: dict):
-    """Before anybody is asked."""
+    """No request is sent."""
     with pytest.raises(ToolParameterError):
         fetch_page.execute(arguments)
 
@@ -346,7 +346,7 @@ def test_a_page_made_to_take_long_is_read_in_one_pass(page: str):
 
 @given(st.text(alphabet="<>/!-?'\"= \na&;#xbpscriptdv", max_size=300))
 def test_any_page_is_read(page: str):
-    """Nothing is raised, whatever is in it."""
+    """No page raises an error."""
     assert isinstance(text_of_html(page), str)
 
 

@@ -1,4 +1,4 @@
-"""Arguments: whatever the signature and whatever is sent, validation answers, and agrees with the schema."""
+"""Arguments: for any signature and any arguments, validation answers, and agrees with the schema."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_pattern_that_has_to_look_back_is_left_to_the_server():
 
 
 def test_own_pattern_that_has_to_look_ahead_still_counts():
-    """Whoever writes a tool here may be trusted with Python's engine."""
+    """The author of a tool is trusted with Python's regular expressions."""
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(?!no)"}}}
     tool = Tool("t", "Does nothing", schema, lambda **given: given)
     with pytest.raises(ToolParameterError):

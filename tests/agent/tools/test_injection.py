@@ -102,7 +102,7 @@ def test_a_name_that_is_injected_later_is_hidden_from_then_on():
 
 
 def test_what_no_model_can_fill_is_left_to_the_injector():
-    """It is hidden, so that the tool can be shown; if nobody hands it over, the call says so."""
+    """It is hidden, so that the tool can be shown. A call fails with a clear error if the injector leaves it out."""
     made: dict[str, object] = {"user": 7}
 
     @tool(config_injector=lambda: made)
@@ -130,7 +130,7 @@ def test_what_is_injected_cannot_be_changed():
 
 
 class Listing(BaseModel):
-    """A result of somebody's own."""
+    """A custom result."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 

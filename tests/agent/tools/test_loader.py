@@ -126,7 +126,7 @@ def test_a_folder_that_the_configuration_is_in_is_never_run(folder, source):
 
 @pytest.mark.parametrize("source", ["a b", "a/b", "a..b", ".a", "/no/where", "x\0.py", "x" * 5000, "~nobody_here/x.py"])
 def test_what_cannot_be_a_source_is_one_clear_error(folder, source):
-    """Whatever stands in the YAML."""
+    """The YAML may contain any text."""
     with pytest.raises(ToolLoadError, match="cannot load tools from"):
         load_tools(source, folder)
 

@@ -73,13 +73,13 @@ def test_argument_that_begins_a_line_is_shown_too(text):
 @pytest.mark.parametrize("trick", TRICKS)
 @pytest.mark.parametrize("look", [shown, plain, whatsapp_text, lambda md: html.unescape(slack_mrkdwn(md))])
 def test_no_platform_hides_a_letter(look, trick):
-    """Whatever else it does with it."""
+    """A platform may format the text, but every letter stays."""
     assert re.sub(r"\W", "", trick) in re.sub(r"\W", "", look(literal(trick)))
 
 
 @pytest.mark.parametrize("text", ["INV-42", "my_file.txt", "2 * 3", "+49 123", "-5", "a@b.org", "R&D", "x < y", "50 %"])
 def test_ordinary_words_stay_as_they_are(text):
-    """Nobody wants to read backslashes."""
+    """They get no backslashes."""
     assert literal(text) == text
 
 

@@ -58,7 +58,7 @@ def test_an_extra_argument_is_named_with_what_was_meant(refused):
 
 
 def test_an_extra_argument_that_resembles_nothing_has_what_is_expected(refused):
-    """Nobody can tell what was meant."""
+    """There is no parameter to suggest."""
     error = refused({"location": "Paris", "zzz": 1})
     assert error.suggestion == f"'zzz' is not a valid parameter\n{EXPECTED}"
 
@@ -82,7 +82,7 @@ def test_what_text_is_easily_made_of_has_its_conversion_for_a_cure(refused, valu
 
 
 def test_a_wrong_type_without_an_obvious_conversion_has_what_is_expected(refused):
-    """The text of a list is nobody's city."""
+    """Turning a list into text would give no city."""
     assert refused({"location": ["Paris"]}).suggestion == f"Expected type: str\n{EXPECTED}"
 
 

@@ -119,7 +119,7 @@ class Counter:
         return math.sqrt(x)
 
     def _hidden(self) -> None:
-        """Nobody's business."""
+        """Private."""
 
 
 def test_methods_of_an_instance_share_it():
@@ -202,7 +202,7 @@ def test_calls_of_one_answer_come_back_in_their_order_and_apart():
 
 
 def test_unsafe_calls_run_alone_and_the_others_together():
-    """`is_concurrency_safe=False` is kept, whatever stands around it."""
+    """A tool with `is_concurrency_safe=False` runs alone between any other calls."""
     running: list[str] = []
     seen: list[set[str]] = []
 
@@ -346,7 +346,7 @@ def test_self_and_cls_are_names_like_any_other_outside_of_a_class():
 
 @pytest.mark.parametrize("name", [None, 3, "x" * 10_000])
 def test_a_call_of_no_tool_is_an_outcome_in_a_few_words(name):
-    """Whatever a model sends for a name."""
+    """A model may send any value as the name."""
     (outcome,) = ToolRegistry([Desk().greet]).execute_tool_calls([ToolCall(name, {}, "1")])
     assert not outcome.success
     assert outcome.error.startswith("Unknown tool ")

@@ -16,7 +16,7 @@ TOOL = "from sayso.agent import tool\n\n\n@tool\ndef {name}() -> str:\n    '''Sa
 
 
 def written(file: Path, said: str, name: str = "speak") -> Path:
-    """A file with one tool. Its time of change moves on, as it does for whoever edits slower than a test."""
+    """Write a file with one tool. Its modification time moves on, although a test edits faster than a person."""
     before = file.stat().st_mtime_ns if file.exists() else 0
     file.write_text(TOOL.format(name=name, said=said))
     os.utime(file, ns=(before + 10**9, before + 10**9))
@@ -86,7 +86,7 @@ def test_a_file_that_appears_in_or_leaves_a_folder_is_noticed(tmp_path, registry
 
 
 def test_a_broken_file_of_a_folder_is_one_error_and_the_rest_loads(tmp_path, caplog):
-    """The error names file and line; private files are nobody's tools."""
+    """The error names file and line. Files with a leading underscore are not loaded."""
     written(tmp_path / "good.py", "fine", "good")
     (tmp_path / "bad.py").write_text("x = 1\ny = 1 / 0\n")
     (tmp_path / "quits.py").write_text("raise SystemExit\n")

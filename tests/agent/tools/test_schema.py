@@ -384,7 +384,7 @@ def test_what_a_hint_would_leave_out_is_written_down():
 
 
 def test_stand_ins_for_kept_names_do_not_meet():
-    """Whatever other parameters are called."""
+    """Other parameters may have the names of stand-ins."""
 
     @tool
     def odd(json: str, p0_: str) -> str:

@@ -92,7 +92,7 @@ def test_ordinary_text_in_a_fence_is_the_same(text):
 
 @given(TEXTS)
 def test_screening_never_fails(text):
-    """Whatever comes, it is either the output or the output in a fence."""
+    """The result is the output, or the output in a fence."""
     shown = screen("fetch", text)
     assert shown == text or shown.endswith(fenced(text))
 

@@ -1,4 +1,4 @@
-"""Shapes: whatever a schema looks like, each vendor gets one it knows, and that says what was said."""
+"""Shapes: each vendor gets a schema that it supports, with the same meaning."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_contains_itself_is_cut_for_gemini_and_still_says_what_it_is():
     ],
 )
 def test_null_beside_one_other_is_a_flag_for_gemini(schema, expected):
-    """In whatever way it is said."""
+    """Null may be written in several ways."""
     assert to_gemini(schema) == {**expected, "nullable": True}
 
 
