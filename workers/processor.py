@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, FetchError, QuoteSource, RateLimit
+from sayso.channels.base import Channel, FetchError, QuoteSource
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, call_in_thread, track_abandoned_calls
@@ -187,6 +187,7 @@ class ConversationProcessor:
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
+        """Send replies and answer turns, until nothing is left or other conversations should have their share."""
         until, turns, waited_for = self.clock() + MAX_SECONDS, 0, 0
         if work is None:
             work = await self.mailbox.release(held.lease)
@@ -206,6 +207,7 @@ class ConversationProcessor:
                     work = await self._turn(held, self._joined(work))
 
     def _joined(self, queued: QueuedTurn) -> QueuedTurn:
+        """Return the turn merged with those behind it that are answered with it."""
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None or queued.is_stopped:
             return queued
@@ -213,13 +215,15 @@ class ConversationProcessor:
             return queued.merge_journalled()
         if queued.turn.group:
             return queued.merge_album()
-        is_first_attempt = queued.attempt == 1  # a turn that kills its worker must do so alone
-        return queued.merge_texts(agent.is_answer) if self.joins and queued.following and is_first_attempt else queued
+        if self.joins and queued.following and queued.attempt == 1:  # a turn that kills its worker must do so alone
+            return queued.merge_texts(agent.is_answer)
+        return queued
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         """Answer a turn and commit what it changes. Return what is next."""
         channel = self.channels.get(queued.turn.conversation.channel)
-        draft = self._draft(queued, channel)
+        is_shown = channel is not None and not (queued.is_stopped and queued.attempt == 1)  # or stopped before any work
+        draft = self._draft(queued, channel) if channel and is_shown else None
 
         async def commit(change: TurnChange) -> NextItem:
             shown = draft.shown if draft else ""
@@ -227,31 +231,28 @@ class ConversationProcessor:
             return await self.mailbox.commit(held.lease, queued, pieces, let_go=True)
 
         held.begin(queued)
-        change = await self._with_progress(held, queued, channel, draft)
+        if channel and is_shown:
+            texts = partial(self.texts_for, queued.turn)
+            async with ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after):
+                change = await self._answer(held, queued, draft if channel.name in self.streams else None)
+        else:
+            change = await self._answer(held, queued)
         try:
             return await commit(change)
         except StaleTurn as exc:
             log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
             return await commit(await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken()))
 
-    def _draft(self, queued: QueuedTurn, channel: Channel | None) -> DraftMessage | None:
+    def _draft(self, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
         """Return the draft message of a turn: of the answer, or only of the notice. None: the channel shows none."""
-        pace = channel.rate_limit(queued.turn.conversation) if channel else RateLimit()
-        if channel is None or pace.draft_gap <= 0 or _stopped_before_start(queued) or queued.turn.ephemeral:
+        pace = channel.rate_limit(queued.turn.conversation)
+        if pace.draft_gap <= 0 or queued.turn.ephemeral:
             return None
         rate_limiter = self._draft_limiters.setdefault(channel.name, DraftRateLimiter.of(pace))
         return DraftMessage(channel, queued, self.notes, gap=pace.draft_gap, rate_limiter=rate_limiter)
 
-    async def _with_progress(
-        self, held: HeldLease, queued: QueuedTurn, channel: Channel | None, draft: DraftMessage | None
-    ) -> TurnChange:
-        if channel is None or _stopped_before_start(queued):
-            return await self._answer(held, queued)
-        texts = partial(self.texts_for, queued.turn)
-        async with ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after):
-            return await self._answer(held, queued, draft if channel.name in self.streams else None)
-
     async def _answer(self, held: HeldLease, queued: QueuedTurn, draft: DraftMessage | None = None) -> TurnChange:
+        """Return what a turn changes: the agent's answer, or the text that says why there is none."""
         lease, texts = held.lease, partial(self.texts_for, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
@@ -260,8 +261,9 @@ class ConversationProcessor:
         if given_up is not None:
             return await self._give_up(lease, queued, given_up)
         try:
-            async with held.working_on(queued, self.turn_timeout, may_be_stopped=not agent.may_settle(queued)):
-                if not agent.may_settle(queued):  # for a yes the id of the quoted message is enough
+            may_settle = agent.may_settle(queued)
+            async with held.working_on(queued, self.turn_timeout, may_be_stopped=not may_settle):
+                if not may_settle:  # for a yes the id of the quoted message is enough
                     queued = await self._with_quote(queued)
                 return await agent.answer(await self._with_files(queued), lease, draft)
         except TimeoutError:
@@ -336,11 +338,6 @@ class ConversationProcessor:
 
 def _log_left(conversation: str, reason: Exception) -> None:
     log.info("conversation.left", extra={"conversation": conversation, "reason": type(reason).__name__})
-
-
-def _stopped_before_start(queued: QueuedTurn) -> bool:
-    """Return whether the turn was stopped before any work on it, so that no draft of it is shown."""
-    return queued.is_stopped and queued.attempt == 1
 
 
 def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], Texts]) -> str | None:
