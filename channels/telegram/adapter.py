@@ -23,7 +23,7 @@ from sayso.channels.base import (
     WebhookConflict,
 )
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
-from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
+from sayso.channels.telegram.client import TELEGRAM, new_bot, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.outgoing import BotApiCall, alternative, as_new_message, beginning, pieces_of
 from sayso.channels.telegram.settings import TelegramSettings
@@ -141,36 +141,15 @@ class TelegramChannel:
 
         Telegram's own draft disappears by itself, and the person may stop it.
         """
-        text = beginning(text)
+        chat, text = turn.conversation.chat, beginning(text)
         if _is_private(turn.conversation):
-            return await self._translated(self._show_draft(turn, text))
-        if not text.strip():
+            draft_id = zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1  # the same for each step, and never 0
+            call = BotApiCall(chat, _thread(turn), Reply(text), draft_id=draft_id)
+        elif text.strip():
+            call = BotApiCall(chat, _thread(turn), Reply(text, edits=shown))
+        else:
             return shown
-        call = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text, edits=shown))
         return (await self._translated(self._deliver(call))).message_id
-
-    async def _show_draft(self, turn: Turn, text: str) -> str:
-        from telegram.error import BadRequest
-
-        call = BotApiCall(turn.conversation.chat, _thread(turn), Reply(text))
-        try:
-            await self._send_draft(turn, call)
-        except BadRequest as exc:
-            if reaction(exc) != "plain":
-                raise
-            await self._send_draft(turn, replace(call, formatted=False))
-        return ""
-
-    async def _send_draft(self, turn: Turn, call: BotApiCall) -> None:
-        text, parse_mode = call.text
-        await self._bots.here().send_message_draft(
-            chat_id=int(call.chat),
-            draft_id=zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1,  # the same for each step, and never 0
-            text=text,
-            message_thread_id=call.thread,
-            parse_mode=parse_mode,
-            api_kwargs={"can_stop": True},
-        )
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Ask for a link, then download. The link holds the bot's token, so it is never passed on."""

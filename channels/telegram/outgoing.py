@@ -62,7 +62,8 @@ class BotApiCall:
     """One reply to one chat, as plain text if not `formatted`.
 
     `moved`: Telegram gave this chat in place of another. `shape`: "caption" edits the text under a file, "document"
-    sends a file without showing it.
+    sends a file without showing it. `draft_id`: the text is a draft in a private chat, in place of the one with this
+    id.
     """
 
     chat: str
@@ -71,6 +72,7 @@ class BotApiCall:
     formatted: bool = True
     moved: bool = False
     shape: Literal["", "caption", "document"] = ""
+    draft_id: int = 0
 
     async def to(self, bot: Bot, source: MediaStore) -> Receipt:
         """Send the reply or edit the message. Raises PTB's errors, and Refused if the file is gone."""
@@ -78,6 +80,12 @@ class BotApiCall:
             return await self._file(bot, self.reply.media, source)
         if self.reply.edits:
             return await self._edit(bot)
+        if self.draft_id:
+            text, parse_mode = self.text
+            await bot.send_message_draft(
+                int(self.chat), self.draft_id, text, self.thread, parse_mode, api_kwargs={"can_stop": True}
+            )
+            return Receipt("")
         what = {**self._common("text"), **self._place()}
         sent = await bot.send_message(link_preview_options=_no_preview(), **what)
         return _receipt(sent)
