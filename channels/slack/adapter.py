@@ -179,19 +179,10 @@ class SlackChannel:
             return await self._call("chat.postMessage", {**message, **no_preview, **place})
 
     async def _call(self, method: str, message: dict[str, Any]) -> Receipt:
-        """Call a method, and again without blocks if Slack refuses them. Raises SlackApiError."""
-        from slack_sdk.errors import SlackApiError
+        """Call a method, and again without blocks if Slack refuses them. Raises SlackApiError.
 
-        try:
-            return await self._call_once(method, message)
-        except SlackApiError as exc:
-            if reaction_to(error_code(exc.response)) != "plain":
-                raise
-            # Without the key, an edited message would keep its blocks.
-            return await self._call_once(method, {**message, "blocks": []})
-
-    async def _call_once(self, method: str, message: dict[str, Any]) -> Receipt:
-        """Call a method without the SDK's layers, which take as long as the request itself."""
+        The SDK's layers, which take as long as the request itself, are left out.
+        """
         from slack_sdk.errors import SlackApiError
 
         session: Any = self._web.here().session
@@ -199,9 +190,12 @@ class SlackChannel:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json; charset=utf-8"}
         async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             answer = SlackAnswer.of(url, response.status, response.headers, await response.read())
-        if answer.status_code != 200 or not answer.data.get("ok"):
-            raise SlackApiError(method, answer)  # type: ignore[no-untyped-call]  # the SDK has no types here
-        return _receipt(answer.data)
+        if answer.status_code == 200 and answer.data.get("ok"):
+            return _receipt(answer.data)
+        if message["blocks"] and reaction_to(error_code(answer)) == "plain":
+            # Without the key, an edited message would keep its blocks.
+            return await self._call(method, {**message, "blocks": []})
+        raise SlackApiError(method, answer)  # type: ignore[no-untyped-call]  # the SDK has no types here
 
     async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
         """Send a file. Slack posts its message later, so the id is unknown."""
