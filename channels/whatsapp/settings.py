@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from sayso.channels.base import OptionalSecret, Secret, VendorSettings, nothing_if_empty
 from sayso.channels.types import Conversation
@@ -19,7 +19,7 @@ class WhatsAppSettings(VendorSettings):
 
     platform: Literal["whatsapp"]
     """WhatsApp through Twilio. Example: `whatsapp`."""
-    account_sid: str = Field(pattern=r"\S")
+    account_sid: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     """The id of the Twilio account. Example: `${TWILIO_ACCOUNT_SID}`."""
     auth_token: Secret
     """The account's auth token. Example: `${TWILIO_AUTH_TOKEN}`."""
