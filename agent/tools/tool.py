@@ -293,11 +293,8 @@ class Tool(ToolDefinition):
             return self._error_text(exc)
 
     def _error_text(self, error: BaseException) -> str:
-        warnings.warn(
-            f"run() of {self.name!r} returned an error as text; use run_raw() to have it raised",
-            DeprecationWarning,
-            stacklevel=3,
-        )
+        advice = f"run() of {self.name!r} returned an error as text; use run_raw() to have it raised"
+        warnings.warn(advice, DeprecationWarning, stacklevel=3)
         return f"Error executing {self.name}: {error}"
 
     async def ainvoke(
