@@ -23,7 +23,7 @@ from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """A data folder with a ledger of three shards, and no Redis."""
+    """Return a data folder with a ledger of three shards, without Redis."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     monkeypatch.delenv("SAYSO_CONFIG", raising=False)
     monkeypatch.delenv("REDIS_URL", raising=False)
@@ -38,7 +38,7 @@ def data(tmp_path, monkeypatch):
 
 
 def run(*args: object) -> tuple[int, str]:
-    """Exit code and all output of a `sayso audit` command. What it raises besides is a bug."""
+    """Return exit code and output of a `sayso audit` command. Any other exception is a bug."""
     result = CliRunner().invoke(main, ["audit", *map(str, args)])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -46,7 +46,7 @@ def run(*args: object) -> tuple[int, str]:
 
 
 def spoil(data, statement: str) -> None:
-    """Edit the ledger as somebody with the file could."""
+    """Edit the ledger as an attacker with the file could."""
     with closing(sqlite3.connect(data / FILE)) as connection:
         for name in ("entries_update", "entries_delete"):
             connection.execute(f"DROP TRIGGER {name}")
@@ -63,7 +63,7 @@ def spoil(data, statement: str) -> None:
     ],
 )
 def test_first_fault_is_named_and_the_exit_code_is_one(data, statement, fault):
-    """What an operator or a cron job sees of a hand in the file."""
+    """An operator or a cron job sees a manual edit of the file."""
     spoil(data, statement)
     code, output = run("verify", "--data", data)
     assert code == 1
@@ -71,8 +71,8 @@ def test_first_fault_is_named_and_the_exit_code_is_one(data, statement, fault):
     assert "the chain is broken" in output
 
 
-def test_whole_log_holds(data):
-    """One line; without Redis, also what it cannot tell."""
+def test_whole_log_passes(data):
+    """The answer is one line; without Redis it names what was not checked."""
     assert run("verify", "--data", data, "--offline") == (0, "180 entries, 3 shards, 0 faults: the chain holds\n")
     code, output = run("verify", "--data", data)
     assert code == 0
@@ -80,7 +80,7 @@ def test_whole_log_holds(data):
 
 
 def test_many_faults_are_counted(data):
-    """Twenty are enough to read."""
+    """At most twenty are printed."""
     spoil(data, "UPDATE entries SET sig = ''")
     code, output = run("verify", "--data", data)
     assert code == 1
@@ -88,8 +88,8 @@ def test_many_faults_are_counted(data):
     assert "... and 160 more\n180 entries, 3 shards, 180 faults: the chain is broken" in output
 
 
-def test_redis_knows_where_the_log_ends(tmp_path, monkeypatch, redis_client, redis_url):
-    """A cut-off ledger is found when Redis can be reached."""
+def test_truncated_ledger_is_found_with_redis(tmp_path, monkeypatch, redis_client, redis_url):
+    """Redis has the number of the last entry."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     monkeypatch.setenv("REDIS_URL", redis_url)
     (tmp_path / "shop.yaml").write_text("channels: {web: {platform: console}}\n")
@@ -103,16 +103,16 @@ def test_redis_knows_where_the_log_ends(tmp_path, monkeypatch, redis_client, red
     assert run("verify", "--data", tmp_path, "--offline")[0] == 0
 
 
-def test_redis_that_is_away_is_a_note(data, monkeypatch):
-    """The files can be checked all the same."""
+def test_unreachable_redis_is_a_note(data, monkeypatch):
+    """The files are checked all the same."""
     for url in (f"redis://127.0.0.1:{free_port()}", "nonsense"):
         monkeypatch.setenv("REDIS_URL", url)
         code, output = run("verify", "--data", data)
         assert (code, output.count("Redis cannot be reached")) == (0, 1)
 
 
-def test_old_entries_that_are_gone_are_a_note_or_a_fault(data):
-    """As the operator wishes."""
+def test_missing_old_entries_are_a_note_or_a_fault(data):
+    """The operator chooses by `--whole`."""
     spoil(data, "DELETE FROM entries WHERE shard = 17 AND n < 11")
     code, output = run("verify", "--data", data, "--offline")
     assert (code, output.splitlines()[0]) == (0, "note: shard 17 begins with entry 11: older ones are not here")
@@ -121,7 +121,7 @@ def test_old_entries_that_are_gone_are_a_note_or_a_fault(data):
 
 
 def test_export_is_signed_and_verifies(data, tmp_path):
-    """To standard output or to a file; a single changed word in it is found."""
+    """It goes to standard output or to a file. One changed word in it is found."""
     out = tmp_path / "log.jsonl"
     assert run("export", "--data", data, "--out", out) == (0, f"180 entries in {out}\n")
     assert run("export", "--data", data)[1] == out.read_text()
@@ -133,7 +133,7 @@ def test_export_is_signed_and_verifies(data, tmp_path):
 
 
 def test_show_lists_what_happened(data):
-    """Time, action, event, who, preview; newest last."""
+    """It has time, action, event, user and preview, newest last."""
     code, output = run("show", "--data", data, "--action", "action-3", "--last", 2)
     assert code == 0
     lines = [line.split() for line in output.splitlines()]
@@ -144,8 +144,8 @@ def test_show_lists_what_happened(data):
     assert len(run("show", "--data", data, "--user", "ana", "--last", 500)[1].splitlines()) == 180
 
 
-def test_show_tells_the_outcome_and_commands_no_terminal(tmp_path, monkeypatch):
-    """People's words are on one line, without control characters."""
+def test_show_has_the_outcome_without_control_characters(tmp_path, monkeypatch):
+    """People's texts are on one line and cannot control the terminal."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     log = StateLog()
     log.live("a")
@@ -156,7 +156,7 @@ def test_show_tells_the_outcome_and_commands_no_terminal(tmp_path, monkeypatch):
 
 
 def test_erase_removes_long_texts_of_a_person_and_no_others(data):
-    """Those of what was said and read in all conversations; and it says what stays in Redis."""
+    """It covers all conversations, and the answer names what stays in Redis."""
     texts = TextFiles(data / "texts")
     ana, bea = (Scope(user, Conversation("chat", "room")).id for user in ("ana", "bea"))
     gone, stays = texts.put(ana, "long"), texts.put(bea, "long")
@@ -168,8 +168,8 @@ def test_erase_removes_long_texts_of_a_person_and_no_others(data):
         texts.get(ana, gone)
 
 
-def test_erase_removes_what_agents_know_of_a_person_and_of_no_other(data):
-    """Facts and relationships, of all conversations."""
+def test_erase_removes_facts_about_a_person_and_about_no_other(data):
+    """It covers facts and relationships of all conversations."""
     knowledge, store = knowledge_memory(data), SQLiteTripleStore(data / RELATIONSHIPS)
     for user in ("ana", "bea"):
         for chat in ("1", "2"):
@@ -182,8 +182,8 @@ def test_erase_removes_what_agents_know_of_a_person_and_of_no_other(data):
     assert b"ana" not in (data / RELATIONSHIPS).read_bytes()
 
 
-def test_erase_removes_a_person_and_the_chain_holds(data):
-    """And says what it cannot remove."""
+def test_erase_removes_a_person_and_the_chain_stays_valid(data):
+    """The answer names what it cannot remove."""
     code, output = run("erase", "--data", data, "--user", "ana")
     assert code == 0
     assert "12 bodies of 'ana' erased; the chain still verifies." in output
@@ -196,7 +196,7 @@ def test_erase_removes_a_person_and_the_chain_holds(data):
 
 @pytest.mark.parametrize("command", [["verify"], ["show"], ["export"], ["erase", "--user", "ana"]])
 def test_missing_ledger_is_named(tmp_path, monkeypatch, command):
-    """One line, and nothing is made in its place."""
+    """The error is one line, and no file is created."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     code, output = run(*command, "--data", tmp_path / "none")
     assert code == 3
@@ -205,16 +205,16 @@ def test_missing_ledger_is_named(tmp_path, monkeypatch, command):
 
 
 @pytest.mark.parametrize("command", [["verify"], ["show"], ["export"], ["erase", "--user", "ana"]])
-def test_missing_key_is_named_and_none_is_made(data, monkeypatch, command):
-    """With a fresh key every entry would look forged."""
+def test_missing_key_is_named_and_none_is_created(data, monkeypatch, command):
+    """With a new key every entry would look forged."""
     monkeypatch.delenv("SAYSO_SECRET_KEYS")
     code, output = run(*command, "--data", data)
     assert (code, output.startswith("Error: no secret key: set SAYSO_SECRET_KEYS")) == (3, True)
     assert not (data / "secret_keys").exists()
 
 
-def test_files_that_are_no_log_are_named(data, tmp_path):
-    """A missing one, one of something else, and an output that cannot be written."""
+def test_unusable_files_are_named(data, tmp_path):
+    """They are a missing file, a file of another kind, and an output that cannot be written."""
     (tmp_path / "notes.txt").write_text("hello\n")
     for file, words in ((tmp_path / "none", "No such file"), (tmp_path / "notes.txt", "notes.txt:1: not a line")):
         code, output = run("verify", file, "--data", data, "--offline")

@@ -1,4 +1,4 @@
-"""The `sayso channel` commands: what a platform would refuse is not asked of it, and what it says comes with a cure."""
+"""The `sayso channel` commands: they send no call that a platform would refuse, and explain errors with a cure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.config.processes import free_port
 
 
 class Bench:
-    """The fakes, a configuration, and the command."""
+    """The fake platforms, a configuration, and the command."""
 
     def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
         self.folder, self.platforms = folder, platforms
@@ -38,7 +38,7 @@ class Bench:
         self.config = written(self.folder, None if real else self.platforms, **given)
 
     def run(self, *args: object) -> tuple[int, str]:
-        """Exit code and all output. No secret is ever in it."""
+        """Return exit code and output; check that it holds no secret."""
         result = CliRunner().invoke(main, ["channel", *map(str, args), "--config", str(self.config)])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -46,13 +46,13 @@ class Bench:
         return result.exit_code, result.output
 
     def asked(self, method: str) -> list[dict]:
-        """What Telegram was asked."""
+        """Return the calls of a method of Telegram."""
         return [call["params"] for call in self.platforms.calls if call["method"] == method]
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """All three platforms."""
+    """Return a configuration of all three platforms."""
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
     with FakePlatforms() as platforms:
@@ -70,31 +70,31 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         ("https://[2606:4700:4700::1111]", "IPv4"),
     ],
 )
-def test_address_that_telegram_refuses_is_refused_before_it_is_asked(bench: Bench, url: str, why: str):
-    """platforms.md 2.1: only https on 443, 80, 88, 8443; reserved addresses are refused. The cure is named."""
+def test_url_that_telegram_refuses_is_refused_before_the_call(bench: Bench, url: str, why: str):
+    """platforms.md 2.1: only https on 443, 80, 88 and 8443, no reserved addresses. The cure is named."""
     bench.configure(real=True, public_url=url)
     code, words = bench.run("connect", "tg")
     assert (code, why in words, "public_url" in words) == (3, True, True)
     assert bench.platforms.calls == []
 
 
-def test_server_of_ones_own_takes_any_address(bench: Bench):
-    """With an `api_url` that is not Telegram's, http on any port is fine."""
+def test_own_bot_api_server_takes_any_url(bench: Bench):
+    """With an `api_url` other than Telegram's, http on any port is allowed."""
     bench.configure(public_url="http://127.0.0.1:8000")
     assert bench.run("connect", "tg")[0] == 0
     assert bench.platforms.ledger.state[WEBHOOK]["url"] == "http://127.0.0.1:8000/hooks/tg"
 
 
-def test_waiting_updates_are_dropped_only_when_told(bench: Bench):
-    """platforms.md 2.5: what people wrote while the bot was away is not thrown away by a set."""
+def test_waiting_updates_are_dropped_only_on_request(bench: Bench):
+    """platforms.md 2.5: setting the webhook does not drop messages that came while the bot was down."""
     bench.run("connect", "tg")
     bench.run("connect", "tg", "--drop-pending")
     assert [asked.get("drop_pending_updates") for asked in bench.asked("setWebhook")] == [None, "true"]
     assert bench.run("connect", "wa", "--drop-pending")[0] == 3
 
 
-def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
-    """platforms.md 2.1, 2.5: secret, kinds of update (left out, the old ones stay), connections; and the menu."""
+def test_telegram_gets_everything_a_webhook_needs(bench: Bench):
+    """platforms.md 2.1, 2.5: secret, kinds of update (else the old ones stay), connections, and the menu."""
     code, words = bench.run("connect", "tg", "--max-connections", 7)
     asked = bench.asked("setWebhook")[0]
     assert (code, asked["url"], asked["secret_token"]) == (0, f"{PUBLIC_URL}/hooks/tg", fakes.TELEGRAM_SECRET)
@@ -108,8 +108,8 @@ def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
     assert "in groups the bot gets" in words
 
 
-def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):
-    """platforms.md 2.5: in each language that the channel speaks; for all others in its own."""
+def test_menu_is_in_the_language_of_its_reader(bench: Bench):
+    """platforms.md 2.5: it exists in each language of the channel; all others see the channel's default."""
     bench.configure(telegram=", languages: [pt, de]")
     bench.run("connect", "tg")
     menus = bench.platforms.ledger.state["telegram commands"]
@@ -119,14 +119,14 @@ def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):
 
 
 def test_commands_of_the_model_are_in_no_menu(bench: Bench):
-    """With `commands: false` only /stop does what a menu would say of it."""
+    """With `commands: false` only /stop works, so there is no menu."""
     bench.configure(telegram=", commands: false")
     assert "commands listed: /stop\n" in bench.run("connect", "tg")[1]
     assert [each["command"] for each in bench.platforms.ledger.state["telegram commands"]["de"]] == ["stop"]
 
 
-def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
-    """platforms.md 2.5: getWebhookInfo has the count and the last error; a 403 is another secret."""
+def test_status_names_the_error_and_the_cure(bench: Bench):
+    """platforms.md 2.5: getWebhookInfo has the count and the last error; 403 means another secret."""
     bench.run("connect", "tg")
     assert bench.run("status", "tg")[0] == 0
     info = bench.platforms.ledger.state[WEBHOOK]
@@ -138,23 +138,23 @@ def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
 
 
 def test_warning_alone_is_no_failure(bench: Bench):
-    """A build that runs it goes on."""
+    """A build that runs the command goes on."""
     bench.run("connect", "tg")
     bench.platforms.ledger.state[WEBHOOK] |= {"pending_update_count": 99}
     code, words = bench.run("status", "tg")
     assert (code, "warn  tg pending              99 updates waiting" in words) == (0, True)
 
 
-def test_old_error_of_telegram_is_no_news(bench: Bench):
-    """Telegram remembers the last one for ever."""
+def test_old_error_of_telegram_is_not_reported(bench: Bench):
+    """Telegram keeps the last error for ever."""
     bench.run("connect", "tg")
     bench.platforms.ledger.state[WEBHOOK] |= {"last_error_date": 1795204800, "last_error_message": "Connection refused"}
     code, words = bench.run("status", "tg")
     assert (code, "Connection refused (2026-11-20 20:00:00 UTC), over an hour ago" in words) == (0, True)
 
 
-def test_webhook_of_somebody_else_is_told(bench: Bench):
-    """Without the user, and the query, that may be secrets of theirs."""
+def test_foreign_webhook_is_reported(bench: Bench):
+    """User and query of its URL, which may be secrets, are left out."""
     other = {"url": "https://me:pass@other.example.com/x?token=1", "has_custom_certificate": False}
     bench.platforms.ledger.state[WEBHOOK] = {**other, "pending_update_count": 0}
     code, words = bench.run("status", "tg")
@@ -163,32 +163,32 @@ def test_webhook_of_somebody_else_is_told(bench: Bench):
     assert "token=1" not in words
 
 
-def test_delete_says_what_it_did(bench: Bench):
-    """platforms.md 2.5: and that there was nothing, the second time."""
+def test_disconnect_reports_what_it_did(bench: Bench):
+    """platforms.md 2.5: the second time it reports that there was no webhook."""
     bench.run("connect", "tg")
     assert "webhook deleted: it was https://bots.example.com/hooks/tg" in bench.run("disconnect", "tg")[1]
     assert bench.run("disconnect", "tg") == (0, "no webhook was set: nothing to delete\n")
     assert "no webhook is set" in bench.run("status", "tg")[1]
 
 
-def test_wrong_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 2.4: 401 is a token that is wrong or revoked. It is not repeated."""
+def test_wrong_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 2.4: 401 means a wrong or revoked token. The output does not show it."""
     monkeypatch.setenv("TELEGRAM_TOKEN", "7000000001:AAwrong")
     code, words = bench.run("connect", "tg")
     assert (code, "Telegram does not know this token" in words, "AAwrong" in words) == (3, True, False)
 
 
 @pytest.mark.parametrize("channel", ["wa", "tg", "sl"])
-def test_platform_out_of_reach_is_told(bench: Bench, channel: str):
-    """One line, no traceback."""
+def test_unreachable_platform_is_reported(bench: Bench, channel: str):
+    """The error is one line without a traceback."""
     url, nowhere = bench.platforms.url, f"http://127.0.0.1:{free_port()}"
     bench.config.write_text(bench.config.read_text().replace(url, nowhere))
     code, words = bench.run("status", channel)
     assert (code, "no connection to" in words, "cure: " in words) == (1, True, True)
 
 
-def test_sender_of_twilio_is_pointed_here(bench: Bench):
-    """platforms.md 1.5: found by its number, set by its XE id; 1.1: retries by a fragment, and a fallback."""
+def test_twilio_sender_gets_the_webhook(bench: Bench):
+    """platforms.md 1.5: it is found by its number and set by its XE id; 1.1: with retries and a fallback."""
     code, words = bench.run("connect", "wa")
     url = f"{PUBLIC_URL}/hooks/wa"
     assert (code, bench.twilio.sender["webhook"]) == (
@@ -203,7 +203,7 @@ def test_sender_of_twilio_is_pointed_here(bench: Bench):
 
 
 def test_messaging_service_is_set_where_there_is_one(bench: Bench):
-    """platforms.md 1.5: services(MG).update; a service that leaves webhooks to its numbers would never send here."""
+    """platforms.md 1.5: services(MG).update; a service that uses its numbers' webhooks would never call the bot."""
     bench.configure(whatsapp=f", messaging_service_sid: {SERVICE_SID}")
     assert "leaves webhooks to its numbers" in bench.run("status", "wa")[1]
     assert bench.run("connect", "wa")[0] == 0
@@ -217,8 +217,8 @@ def test_messaging_service_is_set_where_there_is_one(bench: Bench):
     assert kept["inbound_request_url"] is None
 
 
-def test_webhook_that_comes_by_get_is_told(bench: Bench):
-    """platforms.md 1.1: GET is possible where somebody chose it; every message would be refused."""
+def test_webhook_by_get_is_reported(bench: Bench):
+    """platforms.md 1.1: GET can be set by hand, and every message would be refused."""
     bench.run("connect", "wa")
     bench.twilio.sender["webhook"]["callback_method"] = "GET"
     code, words = bench.run("status", "wa")
@@ -226,23 +226,23 @@ def test_webhook_that_comes_by_get_is_told(bench: Bench):
     assert bench.run("connect", "wa")[0] == 0
 
 
-def test_sandbox_is_clicked(bench: Bench):
-    """platforms.md 1.5: its addresses have no API."""
+def test_sandbox_is_set_by_hand(bench: Bench):
+    """platforms.md 1.5: there is no API for its URLs."""
     bench.configure(sender=SANDBOX)
     code, words = bench.run("connect", "wa")
     assert (code, "In the Twilio Console" in words, f"{PUBLIC_URL}/hooks/wa/status" in words) == (0, True, True)
     assert bench.twilio.sender["webhook"] == {}
 
 
-def test_unknown_sender_is_told_with_those_there_are(bench: Bench):
-    """platforms.md 1.5: a typing error in the number is the usual reason."""
+def test_unknown_sender_is_reported_with_the_known_ones(bench: Bench):
+    """platforms.md 1.5: the usual reason is a typing error in the number."""
     bench.configure(sender="whatsapp:+4930999999")
     code, words = bench.run("connect", "wa")
     assert (code, "no sender whatsapp:+4930999999" in words, SENDER in words) == (3, True, True)
 
 
-def test_sender_that_is_offline_is_told_with_its_reasons(bench: Bench):
-    """platforms.md 1.5: ONLINE, or OFFLINE with reasons."""
+def test_offline_sender_is_reported_with_its_reasons(bench: Bench):
+    """platforms.md 1.5: a sender is ONLINE, or OFFLINE with reasons."""
     bench.run("connect", "wa")
     bench.twilio.sender |= {"status": "OFFLINE", "offline_reasons": [{"code": "63020", "message": "Not verified"}]}
     code, words = bench.run("status", "wa")
@@ -250,8 +250,8 @@ def test_sender_that_is_offline_is_told_with_its_reasons(bench: Bench):
 
 
 @pytest.mark.parametrize(("status", "fine"), [("approved", True), ("pending", False), ("", False)])
-def test_template_that_is_not_approved_is_told(bench: Bench, status: str, *, fine: bool):
-    """platforms.md 1.3: outside the 24 hours only approved templates go out."""
+def test_unapproved_template_is_reported(bench: Bench, status: str, *, fine: bool):
+    """platforms.md 1.3: outside the 24 hours only approved templates are sent."""
     bench.run("connect", "wa")
     sid = f"HX{7:032x}"
     bench.twilio.templates[sid] = ("reminder", status)
@@ -260,21 +260,21 @@ def test_template_that_is_not_approved_is_told(bench: Bench, status: str, *, fin
     assert (code == 0, f"reminder is {status or 'unsubmitted'}" in words) == (fine, True)
 
 
-def test_template_that_twilio_does_not_know_is_named(bench: Bench):
-    """Which of two ids is wrong is seen."""
+def test_unknown_template_is_named(bench: Bench):
+    """The output shows which of two ids is wrong."""
     bench.configure(whatsapp=f", template: HX{8:032x}")
     assert f"Twilio has no resource of this id: HX{8:032x}" in bench.run("status", "wa")[1]
 
 
-def test_wrong_twilio_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 1.4, 1.5: 20003 / 401 is credentials."""
+def test_wrong_twilio_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.4, 1.5: 20003 with 401 means wrong credentials."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run("connect", "wa")
     assert (code, "does not take account_sid and auth_token" in words, "primary Auth Token" in words) == (3, True, True)
 
 
-def test_slack_prints_what_to_click(bench: Bench):
-    """platforms.md 3.5: a bot's token sets nothing; the manifest says all of it."""
+def test_slack_prints_the_steps_by_hand(bench: Bench):
+    """platforms.md 3.5: a bot token cannot change the app; the manifest has everything."""
     code, words = bench.run("connect", "sl")
     assert (code, f"Request URL {PUBLIC_URL}/hooks/sl" in words, "`sayso channel manifest sl`" in words) == (
         0,
@@ -284,8 +284,8 @@ def test_slack_prints_what_to_click(bench: Bench):
     assert "Event Subscriptions   off" in bench.run("disconnect", "sl")[1]
 
 
-def test_missing_scope_of_slack_is_told_with_what_it_is_for(bench: Bench):
-    """platforms.md 3.4, pains.md 4: missing_scope is a new install. What an app has is in a header of every answer."""
+def test_missing_scope_of_slack_is_reported_with_its_use(bench: Bench):
+    """platforms.md 3.4, pains.md 4: missing_scope needs a new install. A header of every answer has the scopes."""
     assert bench.run("status", "sl")[0] == 0
     slack = bench.platforms.fakes["slack"]
     slack.scopes = tuple(scope for scope in slack.scopes if scope != "files:write")  # type: ignore[attr-defined]
@@ -294,7 +294,7 @@ def test_missing_scope_of_slack_is_told_with_what_it_is_for(bench: Bench):
     assert "install again" in words
 
 
-def test_revoked_slack_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_revoked_slack_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 3.4."""
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-other")
     assert "does not take the bot_token (invalid_auth)" in bench.run("status", "sl")[1]
@@ -304,21 +304,21 @@ def test_revoked_slack_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPat
     ("channel", "exit_code", "why"), [("web", 3, "no webhook"), ("nowhere", 2, "known: wa, tg, sl, web")]
 )
 def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, exit_code: int, why: str):
-    """By each of the three commands; an unknown name is wrong usage."""
+    """Each of the three commands refuses it. An unknown name is wrong usage."""
     for command in ("connect", "status", "disconnect"):
         code, words = bench.run(command, channel)
         assert (code, why in words) == (exit_code, True)
 
 
 def test_polling_bot_gets_no_webhook(bench: Bench):
-    """platforms.md 2.5: one that is set would end the polling; the cure is named, and Telegram is not asked."""
+    """platforms.md 2.5: a webhook would end the polling. The cure is named, and Telegram is not called."""
     bench.configure(telegram=", polling: true")
     code, words = bench.run("connect", "tg")
     assert (code, "tg polls" in words, "run `sayso poll`" in words, bench.platforms.calls) == (3, True, True, [])
 
 
-def test_status_of_a_polling_bot_names_the_webhook_in_its_way(bench: Bench):
-    """platforms.md 2.5: deleteWebhook before getUpdates. What waits is kept, for who asks."""
+def test_status_of_a_polling_bot_names_an_obstructing_webhook(bench: Bench):
+    """platforms.md 2.5: deleteWebhook comes before getUpdates, and waiting updates are kept."""
     bench.run("connect", "tg")
     bench.configure(telegram=", polling: true")
     code, words = bench.run("status", "tg")
@@ -329,16 +329,16 @@ def test_status_of_a_polling_bot_names_the_webhook_in_its_way(bench: Bench):
     assert (code, "no webhook is set" in words) == (0, True)
 
 
-def test_updates_are_dropped_where_no_webhook_was(bench: Bench):
-    """platforms.md 2.5: what waits for who polls goes too, and that is said."""
+def test_updates_are_dropped_without_a_webhook(bench: Bench):
+    """platforms.md 2.5: updates that wait for the poller go too, and the output says so."""
     bench.platforms.update({"update_id": 1, "message": {}})
     bench.configure(telegram=", polling: true")
     assert "1 waiting updates dropped" in bench.run("disconnect", "tg", "--drop-pending")[1]
     assert bench.platforms.telegram.updates.ask({}) == []
 
 
-def test_answer_that_is_no_json_is_a_finding_alone(bench: Bench, caplog: pytest.LogCaptureFixture):
-    """As a proxy's page is: its SDK would log all of it, with a traceback."""
+def test_answer_that_is_no_json_is_one_finding(bench: Bench, caplog: pytest.LogCaptureFixture):
+    """A proxy's page is an example; the SDK would log all of it, with a traceback."""
     bench.platforms.fakes["telegram"].answer = lambda _: FakeResponse(200, b"<h1>welcome to nginx</h1>")  # type: ignore[method-assign]
     code, words = bench.run("status", "tg")
     assert (code, "makes no sense" in words, caplog.text) == (1, True, "")

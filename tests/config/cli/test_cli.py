@@ -1,4 +1,4 @@
-"""The `sayso` command: exit code 3 and one clear message for what an operator can cure, never a traceback."""
+"""The `sayso` command: exit code 3 and one clear message for an operator's mistake, never a traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.config.processes import PATIENCE, free_port, sayso, short_folder
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedRedis]:
-    """A running Redis."""
+    """Return a running Redis."""
     with short_folder() as folder:
         embedded = EmbeddedRedis(folder)
         embedded.start()
@@ -29,7 +29,7 @@ def server() -> Iterator[EmbeddedRedis]:
 
 
 def refusal(*args: str | Path, **environ: str) -> str:
-    """The message of a command that gives up as it should."""
+    """Return the message of a command that fails as it should."""
     code, _, errors = sayso(*args, **environ)
     assert code == 3
     assert "Traceback" not in errors
@@ -38,7 +38,7 @@ def refusal(*args: str | Path, **environ: str) -> str:
 
 
 def test_missing_configuration_is_named(tmp_path: Path):
-    """A wrong path tells what to do."""
+    """The error for a wrong path names the cure."""
     file = tmp_path / "nope.yaml"
     assert refusal("check", "-c", file) == (
         f"Error: {file}: no such file: give a YAML file with --config or SAYSO_CONFIG, or write one with `sayso init`\n"
@@ -52,7 +52,7 @@ ENTRIES = [
 
 
 def start(entry: str, folder: Path, **environ: str) -> str:
-    """What a WSGI server's or RQ's way in says when it gives up."""
+    """Return the message of another entry point that fails."""
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
     clean |= {"PYTHONPATH": str(Path.cwd()), "SAYSO_DATA": str(folder), **environ}
     command = [sys.executable, "-c", entry]
@@ -63,33 +63,33 @@ def start(entry: str, folder: Path, **environ: str) -> str:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_other_entry_points_read_the_file_of_the_environment(tmp_path: Path, entry: str):
-    """A WSGI server and `rq worker` are told their file by SAYSO_CONFIG, and a missing one is named."""
+    """A WSGI server and `rq worker` take their file from SAYSO_CONFIG, and a missing one is named."""
     errors = start(entry, tmp_path, SAYSO_CONFIG="nope.yaml")
     assert "nope.yaml: no such file: give a YAML file with --config or SAYSO_CONFIG" in errors
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_other_entry_points_read_the_file_of_their_folder(tmp_path: Path, entry: str):
-    """Without SAYSO_CONFIG they read ./sayso.yaml, which only lacks a Redis here, and say so where there is none."""
+    """Without SAYSO_CONFIG they read ./sayso.yaml, which only lacks a Redis here."""
     assert f"no configuration: there is no sayso.yaml in {tmp_path}: run this where" in start(entry, tmp_path)
     (tmp_path / "sayso.yaml").write_text("channels: {web: {platform: console}}")
     assert "no Redis: set REDIS_URL" in start(entry, tmp_path)
 
 
 def test_folder_as_configuration_is_named(tmp_path: Path):
-    """A folder is no file."""
+    """The error says that it is no file."""
     assert "cannot be read (Is a directory)" in refusal("up", "--config", tmp_path)
 
 
 @pytest.mark.parametrize("command", ["web", "worker"])
 def test_web_and_worker_need_a_redis(tmp_path: Path, command: str):
-    """Without any Redis both say how to get one."""
+    """Without a Redis both name the cure."""
     assert "no Redis: set REDIS_URL, or run `sayso up`" in refusal(command, "--data", tmp_path)
 
 
 @pytest.mark.parametrize("command", ["up", "web", "worker"])
 def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environment(tmp_path: Path, command: str):
-    """The file alone is fine: it is SAYSO_PUBLIC_URL that a proxy answers at."""
+    """The file alone is allowed; SAYSO_PUBLIC_URL means that a proxy serves it."""
     places = {"REDIS_URL": "redis://127.0.0.1:1", "SAYSO_PUBLIC_URL": "https://bots.example.com"}
     assert "channels.web: this console has no password" in refusal(command, "--data", tmp_path, **places)
 
@@ -103,7 +103,7 @@ def test_malformed_redis_url_is_refused_without_repeating_it(tmp_path: Path, url
 
 
 def test_redis_that_refuses_connections_is_named(tmp_path: Path):
-    """A Redis that is away at start is an operator's mistake."""
+    """An unreachable Redis at start is an operator's mistake."""
     errors = refusal("worker", "--data", tmp_path, REDIS_URL=f"redis://:s3cr3t@127.0.0.1:{free_port()}")
     assert "Redis does not answer" in errors
     assert "check REDIS_URL, or run `sayso up`" in errors
@@ -111,7 +111,7 @@ def test_redis_that_refuses_connections_is_named(tmp_path: Path):
 
 
 def test_redis_that_evicts_is_refused(tmp_path: Path, server: EmbeddedRedis):
-    """A Redis that may drop a waiting message cannot be used."""
+    """A Redis that may drop a waiting turn cannot be used."""
     with Redis.from_url(server.url) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         errors = refusal("worker", "--data", tmp_path, REDIS_URL=server.url)
@@ -121,7 +121,7 @@ def test_redis_that_evicts_is_refused(tmp_path: Path, server: EmbeddedRedis):
 
 
 class OldRedis(StreamRequestHandler):
-    """Answers INFO like a Redis of long ago, and holds nothing."""
+    """A server that answers INFO like an old Redis."""
 
     def handle(self) -> None:
         """Speak RESP until the client leaves."""
@@ -136,7 +136,7 @@ class OldRedis(StreamRequestHandler):
 
 
 def test_old_redis_is_refused(tmp_path: Path):
-    """A Redis without the commands we use is told by its version."""
+    """The version shows that needed commands are missing."""
     with ThreadingTCPServer(("127.0.0.1", 0), OldRedis) as old:
         old.daemon_threads = True
         threading.Thread(target=old.serve_forever, args=(0.02,), daemon=True).start()
@@ -153,7 +153,7 @@ def test_old_redis_is_refused(tmp_path: Path):
 
 
 def test_taken_port_of_the_web_is_named(tmp_path: Path, server: EmbeddedRedis):
-    """The web says at once that its port is taken."""
+    """The web reports at once that its port is in use."""
     with ThreadingTCPServer(("127.0.0.1", 0), OldRedis) as other:
         port = other.server_address[1]
         errors = refusal("web", "--data", tmp_path, "--port", port, REDIS_URL=server.url)
@@ -162,14 +162,14 @@ def test_taken_port_of_the_web_is_named(tmp_path: Path, server: EmbeddedRedis):
 
 @pytest.mark.parametrize("command", ["up", "web", "worker", "chat"])
 def test_unusable_data_folder_is_named(tmp_path: Path, command: str):
-    """A data folder that cannot be written tells which one, and the cure."""
+    """The error for an unwritable data folder has its path and the cure."""
     (tmp_path / "file").write_text("")
     errors = refusal(command, "--data", tmp_path / "file" / "below", REDIS_URL="")
     assert f"data folder '{tmp_path}/file/below': Not a directory: give one you may write to with --data" in errors
 
 
 def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
-    """The whole bot works in a pipe: it asks, obeys, and leaves files in the data folder."""
+    """The whole bot works in a pipe: it asks, acts, and writes files into the data folder."""
     said = "delete invoice INV-42\nyes\nfind invoice INV-42\nsales chart\n../exit\nexit\nnot read\n"
     code, output, errors = sayso("chat", "--data", tmp_path, stdin=said)
     assert (code, errors) == (0, "")
@@ -182,29 +182,29 @@ def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
 
 
 def test_terminal_chat_offers_to_undo(tmp_path: Path):
-    """The number of the button takes back what the yes did."""
+    """The number of the button undoes the action."""
     code, output, errors = sayso("chat", "--data", tmp_path, stdin="delete invoice INV-42\nyes\n1\n")
     assert (code, errors) == (0, "")
     assert output.index("[1] Undo") < output.index("Invoice INV-42 is back.")
 
 
 def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
-    """A pipe may hold anything."""
+    """A pipe may hold any bytes."""
     command = [sys.executable, "-m", "sayso", "chat", "--config", str(DEMO), "--data", str(tmp_path)]
     done = subprocess.run(command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_check_says_what_each_channel_may_do():
-    """The demo is a configuration that passes its own check."""
+def test_check_lists_what_each_channel_may_do():
+    """The demo's configuration passes the check."""
     code, output, _ = sayso("check", "-c", "config/demo.yaml")
     assert code == 0
     assert "delete_invoice: asks first" in output
     assert "find_invoice: runs at once" in output
 
 
-def test_check_says_which_tool_asks_by_itself(tmp_path: Path):
-    """A tool that the policy lets run may propose by itself: its line says so, and says where review is of no use."""
+def test_check_marks_tools_that_ask_by_themselves(tmp_path: Path):
+    """A tool that the policy allows may propose an action by itself; its line says so."""
     assert "refund_invoice: asks by itself\n" in sayso("check", "-c", "config/demo.yaml")[1]
     file = tmp_path / "sayso.yaml"
     file.write_text(
@@ -215,8 +215,8 @@ def test_check_says_which_tool_asks_by_itself(tmp_path: Path):
 
 
 @pytest.mark.parametrize("module", ["sayso.channels.web.app", "sayso", "sayso.workers.rq.worker"])
-def test_start_does_not_pay_for_vendors_libraries(module: str):
-    """Vendors' libraries are loaded when they are first used."""
+def test_start_does_not_load_vendors_libraries(module: str):
+    """They are loaded at their first use."""
     heavy = ("twilio", "telegram", "slack_sdk", "slack_bolt", "matplotlib", "httpx")
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=PATIENCE)
@@ -224,6 +224,6 @@ def test_start_does_not_pay_for_vendors_libraries(module: str):
 
 
 @pytest.mark.parametrize("folder", ["pyproject.toml/below", "/proc/nowhere"])
-def test_simulation_that_may_not_write_says_so(folder: str):
-    """A file in the way, or no permission: one line, before anything starts."""
+def test_simulation_that_cannot_write_is_refused(folder: str):
+    """A file in the way or a missing permission is one line, before anything starts."""
     assert f"data folder '{folder}': " in refusal("simulate", "quick", "--data", folder)

@@ -1,4 +1,4 @@
-"""The `sayso explain` command: what would happen, which line decides it, and nothing happens."""
+"""The `sayso explain` command: it shows what would happen and which line decides it, and runs nothing."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ channels:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A configuration and its tools."""
+    """Return a folder with a configuration and its tools."""
     (tmp_path / "tools.py").write_text(TOOLS)
     (tmp_path / "sayso.yaml").write_text(YAML)
     return tmp_path
@@ -111,7 +111,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ask(folder: Path):
-    """Runs the command; whatever is asked, no tool runs."""
+    """Return a function that runs the command and checks that no tool ran."""
 
     def asked(*args: str, channel: str = "desk", user: str = "U1") -> Result:
         options = ["--config", str(folder / "sayso.yaml"), "--user", user]
@@ -123,12 +123,12 @@ def ask(folder: Path):
 
 
 def lines(result: Result, folder: Path) -> list[str]:
-    """What is said, without the folder's name."""
+    """Return the output lines without the folder's name."""
     return [line.strip() for line in result.output.replace(f"{folder}/", "").splitlines()]
 
 
-def test_question_is_told_as_its_user_would_read_it(ask, folder):
-    """Who decides, the exact words, who may confirm, for how long, with what, and whether it can be undone."""
+def test_question_is_shown_as_its_user_would_read_it(ask, folder):
+    """The output has the rule, the exact text, who may confirm, the window, the code, and the undo."""
     result = ask("close_account", "name=Ana")
     assert lines(result, folder) == [
         'U1 on desk: close_account with {"name": "Ana"}',
@@ -146,8 +146,8 @@ def test_question_is_told_as_its_user_would_read_it(ask, folder):
     assert result.exit_code == 0
 
 
-def test_tool_that_asks_by_itself_is_said_to_ask():
-    """The policy lets it run, and its own code asks: the answer is not that it runs at once."""
+def test_tool_that_asks_by_itself_is_reported_as_asking():
+    """The policy allows it, and its own code asks, so the answer is not that it runs at once."""
     asked = ["explain", "--config", str(ROOT / "config" / "demo.yaml"), "web", "refund_invoice"]
     result = CliRunner().invoke(main, [*asked, "invoice_id=INV-42", "amount=2"])
     *_, question, verdict = result.output.splitlines()
@@ -185,8 +185,8 @@ def test_tool_that_asks_by_itself_is_said_to_ask():
         (["close_account", "name=nobody"], "desk", "U1", 1, 'there is nothing to ask: {"kind": "not_found"'),
     ],
 )  # fmt: skip
-def test_what_decides_is_told_with_its_line(ask, folder, args, channel, user, status, words):
-    """Each way that a call may go, and the exit status for a script."""
+def test_deciding_rule_is_shown_with_its_line(ask, folder, args, channel, user, status, words):
+    """Each possible decision is shown, with its exit code."""
     result = ask(*args, channel=channel, user=user)
     assert words in "\n".join(lines(result, folder))
     assert result.exit_code == status
@@ -203,21 +203,21 @@ def test_what_decides_is_told_with_its_line(ask, folder, args, channel, user, st
         (["outside", 'id="x"', "n=7"], {"id": '"x"', "n": 7}),
     ],
 )
-def test_values_that_are_no_text_are_json(ask, args, given):
-    """Where it is JSON and the tool takes it there; all else is the text as it stands."""
+def test_arguments_may_be_json(ask, args, given):
+    """A value counts as JSON if the tool accepts it there; any other value is text."""
     arguments = json.loads(ask("--json", *args, channel="open").output)["arguments"]
     assert {name: arguments[name] for name in given} == given
 
 
-def test_call_that_would_be_refused_is_not_said_to_ask(ask):
-    """What it reads changes each time: nothing that a person agrees to could be recorded."""
+def test_call_that_would_be_refused_is_not_reported_as_asking(ask):
+    """Its argument changes each time it is read, so no exact effect could be stored."""
     result = ask("fetch", "path=%252e", channel="open")
     assert "cannot be recorded" in result.output
     assert "It asks first" not in result.output
 
 
-def test_half_a_character_is_shown_as_json_spells_it(ask):
-    """A model may send one; no terminal takes it."""
+def test_lone_surrogate_is_shown_escaped(ask):
+    """A model may send one, and a terminal cannot print it."""
     result = ask("mixed", '{"either": 5, "anything": "\\ud800"}', channel="open", user="\udcff")
     assert result.output.startswith('\\udcff on open: mixed with {"either": 5, "anything": "\\ud800"')
     assert (result.exit_code, result.exception) == (0, None)
@@ -235,22 +235,22 @@ def test_half_a_character_is_shown_as_json_spells_it(ask):
         ([], {}, "Missing argument 'TOOL'"),
     ],
 )
-def test_what_cannot_be_explained_has_a_status_of_its_own(ask, args, options, words):
-    """2, and the cure: a script must not take a misspelling for a no."""
+def test_wrong_usage_has_its_own_exit_code(ask, args, options, words):
+    """It is 2, with the cure, so that a script does not take a misspelling for a denial."""
     result = ask(*args, **options)
     assert words in result.output
     assert result.exit_code == 2
 
 
-def test_configuration_that_cannot_be_used_is_no_answer(ask, folder):
-    """As `sayso check` tells it."""
+def test_invalid_configuration_is_reported(ask, folder):
+    """The report is that of `sayso check`."""
     (folder / "sayso.yaml").write_text("channels: {}\n")
     result = ask("find_letter")
     assert (result.exit_code, "channels: is empty: add one" in result.output) == (3, True)
 
 
-def test_answer_is_there_for_machines_too(ask, folder):
-    """Verdict, rule and place as data."""
+def test_answer_is_available_as_json(ask, folder):
+    """It has decision, rule and place."""
     answer = json.loads(ask("--json", "send_letter", "to=a@external.com", "pages=[]").output)
     assert answer["verdict"] == "never"
     assert answer["decision"]["rule"] == {"kind": "deny_when", "index": 0, "pattern": "*@external.com"}
@@ -259,8 +259,8 @@ def test_answer_is_there_for_machines_too(ask, folder):
     assert answer["question"] is None
 
 
-def test_preview_that_fails_is_told(ask, folder):
-    """Then nobody would be asked, and nothing would run."""
+def test_failing_preview_is_reported(ask, folder):
+    """Then no question would be asked, and nothing would run."""
     (folder / "tools.py").write_text(TOOLS.replace('name == "nobody"', "1 / 0"))
     result = ask("close_account", "name=x")
     assert "question: cannot preview 'close_account': ZeroDivisionError" in result.output

@@ -38,7 +38,7 @@ ALL = [path for path in commands() if path[:1] != ("shards",)]
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_help_has_an_example_and_the_common_options(path: tuple[str, ...]):
-    """Nobody has to guess how a command is written."""
+    """A user need not guess how a command is written."""
     text = run(*path, "--help").output
     assert "\nExample" in text
     assert f"  {' '.join(['sayso', *path[:1]])}" in text
@@ -47,7 +47,7 @@ def test_every_help_has_an_example_and_the_common_options(path: tuple[str, ...])
 
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_common_options_stand_before_or_after_any_command(place: int, tmp_path: Path):
-    """Also between a group and its command."""
+    """They may stand between a group and its command too."""
     args: list[str | Path] = ["audit", "show"]
     args[min(place, 2) : min(place, 2)] = ["--data", tmp_path / "none", "--json"]
     result = run(*args)
@@ -61,7 +61,7 @@ def test_the_last_of_two_options_counts(tmp_path: Path):
 
 
 def test_exit_codes_tell_a_finding_from_wrong_usage_from_what_cannot_run(tmp_path: Path):
-    """0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run."""
+    """0 is done, 1 a finding or a denial, 2 wrong usage, 3 cannot run."""
     wrong = tmp_path / "sayso.yaml"
     wrong.write_text("channels: {web: {platform: console, nonsense: 1}}")
     codes = [
@@ -81,7 +81,7 @@ def test_exit_codes_tell_a_finding_from_wrong_usage_from_what_cannot_run(tmp_pat
     ],
 )
 def test_old_invocations_name_the_new_one(old: list[str], new: str):
-    """As a usage error: there are no aliases."""
+    """They are usage errors: there are no aliases."""
     result = run(*old)
     assert (result.exit_code, new in result.output) == (2, True)
 
@@ -95,7 +95,7 @@ def test_problems_of_a_configuration_are_json_too(tmp_path: Path):
 
 
 def test_a_command_of_an_entry_point_that_cannot_be_loaded_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch):
-    """It says itself what is wrong."""
+    """Running it reports the error."""
     broken = EntryPoint("broken", "no_such_module:command", "sayso.commands")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: (broken,))
     assert "broken" in run("--help").output

@@ -1,4 +1,4 @@
-"""`sayso channel purge-media`: what people sent is deleted at Twilio, once no turn needs it there."""
+"""`sayso channel purge-media`: inbound files are deleted at Twilio once no turn needs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOM = Conversation("wa", ANA)
 
 
 class Bench:
-    """The fakes, a configuration, its Redis, and the command."""
+    """The fake platforms, a configuration, its Redis, and the command."""
 
     def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
         self.platforms = platforms
@@ -34,12 +34,12 @@ class Bench:
         self.mailbox: Any = Blocking(self.access_control._inbox)
 
     def send(self, hours: float, files: int = 1) -> str:
-        """Somebody sent files so long ago."""
+        """Send files this many hours ago."""
         names = tuple((f"ME{len(self.twilio.inbound.messages):016x}{n:016x}", "image/jpeg") for n in range(files))
         return self.twilio.inbound.arrive(ANA, "", ago=hours * HOUR, files=names)
 
     def take(self, sid: str, *, work: bool = True) -> None:
-        """Its webhook came, and a worker did its turn."""
+        """Accept the message's webhook, and process its turn."""
         self.access_control.accept(Turn(sid, ROOM, ANA, "x"))
         if not work:
             return
@@ -48,7 +48,7 @@ class Bench:
         self.mailbox.commit(held, queued, TurnChange(), let_go=True)
 
     def run(self, *args: object) -> tuple[int, str]:
-        """Exit code and all output."""
+        """Return exit code and output."""
         given = ["channel", "purge-media", "wa", *map(str, args), "--config", str(self.config)]
         result = CliRunner().invoke(main, given)
         if result.exception and not isinstance(result.exception, SystemExit):
@@ -57,18 +57,18 @@ class Bench:
 
     @property
     def left(self) -> list[int]:
-        """How many files Twilio has of each message."""
+        """Return the number of files of each message at Twilio."""
         return [len(message["files"]) for message in self.twilio.inbound.messages]
 
 
 @pytest.fixture
 def bench(tmp_path: Path, platforms_and_redis: FakePlatforms) -> Bench:
-    """An account with a list."""
+    """Return an account with a list of messages."""
     return Bench(tmp_path, platforms_and_redis)
 
 
 def test_files_of_finished_turns_are_deleted_once(bench: Bench):
-    """platforms.md 1.2: a file stays until somebody deletes it, once it is old; then there is nothing more."""
+    """platforms.md 1.2: Twilio keeps a file until it is deleted. A second run finds none."""
     bench.take(bench.send(30, files=2))
     bench.take(bench.send(20))
     code, words = bench.run()
@@ -77,14 +77,14 @@ def test_files_of_finished_turns_are_deleted_once(bench: Bench):
 
 
 def test_dry_run_deletes_nothing(bench: Bench):
-    """It counts, day by day."""
+    """It counts the files of each day."""
     bench.take(bench.send(30))
     words = bench.run("--dry-run")[1]
     assert ("UTC: 1 to delete" in words, "1 files would be deleted" in words, bench.left) == (True, True, [1])
 
 
-def test_file_of_a_turn_that_waits_is_kept(bench: Bench):
-    """platforms.md 1.2: a worker may be away for days; also when its turn is worked on again, it finds the file."""
+def test_file_of_a_waiting_turn_is_kept(bench: Bench):
+    """platforms.md 1.2: the workers may be down for days, and a repeated turn must find the file too."""
     bench.take(bench.send(30), work=False)
     assert "1 kept for turns that wait" in bench.run()[1]
     assert bench.left == [1]
@@ -92,39 +92,39 @@ def test_file_of_a_turn_that_waits_is_kept(bench: Bench):
     assert "1 kept for turns that wait" in bench.run()[1]
 
 
-def test_file_of_a_turn_that_waits_for_ever_is_kept(bench: Bench, redis_client: Redis):
-    """Also when nobody remembers any more that it came in."""
+def test_file_of_a_turn_that_waits_very_long_is_kept(bench: Bench, redis_client: Redis):
+    """This holds even after the event id has expired."""
     bench.take(bench.send(100), work=False)
     (seen,) = redis_client.keys("sayso:*:seen:*")
     redis_client.delete(seen)
     assert "1 kept for turns that wait" in bench.run()[1]
 
 
-def test_file_of_a_message_that_was_missed_is_kept(bench: Bench):
-    """As long as it may still be taken; then nobody needs it."""
+def test_file_of_a_missed_message_is_kept(bench: Bench):
+    """It is kept for as long as the message can be recovered."""
     bench.send(30)
     bench.send(80)
     assert "1 kept that `sayso channel recover` may take" in bench.run()[1]
     assert bench.left == [1, 0]
 
 
-def test_young_files_stay_whatever_is_asked(bench: Bench):
-    """Their turns may have just begun."""
+def test_new_files_stay_for_any_option(bench: Bench):
+    """Their turns may have just started."""
     bench.take(bench.send(0.5))
     code, words = bench.run("--older", "30m")
     assert (code, "write --older 1h or more" in words, bench.left) == (3, True, [1])
 
 
-def test_older_ones_are_reached_by_looking_back(bench: Bench):
-    """A week by itself."""
+def test_older_files_are_reached_by_an_option(bench: Bench):
+    """The default is a week."""
     bench.send(24 * 20)
     assert (bench.run()[1], bench.left) == ("0 files deleted at Twilio\n", [1])
     assert "1 files deleted" in bench.run("--back", "30d")[1]
     assert bench.left == [0]
 
 
-def test_file_that_somebody_else_deletes_meanwhile_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Two of these commands at once are no error: Twilio's 404 says what was wanted."""
+def test_file_deleted_meanwhile_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Two commands at once are no error: Twilio's 404 means that the file is gone."""
     bench.send(80)
     files = bench.twilio.inbound._files
 
@@ -138,15 +138,15 @@ def test_file_that_somebody_else_deletes_meanwhile_is_gone(bench: Bench, monkeyp
     assert bench.run()[0] == 0
 
 
-def test_wrong_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 1.4: before anything is deleted."""
+def test_wrong_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.4: the error comes before any deletion."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run()
     assert (code, "does not take account_sid and auth_token" in words) == (3, True)
 
 
 @pytest.mark.parametrize("span", [("--back", "999999d"), ("--older", "999999d")])
-def test_span_before_twilio_was_there_is_told(bench: Bench, span: tuple[str, str]):
-    """No day is that long ago: an error that names the cure, and no traceback."""
+def test_impossible_span_is_refused(bench: Bench, span: tuple[str, str]):
+    """No date is that long ago. The error names the cure, without a traceback."""
     code, words = bench.run(*span)
     assert (code, "write --back 400d for all" in words) == (3, True)

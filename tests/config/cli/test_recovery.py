@@ -1,4 +1,4 @@
-"""`sayso channel recover`: what no webhook told is taken once, and what was turned away rightly stays away."""
+"""`sayso channel recover`: missed messages are accepted once, and rightly refused ones stay out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HIDDEN = "whatsapp:DE.1234567890"
 
 
 class Bench:
-    """The fakes, a configuration, its Redis, and the command."""
+    """The fake platforms, a configuration, its Redis, and the command."""
 
     def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
         self.folder, self.platforms = folder, platforms
@@ -41,12 +41,12 @@ class Bench:
         self.configure()
 
     def configure(self, more: str = "") -> None:
-        """Write the configuration anew."""
+        """Write the configuration again."""
         self.config = written(self.folder, self.platforms, whatsapp=more)
         self.access_control, self.notes = open_inbox(load_settings(self.config), self.folder)
 
     def run(self, *args: object) -> tuple[int, str]:
-        """Exit code and all output of `recover`. No secret and no traceback is ever in it."""
+        """Return exit code and output of `recover`; check that it has no secret and no traceback."""
         given = ["channel", "recover", *map(str, args or ("wa",)), "--config", str(self.config)]
         result = CliRunner().invoke(main, given)
         if result.exception and not isinstance(result.exception, SystemExit):
@@ -55,7 +55,7 @@ class Bench:
         return result.exit_code, result.output
 
     def waiting(self, chat: str = ANA) -> list[Turn]:
-        """The turns that wait in a conversation, in order."""
+        """Return the waiting turns of a conversation, in order."""
         mailbox: Any = self.access_control._inbox
         assert isinstance(mailbox, RedisMailbox)
         leased = run_without_loop(mailbox.lease(Conversation("wa", chat).id, "w1"))
@@ -66,12 +66,12 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, platforms_and_redis: FakePlatforms) -> Bench:
-    """An account with a list."""
+    """Return an account with a list of messages."""
     return Bench(tmp_path, platforms_and_redis)
 
 
-def test_what_no_webhook_told_is_taken_once(bench: Bench):
-    """platforms.md 1.1: loss is possible, and the list of messages tells of it. The second time it was taken."""
+def test_message_without_a_webhook_is_accepted_once(bench: Bench):
+    """platforms.md 1.1: webhooks can get lost, and the list of messages shows it. The second run accepts nothing."""
     sid = bench.arrive(ANA, "hello", ago=600)
     code, words = bench.run()
     assert (code, re.findall(rf"{sid}  (wa:\w+)  taken\n", words)) == (0, [Conversation("wa", ANA).id])
@@ -81,24 +81,24 @@ def test_what_no_webhook_told_is_taken_once(bench: Bench):
     assert (turn.event_id, turn.text, turn.user_id, turn.decides) == (sid, "hello", ANA, False)
 
 
-def test_what_a_webhook_told_is_not_run_again(bench: Bench):
-    """Neither while it waits nor after it was worked on: its id is that of the webhook."""
+def test_message_with_a_webhook_does_not_run_again(bench: Bench):
+    """This holds while it waits and after it was processed: its id is that of the webhook."""
     sid = bench.arrive(ANA, "hello", ago=600)
     bench.access_control.accept(Turn(sid, Conversation("wa", ANA), HIDDEN, "hello"))
     assert bench.run()[1] == "1 messages: 1 taken before\n"
     assert len(bench.waiting()) == 1
 
 
-def test_dry_run_takes_nothing(bench: Bench):
-    """It says what would be taken."""
+def test_dry_run_accepts_nothing(bench: Bench):
+    """It lists what would be accepted."""
     bench.arrive(ANA, "hello", ago=600)
     for _ in range(2):
         assert "1 messages: 1 missed" in bench.run("wa", "--dry-run")[1]
     assert bench.waiting() == []
 
 
-def test_oldest_goes_first_and_pages_are_turned(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Twilio tells the newest first, page by page; the order of the same second is the list's."""
+def test_all_pages_are_read_and_the_oldest_goes_first(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Twilio lists the newest first, page by page; within a second the list's order counts."""
     monkeypatch.setattr(twilio_list, "PAGE", 2)
     for n in range(5):
         bench.arrive(ANA, str(n), ago=700 if n < 2 else 700 - n)
@@ -109,7 +109,7 @@ def test_oldest_goes_first_and_pages_are_turned(bench: Bench, monkeypatch: pytes
 
 
 def test_yes_that_came_late_decides_nothing(bench: Bench):
-    """On the list a tap looks like its label, typed: neither answers a question. A command was for then."""
+    """On the list a tap looks like its typed label. Neither answers a question, and no command runs."""
     bench.arrive(ANA, "/stop", ago=700)
     bench.arrive(ANA, "Yes", ago=600)
     words = bench.run()[1]
@@ -119,8 +119,8 @@ def test_yes_that_came_late_decides_nothing(bench: Bench):
     assert re.fullmatch(r"sent at \d{4}-\d\d-\d\d \d\d:\d\d UTC, and reached us only now", turn.notes[-1])
 
 
-def test_file_comes_with_the_address_a_webhook_names(bench: Bench):
-    """The list counts files; which they are, their own list tells."""
+def test_file_has_the_url_that_a_webhook_would_have(bench: Bench):
+    """The list has the number of files; a second list has the files."""
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
     bench.run()
     (turn,) = bench.waiting()
@@ -128,8 +128,8 @@ def test_file_comes_with_the_address_a_webhook_names(bench: Bench):
     assert re.fullmatch(r"https://api\.twilio\.com/\S+/Messages/MM\w{32}/Media/ME\w{32}", turn.media[0].ref)
 
 
-def test_person_is_known_by_the_id_that_webhooks_told(bench: Bench):
-    """platforms.md 1.1: the list has no ExternalUserId. Under another id a question would be somebody else's."""
+def test_person_keeps_the_id_from_webhooks(bench: Bench):
+    """platforms.md 1.1: the list has no ExternalUserId. With another id a question would belong to another person."""
     settings = {"account_sid": "AC", "auth_token": "t", "from": "whatsapp:+1", "api_url": "http://127.0.0.1:9"}
     told = WhatsAppSettings.model_validate({"platform": "whatsapp", **settings})
     channel = WhatsAppChannel("wa", told, adapter_deps(None, cache=bench.notes))
@@ -140,8 +140,8 @@ def test_person_is_known_by_the_id_that_webhooks_told(bench: Bench):
     assert (turn.user_id, turn.aliases) == (HIDDEN, (ANA,))
 
 
-def test_who_is_turned_away_stays_away_and_hears_nothing(bench: Bench):
-    """Blocked, on no list: said to the operator, however often it runs, and to nobody else."""
+def test_refused_person_stays_refused_and_gets_no_message(bench: Bench):
+    """They are blocked or on no list. Each run reports it to the operator only."""
     bench.configure(f', access: {{allow: ["{ANA}"], block: ["{HIDDEN}"]}}')
     bench.notes.put(f"person:{Conversation('wa', ANA).id}", HIDDEN)
     for who in (ANA, BEN):
@@ -152,8 +152,8 @@ def test_who_is_turned_away_stays_away_and_hears_nothing(bench: Bench):
     assert (bench.waiting(ANA), bench.waiting(BEN)) == ([], [])
 
 
-def test_who_was_over_the_quota_is_not_answered_later(bench: Bench):
-    """Their turns were refused rightly, and nothing remembers them: the list tells how fast they came."""
+def test_person_over_the_rate_limit_is_not_answered_later(bench: Bench):
+    """Their turns were refused rightly and not stored; the list shows how fast they came."""
     bench.configure(", access: {per_minute: 2}")
     sids = [bench.arrive(ANA, str(n), ago=600 - n) for n in range(4)]
     bench.arrive(ANA, "later", ago=500)
@@ -164,8 +164,8 @@ def test_who_was_over_the_quota_is_not_answered_later(bench: Bench):
     assert "5 messages: 2 taken before, 1 taken now, 2 left" in words
 
 
-def test_minute_before_counts_for_the_quota(bench: Bench):
-    """What is just too old to be taken was not too old to be counted."""
+def test_minute_before_counts_for_the_rate_limit(bench: Bench):
+    """A message that is just too old to be accepted still counts."""
     bench.configure(", access: {per_minute: 1}")
     sid = bench.arrive(ANA, "0", ago=630)
     bench.access_control.accept(Turn(sid, Conversation("wa", ANA), ANA, "x"))
@@ -173,8 +173,8 @@ def test_minute_before_counts_for_the_quota(bench: Bench):
     assert "1 messages: 1 left" in bench.run("wa", "--since", "10m")[1]
 
 
-def test_what_is_no_message_to_us_is_not_ours(bench: Bench):
-    """Another sender's, an SMS, one that is so young that its webhook may still come."""
+def test_other_messages_are_ignored(bench: Bench):
+    """They are those of another sender, SMS, and new ones whose webhook may still come."""
     bench.arrive(ANA, "other", ago=600, to="whatsapp:+4930999999")
     bench.arrive("+4915100000042", "sms", ago=600)
     bench.arrive(ANA, "young", ago=5)
@@ -184,28 +184,28 @@ def test_what_is_no_message_to_us_is_not_ours(bench: Bench):
 
 
 def test_sender_may_be_written_without_its_plus(bench: Bench):
-    """The configuration takes it so; Twilio's list has it with one."""
+    """The configuration allows it; Twilio's list has the plus."""
     bench.config.write_text(bench.config.read_text().replace('"whatsapp:+', '"whatsapp:'))
     bench.arrive(ANA, "hello", ago=600)
     assert "1 messages: 1 taken now" in bench.run()[1]
 
 
-def test_service_without_a_number_has_a_list_too(bench: Bench):
-    """platforms.md 1.1: MessagingServiceSid is on what came in by one."""
+def test_messaging_service_without_a_number_has_a_list_too(bench: Bench):
+    """platforms.md 1.1: its messages have a MessagingServiceSid."""
     bench.configure(f", messaging_service_sid: {SERVICE_SID}")
     bench.arrive(ANA, "ours", ago=600, to="whatsapp:+4930999999", service=SERVICE_SID)
     bench.arrive(ANA, "other", ago=600, to="whatsapp:+4930999999", service=f"MG{9:032x}")
     assert "1 messages: 1 taken now" in bench.run()[1]
 
 
-def test_place_is_told_and_left(bench: Bench):
-    """Latitude and longitude are in a webhook only."""
+def test_location_is_reported_and_left_out(bench: Bench):
+    """Only a webhook has latitude and longitude."""
     bench.arrive(ANA, "", ago=600)
     assert "left: neither text nor a file" in bench.run()[1]
 
 
-def test_no_further_than_ids_are_remembered(bench: Bench):
-    """Beyond that nobody knows what was taken: it might run twice."""
+def test_reach_is_bounded_by_the_remembered_ids(bench: Bench):
+    """Beyond that it is unknown which messages were accepted, and one might run twice."""
     code, words = bench.run("wa", "--since", "72h")
     assert (code, "remembered for 72 h" in words, "71 h at most" in words) == (3, True, True)
     assert bench.run("wa", "--since", "71h")[0] == 0
@@ -213,8 +213,8 @@ def test_no_further_than_ids_are_remembered(bench: Bench):
     assert (code, "'soon' is no time span: write a number and s, m, h or d" in words) == (2, True)
 
 
-def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """An operator must know who is answered hours later."""
+def test_accepted_messages_are_reported_although_twilio_fails_later(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """An operator must know which people get late answers."""
     bench.arrive(ANA, "hello", ago=700)
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
     monkeypatch.setattr(bench.twilio.inbound, "_files", lambda *_: FakeResponse(500, b"{}"))
@@ -222,8 +222,8 @@ def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypa
     assert (code, words.count("  taken\n"), "error 500" in words) == (3, 1, True)
 
 
-def test_full_mailbox_is_told_and_tried_again(bench: Bench):
-    """It ends with 1, and the message is not remembered."""
+def test_full_mailbox_is_reported_and_retried(bench: Bench):
+    """The exit code is 1, and the message is not marked as accepted."""
     bench.config.write_text(bench.config.read_text() + "limits: {waiting: 1}\n")
     bench.access_control.accept(Turn("e0", Conversation("wa", ANA), ANA, "first"))
     bench.arrive(ANA, "hello", ago=600)
@@ -232,8 +232,8 @@ def test_full_mailbox_is_told_and_tried_again(bench: Bench):
     assert "1 refused" in bench.run()[1]
 
 
-def test_more_than_can_be_looked_at_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """A list without end must not fill the memory."""
+def test_too_long_list_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """An endless list must not fill the memory."""
     monkeypatch.setattr(recovery, "MOST_MESSAGES", 2)
     for n in range(3):
         bench.arrive(ANA, str(n), ago=600)
@@ -249,14 +249,14 @@ def test_more_than_can_be_looked_at_is_told(bench: Bench, monkeypatch: pytest.Mo
         ("web", "a page"),
     ],
 )
-def test_platform_without_a_list_says_what_it_does_itself(bench: Bench, channel: str, why: str):
-    """Telegram and Slack try again by themselves."""
+def test_platform_without_a_list_is_explained(bench: Bench, channel: str, why: str):
+    """Telegram and Slack repeat webhooks by themselves."""
     code, words = bench.run(channel)
     assert (code, why in words) == (3, True)
 
 
 def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 1.4: 20429 says for how long; whoever is asked too often for good hears so."""
+    """platforms.md 1.4: 20429 has the pause; a limit that does not end is reported."""
     paused: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -271,23 +271,23 @@ def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch
     assert (code, "asked too often" in words) == (3, True)
 
 
-def test_wrong_token_and_nobody_there_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 1.4: 20003 is credentials; a list that is refused tells its status in the answer only."""
+def test_wrong_token_and_unreachable_twilio_are_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.4: 20003 means wrong credentials; a refused list has its status only in the answer."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run()
     assert (code, "does not take account_sid and auth_token" in words) == (3, True)
 
 
-def test_redis_that_is_away_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """What was taken is known there."""
+def test_unreachable_redis_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Redis has the ids of accepted messages."""
     bench.arrive(ANA, "hello", ago=600)
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
     code, words = bench.run()
     assert (code, "Redis does not answer" in words) == (3, True)
 
 
-def test_half_a_character_stops_nobody(bench: Bench):
-    """JSON can spell one: whoever wrote it is heard, and so is everybody after."""
+def test_lone_surrogate_stops_no_message(bench: Bench):
+    """JSON can hold one. Its message and all later ones are accepted."""
     bench.arrive(ANA, "half \ud83d", ago=600)
     bench.arrive(BEN, "whole", ago=500)
     assert "2 taken now" in bench.run()[1]

@@ -1,4 +1,4 @@
-"""`sayso redis`: an operator sees what a server has forgotten, and says when to go on."""
+"""`sayso redis`: an operator sees what a server lost, and resumes it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sayso.pending.redis.client import connect
 from sayso.workers.redis.data_loss import FILE, DataLossGuard, WatermarkFile, keys_of
 from tests.config.processes import sayso, short_folder
 
-#: What the keys of a bot begin with whose file is bot.yaml.
+#: The key prefix of a bot whose file is bot.yaml.
 PREFIX = "sayso:bot:"
 TIDE, FOUNDED, HALTED = keys_of(PREFIX)
 
 
 @pytest.fixture
 def clients() -> Iterator[dict[str, Redis]]:
-    """Two servers."""
+    """Return clients of two servers."""
     with short_folder() as first, short_folder() as second:
         running = {"a": EmbeddedRedis(first), "b": EmbeddedRedis(second)}
         for server in running.values():
@@ -31,13 +31,13 @@ def clients() -> Iterator[dict[str, Redis]]:
 
 
 def environ(clients: dict[str, Redis]) -> dict[str, str]:
-    """What names them."""
+    """Return the environment that names them."""
     urls = {name: f"unix://{c.connection_pool.connection_kwargs['path']}" for name, c in clients.items()}
     return {"REDIS_URL": urls["a"], "REDIS_A": urls["a"], "REDIS_B": urls["b"]}
 
 
 def used(client: Redis, data: Path) -> None:
-    """A process has used this server, and noted so in the data folder."""
+    """Use the server as a process does, with a watermark in the data folder."""
     state = data / "bots" / "bot"
     state.mkdir(parents=True, exist_ok=True)
     tide = DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX)
@@ -46,8 +46,8 @@ def used(client: Redis, data: Path) -> None:
     DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX).look()
 
 
-def test_redis_emptied_on_purpose_goes_on_with_one_command(tmp_path: Path, clients: dict[str, Redis]):
-    """No process runs and nobody halted it: the folder remembers. Run again it finds nothing to do."""
+def test_redis_emptied_on_purpose_is_resumed_by_one_command(tmp_path: Path, clients: dict[str, Redis]):
+    """No process runs and none halted it, but the data folder has the watermark. A second run finds nothing to do."""
     common = ("--config", _config(tmp_path), "--data", tmp_path)
     used(clients["a"], tmp_path)
     clients["a"].flushall()
@@ -60,7 +60,7 @@ def test_redis_emptied_on_purpose_goes_on_with_one_command(tmp_path: Path, clien
 
 
 def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dict[str, Redis]):
-    """Every command that needs it says what is wrong, and no traceback."""
+    """Every command that needs it names the cause, without a traceback."""
     clients["a"].set(HALTED, "{}")
     code, _, errors = sayso("deliveries", "list", "--config", _config(tmp_path), "--data", tmp_path, **environ(clients))
     assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (3, True, False)

@@ -1,4 +1,4 @@
-"""`sayso channel manifest`: Slack takes it, every event and method has its scope, and nothing is asked for besides."""
+"""`sayso channel manifest`: Slack accepts it, and it has exactly the scopes that events and methods need."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ URL = f"{PUBLIC_URL}/hooks/sl"
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration of four channels."""
+    """Return a configuration of four channels."""
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
     return written(tmp_path, None)
 
 
 def run(config: Path, *args: str) -> tuple[int, str]:
-    """Exit code and all output."""
+    """Return exit code and output."""
     result = CliRunner().invoke(main, ["channel", "manifest", *args, "--config", str(config)])
     return result.exit_code, result.output
 
 
 def made(config: Path, *args: str) -> dict[str, Any]:
-    """The manifest itself."""
+    """Return the manifest."""
     code, words = run(config, "--json", *args)
     assert code == 0, words
     return json.loads(words)
@@ -50,8 +50,8 @@ def made(config: Path, *args: str) -> dict[str, Any]:
         (("--command", "/Say So"), "no slash command"),
     ],
 )
-def test_what_slack_would_refuse_is_refused_here(config: Path, args: tuple[str, ...], why: str):
-    """With the cure, exit code 3 and no manifest."""
+def test_manifest_that_slack_would_refuse_is_refused(config: Path, args: tuple[str, ...], why: str):
+    """The error has the cure, the exit code is 3, and no manifest is printed."""
     code, words = run(config, *args)
     assert (code, why in words, "settings" in words) == (3, True, False)
 
@@ -77,20 +77,20 @@ def test_manifest_has_the_shape_that_slack_knows(config: Path, view: str):
 
 
 def test_manifest_needs_no_secret(config: Path, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 3.5, pains.md 4: token and secret of an app come into being with it: nobody has them before."""
+    """platforms.md 3.5, pains.md 4: the token and the secret exist only after the app does."""
     for name in ENVIRON:
         monkeypatch.delenv(name)
     assert made(config)["settings"]["interactivity"]["request_url"] == URL
 
 
-def test_yaml_says_the_same_as_json(config: Path):
-    """Slack's page takes both."""
+def test_yaml_equals_json(config: Path):
+    """Slack's page accepts both."""
     code, words = run(config)
     assert (code, yaml.safe_load(words)) == (0, made(config))
 
 
-def test_every_event_has_the_scope_it_needs(config: Path):
-    """platforms.md 3.5: without it Slack saves the event and never sends it."""
+def test_every_event_has_its_scope(config: Path):
+    """platforms.md 3.5: without its scope Slack saves the event and never sends it."""
     manifest = made(config)
     given = set(manifest["oauth_config"]["scopes"]["bot"])
     events = manifest["settings"]["event_subscriptions"]["bot_events"]
@@ -98,7 +98,7 @@ def test_every_event_has_the_scope_it_needs(config: Path):
     assert {"app_mention", "message.im", "app_uninstalled", "tokens_revoked"} <= set(events)
 
 
-def test_every_method_that_is_called_has_the_scope_it_needs():
+def test_every_called_method_has_its_scope():
     """platforms.md 3.5: a method that the Slack channel calls, and METHODS does not name, fails here: add it with its
     scopes.
     """
@@ -112,15 +112,15 @@ def test_every_method_that_is_called_has_the_scope_it_needs():
 
 
 def test_scopes_are_exactly_those_needed(config: Path):
-    """None that nothing stands for: an admin reads the list before an install. The fake's app has the same."""
+    """Admins read the list before an install, so it has no unused scope. The fake's app has the same."""
     given = made(config)["oauth_config"]["scopes"]["bot"]
     assert given == sorted(scopes())
     assert set(SCOPES) == set(given)
     assert not {"reactions:read", "users:read", "im:read", "chat:write.public"} & set(given)
 
 
-def test_all_addresses_are_the_channels_own(config: Path):
-    """platforms.md 3.1: events, buttons and commands come to one place."""
+def test_all_urls_are_those_of_the_channel(config: Path):
+    """platforms.md 3.1: events, buttons and commands go to one URL."""
     manifest = made(config, "sl")
     settings, command = manifest["settings"], manifest["features"]["slash_commands"][0]
     urls = [settings["event_subscriptions"]["request_url"], settings["interactivity"]["request_url"], command["url"]]
@@ -134,7 +134,7 @@ def test_people_can_write_to_the_bot_directly(config: Path):
     assert (home["messages_tab_enabled"], home["messages_tab_read_only_enabled"]) == (True, False)
 
 
-def test_name_command_and_view_are_ones_own(config: Path):
+def test_name_command_and_view_can_be_set(config: Path):
     """platforms.md 3.5: agent_view is newer than assistant_view; its threads come without events of their own."""
     manifest = made(config, "--name", "Büro Bot!", "--command", "/buero", "--view", "agent")
     features = manifest["features"]
