@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from sayso.config.cli.command import (
     one_line,
     pass_options,
     print_result,
+    utc_time,
 )
 
 if TYPE_CHECKING:
@@ -137,12 +137,11 @@ def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
 def _row(entry: AuditEntry, body: AuditBody | None) -> str:
     from sayso.pending.audit.chain import FINAL
 
-    at = datetime.fromtimestamp(entry.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     user = (body.user if body else "") or "-"
     preview = body.preview if body else "(not kept)"
     sent_text = (body.outcome_text if body and entry.event in FINAL else "") or ""
-    texts = f"{one_line(preview, WIDTH):{WIDTH}}  {one_line(sent_text, WIDTH)}"
-    return f"{at}  {entry.pid:22}  {entry.event:10}  {one_line(user, WIDTH):20}  {texts}".rstrip()
+    texts = f"{one_line(user, WIDTH):20}  {one_line(preview, WIDTH):{WIDTH}}  {one_line(sent_text, WIDTH)}"
+    return f"{utc_time(entry.at / 1000)}  {entry.pid:22}  {entry.event:10}  {texts}".rstrip()
 
 
 @audit.command(examples=["sayso audit export --out audit.jsonl"])

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import click
@@ -21,11 +20,12 @@ from sayso.config.cli.command import (
     SaysoGroup,
     check_channel,
     clear_errors,
+    exit_on_failure,
     fail,
     load,
     pass_options,
-    print_checks,
     print_result,
+    utc_time,
 )
 
 if TYPE_CHECKING:
@@ -89,12 +89,9 @@ def connect(options: Options, channel: str, max_connections: int, *, drop_pendin
         return await setup.set_webhook(), await setup.check()
 
     steps, results = _run(connect_and_check())
-    if options.as_json:
-        print_result(options, {"steps": steps, "checks": [asdict(result) for result in results]}, ())
-    else:
-        print_result(options, None, [*steps, *map(str, results)])
-    if any(result.state == "fail" for result in results):
-        sys.exit(FINDING)
+    value = {"steps": steps, "checks": [asdict(result) for result in results]}
+    print_result(options, value, [*steps, *map(str, results)])
+    exit_on_failure(results)
 
 
 @channel.command(examples=["sayso channel status shop-wa", "sayso channel status shop-wa --json"])
@@ -103,7 +100,9 @@ def connect(options: Options, channel: str, max_connections: int, *, drop_pendin
 def status(options: Options, channel: str) -> None:
     """Print what the platform of CHANNEL knows about it. Exits with 1 where a check fails; warnings do not count."""
     setup = _platform_setup(options, channel)
-    print_checks(options, _run(setup.check()))
+    results = _run(setup.check())
+    print_result(options, [asdict(result) for result in results], map(str, results))
+    exit_on_failure(results)
 
 
 @channel.command(examples=["sayso channel disconnect ops-tg"])
@@ -188,8 +187,7 @@ async def _recover(
             messages.append(asdict(message))
         elif message.state != "before":
             reason = f": {message.why}" if message.why else ""
-            at = f"{datetime.fromtimestamp(message.sent_at, UTC):%Y-%m-%d %H:%M:%S}"
-            click.echo(f"{at}  {message.sid}  {message.conversation}  {message.state}{reason}")
+            click.echo(f"{utc_time(message.sent_at)}  {message.sid}  {message.conversation}  {message.state}{reason}")
     counts = ", ".join(f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state])
     summary = f"{states.total()} messages{f': {counts}' if counts else ''}"
     print_result(options, {"messages": messages, "counts": dict(states)}, [summary])

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options, print_result
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoCommand,
+    clear_errors,
+    exit_on_failure,
+    fail,
+    pass_options,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from sayso.agent import Tool
@@ -69,7 +78,7 @@ def doctor(options: Options, *, model: bool) -> None:
     to_look_at = sum(result.state != "ok" for result in results)
     summary = f"{len(results)} checks, {f'{to_look_at} to look at' if to_look_at else 'all fine'}"
     print_result(options, [asdict(result) for result in results], [summary])
-    sys.exit(FINDING if any(result.state == "fail" for result in results) else 0)
+    exit_on_failure(results)
 
 
 async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult]:

@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -138,12 +139,17 @@ def clear_errors() -> Iterator[None]:
     from sayso.pending.audit.ledger import LedgerUnusable
     from sayso.pending.redis.client import RedisUnfit
     from sayso.pending.redis.scripts import Halted
+    from sayso.workers.deliveries import NotRepeatable
+    from sayso.workers.erasure import ErasureBusy
 
     try:
         yield
     except UnknownChannel as exc:
         raise click.UsageError(str(exc)) from None
-    except (ConfigError, RedisUnfit, AddressUnusable, EmbeddedRedisError, LedgerUnusable, Halted, SetupError) as exc:
+    except (
+        AddressUnusable, ConfigError, EmbeddedRedisError, ErasureBusy, Halted, LedgerUnusable, NotRepeatable,
+        RedisUnfit, SetupError,
+    ) as exc:  # fmt: skip
         fail(str(exc))
     except RedisError as exc:
         fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
@@ -165,9 +171,8 @@ def print_result(options: Options, value: Any, lines: Iterable[str]) -> None:
         click.echo(text.encode(errors="backslashreplace").decode())
 
 
-def print_checks(options: Options, results: list[CheckResult]) -> None:
-    """Print what was checked, one line each. Exits with 1 where anything failed; warnings do not count."""
-    print_result(options, [asdict(result) for result in results], map(str, results))
+def exit_on_failure(results: Iterable[CheckResult]) -> None:
+    """Exit with 1 where a check failed; warnings do not count."""
     if any(result.state == "fail" for result in results):
         sys.exit(FINDING)
 
@@ -187,3 +192,8 @@ def one_line(text: str, width: int) -> str:
 def counted(number: int, one: str, many: str) -> str:
     """Return a number with its noun, such as `2 entries`."""
     return f"{number:,} {one if number == 1 else many}"
+
+
+def utc_time(unix: float) -> str:
+    """Return a time as commands print it."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +21,7 @@ from sayso.config.cli.command import (
     one_line,
     pass_options,
     print_result,
+    utc_time,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def list_(options: Options, channel: str, state: str | None, last: int) -> None:
         current_alerts = alerts()
     chosen = [status for status in undelivered if not channel or status.id.startswith(f"{channel}:")]
     newest = sorted(chosen, key=lambda status: -status.at)[:last]
-    lines = [f"{_time(each.at)}  channel {each.channel}: {one_line(each.text, ALERT_WIDTH)}" for each in current_alerts]
+    lines = [
+        f"{utc_time(each.at)}  channel {each.channel}: {one_line(each.text, ALERT_WIDTH)}" for each in current_alerts
+    ]
     lines += [_row(status) for status in newest] or ["nothing was put aside"]
     value = {"alerts": [asdict(each) for each in current_alerts], "deliveries": [_as_json(each) for each in newest]}
     print_result(options, value, lines)
@@ -93,13 +95,8 @@ def show(options: Options, delivery: str) -> None:
 @pass_options
 def retry(options: Options, delivery: str) -> None:
     """Put a dead DELIVERY back at the end of its conversation's outbox. It works once for each delivery."""
-    from sayso.workers.deliveries import NotRepeatable
-
     with _opened(options) as (stored, _):
-        try:
-            new_id = stored.retry(delivery)
-        except NotRepeatable as exc:
-            fail(str(exc))
+        new_id = stored.retry(delivery)
     print_result(options, {"delivery": delivery, "new_id": new_id}, [f"{delivery} waits again, as {new_id}"])
 
 
@@ -126,11 +123,7 @@ def _row(status: DeliveryStatus, width: int = WIDTH) -> str:
     notes += ["(asked for a yes)" if status.asks else "", "(may have arrived)" if status.doubtful else ""]
     notes += [f"as #{status.receipt}" if status.state == "retried" else ""]
     text = "  ".join(one_line(note, width) for note in notes if note)
-    return f"{_time(status.at)}  {status.id:34}  {status.state:9}  {status.tries:2} tries  {text}".rstrip()
-
-
-def _time(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{utc_time(status.at)}  {status.id:34}  {status.state:9}  {status.tries:2} tries  {text}".rstrip()
 
 
 @click.group(cls=SaysoGroup, examples=["sayso redis status", "sayso redis resume"])

@@ -117,15 +117,12 @@ def erase(options: Options, channel: str, user: str) -> None:
 
     from sayso.config.wiring.people import erase_person
     from sayso.config.wiring.stores import open_data
-    from sayso.workers.erasure import ErasureBusy
 
     settings = load(options.config, options.data)
     check_channel(settings, channel)
     with clear_errors():
         try:
             erased = erase_person(settings, options.data, open_data(options.data), channel, user)
-        except ErasureBusy as exc:
-            fail(str(exc))
         except RedisError as exc:
             fail(f"Redis does not answer ({type(exc).__name__}): nothing is certain to be erased: run it again")
     name = one_line(user, WIDTH)
