@@ -223,8 +223,7 @@ async def summarize(
     if not removed:
         return previous, usage
     try:
-        answer, answer_usage = await acall(provider, _summary_request(removed, previous, model, max_tokens, timeout))
-        usage = answer_usage or usage
+        answer, usage = await acall(provider, _summary_request(removed, previous, model, max_tokens, timeout))
         return _clean_summary(answer.content, max_tokens, is_cut=usage.completion_tokens >= max_tokens), usage
     except Exception as exc:  # a summary must never cost an answer
         log.warning("memory.summary_failed reason=%s model=%s", type(exc).__name__, model)

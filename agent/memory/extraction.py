@@ -98,7 +98,7 @@ class ExtractingMemory:
         )
         try:
             answer, usage = await acall(self.provider, request)
-            return parse_objects(answer.content), usage or UsageStats()
+            return parse_objects(answer.content), usage
         except Exception as exc:  # an extraction must never cost an answer
             details = {"kind": kind, "reason": type(exc).__name__, "model": request.model}
             log.warning("memory.extraction_failed", extra=details)

@@ -76,11 +76,13 @@ class Compressor:
         """
         usage = UsageStats()
         try:
-            answer, used = await acall(self._provider, self._request(tool_name, raw))
-            usage = used or usage
+            answer, usage = await acall(self._provider, self._request(tool_name, raw))
             text = self._summary_text(answer, usage)
         except Exception as exc:  # a failed summary must never prevent an answer
-            self._warn(tool_name, exc)
+            if not self._has_warned:
+                reason = type(exc.__cause__ or exc).__name__  # a ProviderError has the original error as its cause
+                log.warning("results.compression_failed reason=%s tool=%s model=%s", reason, tool_name, self._model)
+            self._has_warned = True
             return self._beginning(raw, usage)
         mark = f"[compressed from {len(raw)} chars] "
         return Summary("", raw, usage) if len(mark + text) > len(raw) else Summary(mark, text, usage)
@@ -111,12 +113,6 @@ class Compressor:
         if len(mark) + self._threshold >= len(raw):  # it would not be shorter
             return Summary("", raw, usage, failed=True)
         return Summary(mark, raw[: self._threshold], usage, failed=True)
-
-    def _warn(self, tool_name: str, error: Exception) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            reason = type(error.__cause__ or error).__name__  # a ProviderError has the original error as its cause
-            log.warning("results.compression_failed reason=%s tool=%s model=%s", reason, tool_name, self._model)
 
 
 class MemoryResultCache:
