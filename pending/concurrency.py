@@ -415,7 +415,7 @@ class _CallInThread(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
         self._limits, self._seconds_left = _state.get().time_limits, dict[asyncio.Timeout, float]()
-        self._call = ThreadCall(self._run, self._resume_limits_soon)
+        self._call = ThreadCall(self._run)
         self._pool = pool or tool_pool()
 
     async def __call__(self) -> T:
@@ -447,11 +447,9 @@ class _CallInThread(Generic[T]):
             with contextlib.suppress(RuntimeError):  # its block has ended meanwhile
                 limit.reschedule(self._loop.time() + seconds)
 
-    def _resume_limits_soon(self) -> None:
+    def _run(self) -> None:
         if self._seconds_left:
             self._call_on_loop(self._resume_limits)
-
-    def _run(self) -> None:
         self._context.run(_set_state, is_in_pool_thread=True, lends_thread=False)
         self._call_on_loop(_set_outcome, self._outcome, _outcome_of(self._context, self._function))
 

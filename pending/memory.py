@@ -300,14 +300,12 @@ class MemoryActionRepository:
         if at >= now.expires_at:
             self._set(now.pid, "expired", by=claim.by)
             return "expired", "expired"
-        if conversations and claim.kind == "text" and (seq <= now.seen or round(at, 3) < self._shown_at(now)):
+        # A turn that waited elsewhere has a later number than the question, but no later time.
+        shown_at = round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
+        if conversations and claim.kind == "text" and (seq <= now.seen or round(at, 3) < shown_at):
             return "early", now.state
         self._set(now.pid, "claimed", by=claim.by)
         return "mine", "claimed"
-
-    def _shown_at(self, now: StoredAction) -> float:
-        """Return when the window opened. A turn that waited elsewhere has a later number, but no later time."""
-        return round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
 
     def _decide(self, decision: ActionDecision, now: StoredAction) -> tuple[DecisionVerdict, StoredAction]:
         match decision.intent:

@@ -220,13 +220,9 @@ def current_context() -> ToolContext:
     run = call_context().run
     if run is None:
         return ToolContext()
-    person = Person(run.user_id, run.user_name, run.role(), _phone_number(run.user_id, *run.aliases))
+    phone = next((match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), "")
+    person = Person(run.user_id, run.user_name, run.role(), phone)
     return ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed)
-
-
-def _phone_number(*ids: str) -> str:
-    """Return the phone number among the ids of a person, "" when the platform gives none."""
-    return next((match[1] for each in ids if (match := _PHONE.fullmatch(each))), "")
 
 
 def current_user() -> str | None:

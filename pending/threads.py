@@ -40,18 +40,17 @@ BLOCKED_SECONDS = 0.5
 
 
 def _do_nothing() -> None:
-    """Do nothing when a call starts."""
+    """Take the place of a call that has ended."""
 
 
 @dataclass(slots=True, eq=False)
 class ThreadCall:
-    """A call for a DaemonThreadPool. `run` must not raise; `on_start` is called right before it, in the same thread.
+    """A call for a DaemonThreadPool. `run` must not raise.
 
     `thread_id` is None until the call has started. `is_abandoned` says that nothing waits for the call any more.
     """
 
     run: Callable[[], None]
-    on_start: Callable[[], None] = _do_nothing
     thread_id: int | None = None
     has_ended: bool = False
     is_abandoned: bool = False
@@ -146,9 +145,8 @@ class DaemonThreadPool:
 
     def _run(self, call: ThreadCall) -> None:
         call.thread_id = threading.get_ident()
-        call.on_start()
         call.run()
-        call.on_start = call.run = _do_nothing  # they may refer back to the call: do not leave that to the collector
+        call.run = _do_nothing  # it may refer back to the call: do not leave that to the collector
         with self._changed:
             call.has_ended = True
             if call.is_abandoned:

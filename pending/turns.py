@@ -337,7 +337,10 @@ class QueuedTurn:
 
     def merge_journalled(self) -> QueuedTurn:
         """Return this turn merged with exactly the turns it was merged with when its journal was begun."""
-        last = _journalled_upto(self.journal)
+        try:
+            last = int(json.loads(self.journal[0])["upto"])
+        except (IndexError, ValueError, KeyError, TypeError):  # it is empty or unreadable
+            last = 0
         return self._merged_with([each for each in self.following if each[0] <= last])
 
     def _merged_with(self, following: Sequence[tuple[int, Turn]]) -> QueuedTurn:
@@ -357,14 +360,6 @@ class QueuedTurn:
 def journal_head(queued: QueuedTurn) -> str:
     """Return the first entry of a turn's journal: the numbers of its first and last merged turn."""
     return json.dumps({"seq": queued.seq, "upto": queued.last})
-
-
-def _journalled_upto(journal: Sequence[str]) -> int:
-    """Return the number of a journal's last merged turn; 0 for an empty or unreadable journal."""
-    try:
-        return int(json.loads(journal[0])["upto"])
-    except (IndexError, ValueError, KeyError, TypeError):
-        return 0
 
 
 def is_tap_or_status(turn: Turn) -> bool:

@@ -140,7 +140,8 @@ class _PersonKeys:
         keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _TEXT_KEYS]
         keys += [f"{self.prefix}feed:{conversation}", *self._keys(f"note:*{conversation}*")]
         for kind in _UNDELIVERED:
-            self._drop_entries(f"{self.prefix}{shard}:{kind}", partial(_is_of, conversation))
+            key = f"{self.prefix}{shard}:{kind}"
+            self._drop_entries(key, lambda entry: str(json.loads(entry).get("id", "")).startswith(f"{conversation}#"))
         return self._delete(*keys)
 
     def _erase_part(self, conversation: str, shard: str) -> int:
@@ -174,7 +175,3 @@ class _PersonKeys:
 def _user_of(entry: str) -> str:
     """Return the user of a waiting turn. An entry is: number, time, user, tapped action, turn."""
     return entry.split(" ", 3)[2] if entry.count(" ") > 2 else ""
-
-
-def _is_of(conversation: str, entry: str) -> bool:
-    return str(json.loads(entry).get("id", "")).startswith(f"{conversation}#")

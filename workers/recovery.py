@@ -208,17 +208,13 @@ class Reaper:
             return 0
         woken, ends = 0, self._clock() + ROUND_SECONDS
         for shard in islice(self._shards, SHARDS):
-            woken += sum(map(self._wake, self._overdue(shard)))
+            overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, {"most": BATCH})
+            if overdue and self._queue:  # those in the queue need no second job
+                overdue = self._scripts.on_shard("put_off", shard, {**self._queue, "conversations": overdue})
+            woken += sum(map(self._wake, overdue))
             if self._clock() > ends:
                 break
         return woken
-
-    def _overdue(self, shard: int) -> Sequence[str]:
-        """Return the conversations of a shard that are overdue and not in the queue."""
-        overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, {"most": BATCH})
-        if overdue and self._queue:
-            overdue = self._scripts.on_shard("put_off", shard, {**self._queue, "conversations": overdue})
-        return overdue
 
     def _wake(self, conversation: str) -> bool:
         job = self._wake_up(conversation)

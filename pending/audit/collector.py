@@ -98,13 +98,10 @@ def _answers(pipe: Pipeline) -> list[Any]:
     """Return the answers, None for a key of another type: such a key in one shard must not hide the other shards."""
     answers = pipe.execute(raise_on_error=False)
     for answer in answers:
-        if isinstance(answer, Exception) and not _is_other_type(answer):
+        is_other_type = isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE")
+        if isinstance(answer, Exception) and not is_other_type:
             raise answer
     return [None if isinstance(answer, Exception) else answer for answer in answers]
-
-
-def _is_other_type(error: Exception) -> bool:
-    return isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE")
 
 
 def parse_entries(shard: int, texts: Sequence[bytes]) -> list[RecordedEntry]:

@@ -126,7 +126,7 @@ class RegexConfirmParser:
         words = self._normalize(msg, "no").removesuffix(" …")
         if words in _EMOJI_NO or self._is_in(self._book.cancel, words):
             return True
-        return not self._book.cancel.isdisjoint(self._without_please(words))
+        return any(words.removeprefix(f"{polite} ") in self._book.cancel for polite in self._book.polite)
 
     def is_ok(self, msg: str) -> bool:
         """Return whether the whole message is a plain "ok", which is a yes only where a channel allows it."""
@@ -176,20 +176,13 @@ class RegexConfirmParser:
     def _is_in(self, phrases: frozenset[str], words: str) -> bool:
         """Return whether the words are one of the phrases, apart from a polite ending and stretched letters."""
         forms = {words, unstretch(words), unstretch(words, keep=2)}
-        return not phrases.isdisjoint(forms.union(*map(self._without_thanks, forms)))
+        without_thanks = {form.removesuffix(f" {polite}") for form in forms for polite in self._book.polite}
+        return not phrases.isdisjoint(forms | without_thanks)
 
     def _normalize(self, msg: str, answer: Literal["yes", "no"]) -> str:
         if len(msg) > MAX_DECISION_CHARS:
             return ""
         return (self._emoji and only_emoji(msg)) or plain_words(_strip_emoji(msg, answer))
-
-    def _without_thanks(self, words: str) -> set[str]:
-        """Return the words without any one of the polite endings."""
-        return {words.removesuffix(f" {polite}") for polite in self._book.polite}
-
-    def _without_please(self, words: str) -> set[str]:
-        """Return the words without any one of the polite beginnings."""
-        return {words.removeprefix(f"{polite} ") for polite in self._book.polite}
 
 
 def _bare_words(msg: str) -> str:
@@ -387,7 +380,7 @@ def plain_words(text: str) -> str:
     Wide letters and separately typed accents become plain letters, and one 🙏 or 😊 at the end is dropped. The dots of
     "yes..." stay as a word of their own, because they express hesitation.
     """
-    text = _TILDE.sub("", _WIDE.sub(_narrow, _MANNERS.sub("", text)))
+    text = _TILDE.sub("", _WIDE.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), _MANNERS.sub("", text)))
     if not _READABLE.fullmatch(text):
         return ""
     text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)
@@ -430,10 +423,6 @@ def accent_variants(words: str, keep: frozenset[str]) -> list[str]:
         choices = {word} if word in keep else {word, _without_accents(word)}
         variants = [f"{start} {choice}".strip() for start in variants for choice in choices]
     return variants
-
-
-def _narrow(wide: re.Match[str]) -> str:
-    return unicodedata.normalize("NFKC", wide[0])
 
 
 @lru_cache(maxsize=4096)  # the same few words make up thousands of phrases
