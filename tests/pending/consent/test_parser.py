@@ -119,7 +119,9 @@ def test_phrase_with_a_character_more_is_in_the_table_or_confirms_nothing(phrase
     changed = phrase[:place] + extra + phrase[place:]
     words = plain_words(changed)
     forms = {words, unstretch(words), unstretch(words, keep=2), plain_words(changed.removesuffix(extra))}
-    forms |= {words.removesuffix(f" {polite}") for polite in WITH_EMOJI._book.polite}  # "siim" is a yes, with "por favor"
+    forms |= {
+        words.removesuffix(f" {polite}") for polite in WITH_EMOJI._book.polite
+    }  # "siim" is a yes, with "por favor"
     assert forms & set(CONFIRMS) or not WITH_EMOJI.is_confirm(changed)
 
 
