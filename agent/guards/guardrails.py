@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Literal
 
 from sayso.agent.observability.trace import RunEvents
-from sayso.agent.result import stop_text
 from sayso.agent.tools.screening import plain, suspicions
 from sayso.pending.concurrency import await_isolated, call_in_tool_thread, run_sync
 
@@ -150,12 +149,7 @@ async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, G
 
 
 class GuardrailBlocked(Exception):
-    """Raised when a guardrail blocks a text. `reason` is for logs and observers, `words` is the reply to the user."""
-
-    def __init__(self, reason: str, words: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.words = words or stop_text("refused")
+    """Raised when a guardrail blocks a text. The error's own text is for logs and observers."""
 
 
 async def apply_guardrails(pipeline: GuardrailsPipeline | None, stage: GuardStage, text: str, events: RunEvents) -> str:

@@ -140,8 +140,8 @@ class AgentLoop:
         try:
             await self._add_user_messages(run)
             return await self._iterate(run)
-        except GuardrailBlocked as exc:
-            return AgentResult(exc.words, stop_reason="guardrail")
+        except GuardrailBlocked:
+            return AgentResult(stop_text("refused"), stop_reason="guardrail")
         except ProviderError as exc:
             await run.events.tell("error", exc, {"iteration": run.iterations})
             text, cause = redact(f"Provider error: {exc}"), redact(exc.cause)

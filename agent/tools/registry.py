@@ -120,27 +120,27 @@ class ToolRegistry:
         """Return the `tool` decorator with these options, which also registers the tool."""
         return lambda function: self.register(Tool.from_function(function, **options))
 
-    def register(self, tool: Tool | Callable[..., Any], *, namespace: str | None = None, source: str = "") -> Tool:
+    def register(self, tool: Tool | Callable[..., Any]) -> Tool:
         """Add a tool, or a function as a tool, and return it as it is registered.
 
         Raises ToolValidationError if another tool has its name.
         """
-        given = (tool if isinstance(tool, Tool) else Tool.from_function(tool)).update_namespace(namespace)
+        given = tool if isinstance(tool, Tool) else Tool.from_function(tool)
         with self._changes:
             if given.name in self._tools and self._tools[given.name].given is not given:
-                self._check_free([given], source="")
-            self._tools = {**self._tools, given.name: self._registered(given, source)}
+                self._check_free([given])
+            self._tools = {**self._tools, given.name: self._registered(given)}
             return self._tools[given.name].tool
 
-    def register_from(self, target: Any, *, namespace: bool | str = False, source: str = "") -> list[Tool]:
+    def register_from(self, target: Any, *, namespace: bool | str = False) -> list[Tool]:
         """Add the public functions of a module, or the public methods of a class or an instance.
 
         `namespace=True` takes the target's own name. Raises ToolValidationError, and then adds none.
         """
         tools = tools_of(target, namespace)
         with self._changes:
-            self._check_free(tools, source)
-            return [self.register(tool, source=source) for tool in tools]
+            self._check_free(tools)
+            return [self.register(tool) for tool in tools]
 
     def replace_source(self, source: str, tools: Iterable[Tool]) -> None:
         """Replace the tools of a source. Raises ToolValidationError, and then changes nothing."""
@@ -186,16 +186,16 @@ class ToolRegistry:
         self.get(name)
         self._disabled.pop(name, None)
 
-    def get_schemas(self, api_format: ApiFormat = "openai-chat", *, strict: bool = False) -> list[dict[str, Any]]:
+    def get_schemas(self, api_format: ApiFormat = "openai-chat") -> list[dict[str, Any]]:
         """Return the definitions of all enabled tools for one vendor's API.
 
         A tool whose `config_injector` fails is left out, with a warning. Raises ToolValidationError for a tool that the
-        API cannot express, or not strictly.
+        API cannot express.
         """
         schemas = []
         for tool in self.all():
             try:
-                schemas.append(tool.get_schema(api_format, strict=strict))
+                schemas.append(tool.get_schema(api_format))
             except ToolExecutionError as exc:
                 log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})
         return schemas
@@ -235,7 +235,7 @@ class ToolRegistry:
         known = self._tools.get(call.tool_name)
         return known is None or known.tool.metadata.is_concurrency_safe
 
-    def _registered(self, given: Tool, source: str) -> _Registered:
+    def _registered(self, given: Tool, source: str = "") -> _Registered:
         if not self._think_augment or given.metadata.think_augment is not None:
             return _Registered(given, given, source)
         augmented = replace(given, metadata=replace(given.metadata, think_augment=True))
@@ -248,7 +248,7 @@ class ToolRegistry:
             raise ToolNotFoundError(f"tool {name!r} is switched off{why}; enable({name!r}) switches it on")
         return tool
 
-    def _check_free(self, tools: Sequence[Tool], source: str) -> None:
+    def _check_free(self, tools: Sequence[Tool], source: str = "") -> None:
         names = [tool.name for tool in tools]
         twice = sorted({name for name in names if names.count(name) > 1})
         others = {name for name, each in self._tools.items() if not source or each.source != source}

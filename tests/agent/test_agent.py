@@ -326,6 +326,7 @@ def test_blocked_answer_is_never_heard():
     guardrails = GuardrailsPipeline(output=[Block("secret")])
     result = agent_with("the secret", guardrails=guardrails).run("go", heard.append)
     assert (result.stop_reason, heard) == ("guardrail", [result.content])
+    assert result.content == "I am not allowed to answer that. Please ask for something else."
 
 
 def test_rewritten_words_are_what_the_model_reads():
