@@ -303,7 +303,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T], *, lends_thread: bool = False) -
     outer = _state.get()
     _set_state(lends_thread=lends_thread)
     try:
-        if not _is_in_loop():
+        if not is_in_loop():
             return _run_on_thread_loop(coroutine)
         context = contextvars.copy_context()
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -398,7 +398,8 @@ def _call_isolated(function: Callable[[], T]) -> T:
         raise Escaped(f"it raised {type(exc).__name__}") from exc
 
 
-def _is_in_loop() -> bool:
+def is_in_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -24,7 +24,7 @@ from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutio
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
-from sayso.pending.concurrency import TimedOut, call_in_tool_thread
+from sayso.pending.concurrency import TimedOut, call_in_tool_thread, is_in_loop
 from sayso.pending.executors import UNDO_PREFIX, Ambiguous, EffectFailed, ExecutorFactory, NotFound, PendingConfirmation
 from sayso.pending.proposals import PLAN_KIND
 from sayso.pending.store import PendingActionStore
@@ -130,7 +130,7 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
     The id of the call is that of the action, and the name of the tool is its kind. Raises the errors of the call.
     """
     events = RunEvents(
-        config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=_in_event_loop()
+        config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=is_in_loop()
     )
     began, call = perf_counter(), (action.pending_action_id, action.kind)
     await events.tell("run_start", [], "")
@@ -174,15 +174,6 @@ async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseExc
     events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=str(error))
     await events.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
     await events.tell("run_end", AgentResult("", trace=events.trace, stop_reason="error"))
-
-
-def _in_event_loop() -> bool:
-    """Return whether an event loop is running. Sync calls of a store run without one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _original_error(error: Exception) -> BaseException:

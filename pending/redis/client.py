@@ -24,7 +24,7 @@ from redis.exceptions import DataError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sayso.pending.concurrency import call_in_thread, has_no_loop
+from sayso.pending.concurrency import call_in_thread, has_no_loop, is_in_loop
 from sayso.pending.redis.pipeline import AutoPipeline
 
 V = TypeVar("V")
@@ -37,7 +37,7 @@ class CircuitOpen(RedisTimeoutError):
 class RedisCircuitBreaker:
     """A circuit breaker for the calls to one server. Lives as long as the connections to it.
 
-    A failure that took at least `slow_seconds` opens the circuit. A quicker one does not: it holds nobody up, and the
+    A failure that took at least `slow_seconds` opens the circuit. A quicker one does not: it delays no caller, and the
     next call notices at once when the server is back. While the circuit is open, one caller at a time tries,
     `pause_seconds` after the last. Any answer closes it, including an error reply.
     """
@@ -230,7 +230,7 @@ class SharedClock:
         """Return the time now."""
         if self._monotonic() >= self._ask_at:
             self._ask_at = self._monotonic() + AGAIN_SECONDS
-            if _on_a_loop():
+            if is_in_loop():
                 threading.Thread(target=self._ask, name="shared-clock", daemon=True).start()
             else:
                 self._ask()
@@ -241,14 +241,6 @@ class SharedClock:
             seconds, microseconds = self._client.time()
             self._ahead = seconds + microseconds / 1e6 - self._monotonic()
             self._ask_at = self._monotonic() + TRUSTED_SECONDS
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 #: The prefix of all our keys.

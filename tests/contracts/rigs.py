@@ -18,7 +18,7 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
-from sayso.pending.concurrency import _is_in_loop, has_no_loop, run_without_loop
+from sayso.pending.concurrency import has_no_loop, is_in_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as ACTION_LUA
 from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
@@ -75,7 +75,7 @@ class BlockingOutsideLoops(Blocking):
     """A store that tests call without `await`, and that workers await on their event loop."""
 
     def _answer(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return coroutine if has_no_loop.get() or _is_in_loop() else run_without_loop(coroutine)
+        return coroutine if has_no_loop.get() or is_in_loop() else run_without_loop(coroutine)
 
 
 class Rig:

@@ -31,7 +31,7 @@ end
 -- A conversation to which others only forward replies exists too, but has received no turn.
 if not args.addressed and redis.call('HEXISTS', lane, 'received') == 0 then return {'ignored', '0'} end
 
--- Urgent turns: the answer of a user who was asked something (not a tap on somebody else's question), and a stop of the
+-- Urgent turns: the answer of a user who was asked something (not a tap on another user's question), and a stop of the
 -- user's own turn. They do not count against the rate limit and may use reserved places, a few for each user.
 local waiting, cap = redis.call('LLEN', inbox), args.max_waiting
 local asked = args.tapped ~= '-' and redis.call('HGET', action_key(args.tapped), 'user')
