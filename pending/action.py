@@ -207,9 +207,7 @@ class ActionSigner:
     """Signs with the first key and accepts signatures of all keys, so that keys can be rotated while actions wait."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        if not keys or not all(keys):
-            raise ValueError("no secret key: set SAYSO_SECRET_KEYS, or start once with a writable data folder")
-        self._keys = [hashlib.sha256(f"sayso.pending\0{key}".encode()).digest() for key in keys]
+        self._keys = derived_keys(keys, "sayso.pending")
 
     def sign(self, text: str) -> str:
         """Return the MAC over `text`, in hex."""
@@ -251,6 +249,13 @@ class ActionSigner:
         if letter in _INTENTS:
             return ButtonPress(pending_action_id, _INTENTS[letter])
         return ButtonPress(pending_action_id, choice=int(letter))
+
+
+def derived_keys(keys: Sequence[str], purpose: str) -> list[bytes]:
+    """Return the key for this purpose of each secret key. Raises ValueError when there is no key."""
+    if not keys or not all(keys):
+        raise ValueError("no secret key: set SAYSO_SECRET_KEYS, or start once with a writable data folder")
+    return [hashlib.sha256(f"{purpose}\0{key}".encode()).digest() for key in keys]
 
 
 def split_button_token(token: str) -> tuple[str, str, str] | None:

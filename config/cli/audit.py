@@ -30,8 +30,7 @@ from sayso.config.cli.command import (
 if TYPE_CHECKING:
     from sayso.pending.audit.chain import ChainReport
     from sayso.pending.audit.collector import UncollectedEntries
-    from sayso.pending.audit.entry import AuditBody, AuditEntry
-    from sayso.pending.audit.ledger import AuditLedger
+    from sayso.pending.audit.ledger import AuditBody, AuditEntry, AuditLedger
 
 #: The most faults that are printed: a ledger that was restored from an old copy may have thousands.
 MAX_FAULTS = 20
@@ -118,7 +117,7 @@ def _chosen_entries(
     ledger: AuditLedger, bodies: Mapping[str, AuditBody], action: str, user: str
 ) -> Iterator[AuditEntry]:  # fmt: skip
     """Yield the entries of an action and of a user; "" stands for all."""
-    from sayso.pending.audit.entry import AuditEntry
+    from sayso.pending.audit.ledger import AuditEntry
 
     for stored in ledger.entries():
         entry = AuditEntry.parse(stored.text)
@@ -192,8 +191,7 @@ def erase(options: Options, user: str) -> None:
 
 
 def _ledger(options: Options) -> AuditLedger:
-    from sayso.pending.audit.entry import EntrySigner
-    from sayso.pending.audit.ledger import AuditLedger
+    from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 
     return AuditLedger(_ledger_path(options), EntrySigner(_keys(options.data)))
 

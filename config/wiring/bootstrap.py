@@ -37,9 +37,8 @@ from sayso.config.wiring.people import access_config
 from sayso.config.wiring.stores import RedisParts, find_redis, open_data, risks_of
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import AuditLedger
+from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.turns import TurnHandler

@@ -18,9 +18,8 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.config.wiring.stores import RedisParts
-from sayso.pending.audit.entry import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import AuditLedger
+from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.access import AccessConfig, AccessRules, redis_quota, rules
 from sayso.workers.erasure import ErasedPerson, Erasure
 from sayso.workers.people import RedisPeople

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sayso.pending.audit.entry import AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
+from sayso.pending.audit.ledger import AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
 from sayso.pending.limits import NO_HEAD
 
 #: The events that may follow each event; "" is a new action.

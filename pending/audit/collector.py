@@ -19,15 +19,17 @@ from redis.exceptions import RedisError, ResponseError
 from sayso.channels.types import random_id
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.chain import ChainReport, CheckContext, check_chains
-from sayso.pending.audit.entry import (
+from sayso.pending.audit.ledger import (
     AuditBody,
     AuditEntry,
+    AuditLedger,
     ChainHead,
     EntrySigner,
+    LedgerUnusable,
     RecordedEntry,
     check_bodies,
+    read_export,
 )
-from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable, read_export
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import NO_HEAD
 from sayso.pending.redis.client import PREFIX

@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.audit.entry import ChainHead, EntrySigner, RecordedEntry, entry_hash
+from sayso.pending.audit.ledger import ChainHead, EntrySigner, RecordedEntry, entry_hash
 from sayso.pending.limits import NO_HEAD
 from sayso.pending.repository import sign_action
 

@@ -7,7 +7,7 @@ import json
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.audit.chain import check_chains
-from sayso.pending.audit.entry import RecordedEntry
+from sayso.pending.audit.ledger import RecordedEntry
 from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.proposals import plan_of
 from sayso.pending.repository import Claim

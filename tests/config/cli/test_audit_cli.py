@@ -15,8 +15,7 @@ from sayso.channels.types import Conversation, Scope
 from sayso.config.cli.main import main
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.audit.entry import AuditBody
-from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.pending.audit.ledger import FILE, AuditBody, AuditLedger
 from tests.config.processes import free_port
 from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sayso.pending.audit.chain import ALLOWED, CheckContext, check_chains
-from sayso.pending.audit.entry import AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
+from sayso.pending.audit.ledger import AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
 from sayso.pending.limits import NO_HEAD
 from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, signed
 

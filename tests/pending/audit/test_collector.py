@@ -15,8 +15,7 @@ from redis.exceptions import NoPermissionError
 from sayso.channels.types import Conversation
 from sayso.pending import RedisPendingStore
 from sayso.pending.audit.collector import BATCH, AuditCollector, UncollectedEntries, parse_entries, verify
-from sayso.pending.audit.entry import ChainHead
-from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
+from sayso.pending.audit.ledger import FILE, AuditLedger, ChainHead, LedgerUnusable
 from sayso.pending.limits import NO_HEAD
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import shard_of

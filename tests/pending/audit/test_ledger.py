@@ -12,8 +12,15 @@ from pathlib import Path
 import pytest
 
 from sayso.pending.audit.collector import verify
-from sayso.pending.audit.entry import AuditBody, RecordedEntry
-from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable, read_export, to_lines
+from sayso.pending.audit.ledger import (
+    FILE,
+    AuditBody,
+    AuditLedger,
+    LedgerUnusable,
+    RecordedEntry,
+    read_export,
+    to_lines,
+)
 from sayso.pending.proposals import PLAN_KIND
 from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
 
