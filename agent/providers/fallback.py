@@ -122,7 +122,8 @@ class FallbackProvider:
         attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
         for attempt in attempts:
             with attempt as candidate:
-                answer, usage = await acall(candidate.provider, candidate.request_for(request))
+                own_request = replace(request, model=candidate.model_for(request.model))
+                answer, usage = await acall(candidate.provider, own_request)
                 return answer, candidate.with_name(usage)
         raise attempts.error()
 
@@ -135,7 +136,8 @@ class FallbackProvider:
                 yield Restart()
                 has_begun = False
             with attempt as candidate:
-                async with aclosing(stream_items(candidate.provider, candidate.request_for(request))) as stream:
+                own_request = replace(request, model=candidate.model_for(request.model))
+                async with aclosing(stream_items(candidate.provider, own_request)) as stream:
                     async for item in stream:
                         has_begun = True
                         yield candidate.with_name(item) if isinstance(item, UsageStats) else item
@@ -175,16 +177,14 @@ class _Candidate:
     breaker: CircuitBreaker
     is_first: bool
 
-    def request_for(self, request: ProviderRequest) -> ProviderRequest:
-        """Return the request with a model that this provider has."""
-        model = None if self.is_first else _default_model(self.provider)
-        return replace(request, model=model) if model else request
+    def model_for(self, requested: str) -> str:
+        """Return the model that this provider is asked for: only the first one has the requested model."""
+        return requested if self.is_first else _default_model(self.provider) or requested
 
     def context_tokens(self, model: str) -> int | None:
         """Return the context window of this provider's model in tokens, or None if it is unknown."""
         method = getattr(self.provider, "context_tokens", None)
-        default_model = None if self.is_first else _default_model(self.provider)
-        return method(default_model or model) if callable(method) else None
+        return method(self.model_for(model)) if callable(method) else None
 
     def with_name(self, usage: UsageStats) -> UsageStats:
         """Return the usage with this provider's name. A provider without a `name` may have set it in the usage."""

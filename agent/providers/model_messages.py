@@ -134,14 +134,8 @@ class _TranscriptWriter:
         images = [
             BinaryContent(file.data, media_type=file.mime_type) for file in each.files if isinstance(file, Binary)
         ]
-        sent_id = next(
-            (
-                sent_id
-                for sent_id, call in self.open_calls.items()
-                if sent_id not in self.results and call.id == message.tool_call_id
-            ),
-            None,
-        )
+        open_ids = (id_ for id_, call in self.open_calls.items() if call.id == message.tool_call_id)
+        sent_id = next((id_ for id_ in open_ids if id_ not in self.results), None)
         if sent_id is None:
             self.add_results()
             self._add_user([f"[the tool {message.tool_name!r} had given, to a call that is not kept]\n{text}", *images])

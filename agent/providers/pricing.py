@@ -15,11 +15,7 @@ Price = tuple[float, float]
 
 
 def cost_usd(
-    model: str,
-    usage: UsageStats,
-    provider: str = "",
-    *,
-    prices: Mapping[str, Price] | None = None,
+    model: str, usage: UsageStats, provider: str = "", *, prices: Mapping[str, Price] | None = None
 ) -> float | None:
     """Return what the usage cost in US dollars; None where the price of the model is unknown.
 
@@ -31,7 +27,21 @@ def cost_usd(
         prompt, completion = prices[model]
         return (usage.prompt_tokens * prompt + usage.completion_tokens * completion) / 1_000_000
     library = _library()
-    return None if library is None or not model else _listed_price(library, model, usage, provider)
+    if library is None or not model:
+        return None
+    try:
+        counted = library.Usage(
+            input_tokens=usage.prompt_tokens,
+            output_tokens=usage.completion_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+        )
+        return float(library.calc_price(counted, model, provider_id=provider or None).total_price)
+    except LookupError:
+        return None
+    except Exception as exc:  # an unknown price must never prevent an answer
+        log.warning("pricing.failed", extra={"model": model, "reason": type(exc).__name__})
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -56,20 +66,3 @@ def _library() -> Any:
     except ImportError:
         return None
     return genai_prices
-
-
-def _listed_price(library: Any, model: str, usage: UsageStats, provider: str) -> float | None:
-    try:
-        counted = library.Usage(
-            input_tokens=usage.prompt_tokens,
-            output_tokens=usage.completion_tokens,
-            cache_read_tokens=usage.cache_read_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-        )
-        price = library.calc_price(counted, model, provider_id=provider or None)
-    except LookupError:
-        return None
-    except Exception as exc:  # an unknown price must never prevent an answer
-        log.warning("pricing.failed", extra={"model": model, "reason": type(exc).__name__})
-        return None
-    return float(price.total_price)

@@ -1,4 +1,7 @@
-"""McpToolProvider: the tools of one MCP server, and their results as text for the model and files for the user."""
+"""McpToolProvider: the tools of one MCP server, its connection, which is opened again when it breaks, and results.
+
+Results are text for the model and files for the user.
+"""
 
 from __future__ import annotations
 

@@ -60,14 +60,14 @@ class McpConnection:
         self._server = server
         self._changed = changed
         self._monitor = TransportMonitor(self._retire)
-        self._session = asyncio.create_task(self._run())
         self._listed = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
         self._calls = 0
-        self._is_retired = self._is_stopping = self._is_cancelled = False
+        self._is_retired = self._is_stopping = False
         self._error = ""
         self._client: Client | None = None
         self.definitions: list[Definition] = []
+        self._session = asyncio.create_task(self._run())
 
     @property
     def is_open(self) -> bool:
@@ -119,8 +119,8 @@ class McpConnection:
 
     def _cancel_handshake(self) -> None:
         """Cancel the session, once: another cancellation would interrupt its cleanup."""
-        if not self._is_cancelled:
-            self._is_cancelled = self._session.cancel()
+        if not self._session.cancelling():
+            self._session.cancel()
 
     def _result(self, call: asyncio.Task[CallToolResult], seconds: float, status: int) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
@@ -370,7 +370,16 @@ class McpServer:
     @asynccontextmanager
     async def transport(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
         """Yield the streams to and from it, for mcp's Client."""
-        async with self._program(monitor) if self.command else self._http(monitor) as streams:
+        from mcp.client.streamable_http import streamable_http_client
+
+        if self.command:
+            async with self._program(monitor) as streams:
+                yield streams
+            return
+        async with (
+            capped_client(self.headers, monitor.note_status) as client,
+            streamable_http_client(self.url, http_client=client) as streams,
+        ):
             yield streams
 
     @asynccontextmanager
@@ -392,25 +401,12 @@ class McpServer:
 
     def _command_that_dies_with_us(self) -> Sequence[str]:
         """Return the command behind _DIE_WITH_PARENT; as it is on other systems, and for a program that is missing."""
-        if sys.platform != "linux" or not sys.executable or not self._program_exists():
+        program = self.command[0]
+        program = str(Path(self.cwd or "") / program) if "/" in program else program
+        exists = shutil.which(program, path=self.env.get("PATH")) is not None
+        if sys.platform != "linux" or not sys.executable or not exists:
             return self.command
         return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.command]
-
-    def _program_exists(self) -> bool:
-        program = self.command[0]
-        if "/" in program:
-            program = str(Path(self.cwd or "") / program)
-        return shutil.which(program, path=self.env.get("PATH")) is not None
-
-    @asynccontextmanager
-    async def _http(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
-        from mcp.client.streamable_http import streamable_http_client
-
-        async with (
-            capped_client(self.headers, monitor.note_status) as client,
-            streamable_http_client(self.url, http_client=client) as streams,
-        ):
-            yield streams
 
 
 @contextmanager

@@ -221,7 +221,6 @@ class OriginClient:
     seconds: float
     max_bytes: int
     resolve: Resolve = addresses_of
-    transport: Any = None
 
     @property
     def host(self) -> str:
@@ -290,7 +289,7 @@ class OriginClient:
         import httpx
 
         limit = httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds))
-        async with hop.stream(request.method, request.body, limit=limit, transport=self.transport) as response:
+        async with hop.stream(request.method, request.body, limit=limit, transport=None) as response:
             if response.has_redirect_location:
                 return str(response.headers["location"])
             try:

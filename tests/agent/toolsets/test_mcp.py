@@ -18,8 +18,8 @@ import pytest
 
 from sayso.agent.tools import Tool, ToolExecutionError, ToolTag, collect_artifacts
 from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, provided
-from sayso.agent.toolsets.mcp import McpToolProvider
-from sayso.agent.toolsets.mcp_connection import capped_client
+from sayso.agent.toolsets.mcp import LONGEST_PAUSE_SECONDS, McpToolProvider, ReconnectingConnection
+from sayso.agent.toolsets.mcp_connection import McpServer, capped_client
 
 Tiny = Callable[..., McpToolProvider]
 
@@ -374,3 +374,20 @@ def test_http_server_cannot_fill_the_memory(api, size: int, encoding: str):
 
     with pytest.raises(Exception, match=r"more than 1000 bytes|compressed"):
         asyncio.run(ask())
+
+
+def test_pause_ends_however_often_a_server_failed():
+    """After a day of failures too."""
+    connection = ReconnectingConnection(
+        McpServer("gone", ["false"]), 5, lambda: None, clock=lambda: 100.0, failures=2_000
+    )
+    connection._count_failure()
+    assert (connection.next_attempt_at, connection.failures) == (100 + LONGEST_PAUSE_SECONDS, 2_001)
+
+
+def test_server_that_is_there_again_begins_anew(tiny: Tiny):
+    """Also where its tools are only listed: its next failure counts as a first one."""
+    connection = ReconnectingConnection(tiny()._server, 20, lambda: None, failures=9)
+    asyncio.run(connection.definitions())
+    connection.close()
+    assert connection.failures == 0
