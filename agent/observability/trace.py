@@ -210,18 +210,6 @@ class RunEvents:
     characters of each tool result; None keeps all.
     """
 
-    __slots__ = (
-        "_asynchronous",
-        "_logged_failures",
-        "_observers",
-        "_start",
-        "_tool_result_chars",
-        "_unbilled_usage",
-        "has_observers",
-        "side_usage",
-        "trace",
-    )
-
     def __init__(
         self,
         observers: Iterable[AgentObserver] = (),
@@ -238,7 +226,7 @@ class RunEvents:
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars
         self._start = time.perf_counter()
-        self._logged_failures: set[tuple[int, str]] | None = None
+        self._logged_failures: set[tuple[int, str]] = set()
         self.trace = AgentTrace(run_id or random_id(), parent_run_id or "", dict(metadata or {}))
         self.side_usage = self._unbilled_usage = NO_USAGE
 
@@ -323,8 +311,6 @@ class RunEvents:
 
     def _log_failure(self, observer: AgentObserver, event: str, error: BaseException) -> None:
         """Log an observer's error, once for each observer and event of a run: most errors repeat."""
-        if self._logged_failures is None:
-            self._logged_failures = set()
         if (failure := (id(observer), event)) in self._logged_failures:
             return
         self._logged_failures.add(failure)
