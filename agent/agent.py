@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -16,7 +15,6 @@ from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import Message
 from sayso.agent.observability.builtin import VerboseObserver, hooks_observer
-from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage
 from sayso.agent.providers.base import Provider
@@ -290,8 +288,7 @@ class Agent:
         run that raises has its error as content and the stop reason "error" (seed). Raises ValueError for a
         `max_concurrency` below 1.
         """
-        batch = _Batch(self._loop, self._observers, max_concurrency, response_format, on_progress)
-        return await batch.run(prompts)
+        return await self._run_batch(prompts, max_concurrency, response_format, on_progress)
 
     def batch(
         self,
@@ -301,43 +298,30 @@ class Agent:
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
         """`abatch` for sync code."""
-        batch = _Batch(self._loop, self._observers, max_concurrency, response_format, on_progress, asynchronous=False)
-        return run_sync(batch.run(prompts))
+        return run_sync(self._run_batch(prompts, max_concurrency, response_format, on_progress, asynchronous=False))
 
-    def _text_listener(self, handler: StreamHandler | None) -> RunTextListener | None:
-        if handler is None and not self.config.stream:
-            return None
-        return _HandlerAdapter(handler or _print_text)
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """The settings of one batch. Raises ValueError for a `max_concurrency` below 1."""
-
-    loop: AgentLoop
-    observers: Sequence[AgentObserver]
-    max_concurrency: int
-    response_format: ResponseFormat | None
-    on_progress: OnProgress | None
-    asynchronous: bool = True
-
-    def __post_init__(self) -> None:
-        if self.max_concurrency < 1:
-            raise ValueError(f"max_concurrency={self.max_concurrency!r} runs nothing: use 1 or more")
-
-    async def run(self, prompts: Sequence[str | Sequence[Message]]) -> list[AgentResult]:
-        """Return the results in the order of the prompts."""
-        events, began = RunEvents(self.observers, asynchronous=self.asynchronous), perf_counter()
+    async def _run_batch(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        max_concurrency: int,
+        response_format: ResponseFormat | None,
+        on_progress: OnProgress | None,
+        *,
+        asynchronous: bool = True,
+    ) -> list[AgentResult]:
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency={max_concurrency!r} runs nothing: use 1 or more")
+        loop, events, began = self._loop, RunEvents(self._observers, asynchronous=asynchronous), perf_counter()
         await events.tell("batch_start", len(prompts))
-        slots, finished = asyncio.Semaphore(self.max_concurrency), 0
+        slots, finished = asyncio.Semaphore(max_concurrency), 0
 
         async def answer(prompt: str | Sequence[Message]) -> AgentResult:
             nonlocal finished
             async with slots:
-                result = await self._answer(prompt)
+                result = await _answer_of_batch(loop, prompt, response_format, asynchronous=asynchronous)
             finished += 1
-            if self.on_progress is not None:
-                self.on_progress(finished, len(prompts))
+            if on_progress is not None:
+                on_progress(finished, len(prompts))
             return result
 
         results = await _run_all(map(answer, prompts))
@@ -345,21 +329,24 @@ class _Batch:
         await events.tell("batch_end", len(results), errors, (perf_counter() - began) * 1000)
         return results
 
-    async def _answer(self, prompt: str | Sequence[Message]) -> AgentResult:
-        """Answer one prompt. It reads the agent's own memory and does not change it; its failure affects no other."""
-        agent_memory = self.loop.memory
-        memory = agent_memory.branch() if agent_memory is not None else ConversationMemory()
-        try:
-            request = RunRequest(
-                to_messages(prompt),
-                self.response_format,
-                memory=memory,
-                asynchronous=self.asynchronous,
-                is_of_batch=True,
-            )
-            return await self.loop.answer(request)
-        except Exception as exc:  # becomes the result of this prompt
-            return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
+    def _text_listener(self, handler: StreamHandler | None) -> RunTextListener | None:
+        if handler is None and not self.config.stream:
+            return None
+        return _HandlerAdapter(handler or _print_text)
+
+
+async def _answer_of_batch(
+    loop: AgentLoop, prompt: str | Sequence[Message], response_format: ResponseFormat | None, *, asynchronous: bool
+) -> AgentResult:
+    """Answer one prompt. It reads the agent's own memory and does not change it; its failure affects no other."""
+    memory = loop.memory.branch() if loop.memory is not None else ConversationMemory()
+    try:
+        request = RunRequest(
+            to_messages(prompt), response_format, memory=memory, asynchronous=asynchronous, is_of_batch=True
+        )
+        return await loop.answer(request)
+    except Exception as exc:  # becomes the result of this prompt
+        return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
 
 
 async def _run_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
