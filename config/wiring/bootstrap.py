@@ -118,11 +118,7 @@ def bootstrap(
     clock, texts = SharedClock(redis.client), TextFiles(data / TEXTS)
     room = MediaLimits(**settings.media.model_dump())
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=room)
-    adapter_deps = AdapterDeps(
-        cache=redis.cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
-        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=prefix,
-    )  # fmt: skip
-    channels = {name: open_channel(name, settings, adapter_deps) for name in settings.channels}
+    channels = _open_channels(settings, redis, media, keys, public_url)
 
     tools = _open_tools(settings, is_worker=is_worker)
     if is_worker:
@@ -142,23 +138,31 @@ def bootstrap(
     )  # fmt: skip
     processor = ConversationProcessor(
         mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, media,
-        worker=worker_lock.name,
-        notes=redis.cache, turn_timeout=settings.workers.turn_timeout, joins=settings.workers.join_bursts,
-        notice_after=settings.workers.still_after,
+        worker=worker_lock.name, notes=redis.cache, turn_timeout=settings.workers.turn_timeout,
+        joins=settings.workers.join_bursts, notice_after=settings.workers.still_after,
         streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
     )  # fmt: skip
-    ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
     reaper = Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
     spool = Spool(SpoolFile(state / SPOOL), access_control, access_control.ignores) if settings.spool else None
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts,
         worker_lock=worker_lock, processor=processor, reaper=reaper, spool=spool,
-        audit_collector=AuditCollector(redis.client, ledger, prefix=prefix),
+        audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
         data_loss_guard=redis.guard_against_loss(state),
         tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), is_worker=is_worker,
     )  # fmt: skip
+
+
+def _open_channels(
+    settings: Settings, redis: RedisParts, media: LocalMediaStore, keys: Sequence[str], public_url: str
+) -> dict[str, Channel]:  # fmt: skip
+    deps = AdapterDeps(
+        cache=redis.cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
+        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=redis.key_prefix,
+    )  # fmt: skip
+    return {name: open_channel(name, settings, deps) for name in settings.channels}
 
 
 def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
