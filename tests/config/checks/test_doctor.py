@@ -1,4 +1,4 @@
-"""`sayso doctor`: each thing that breaks a bot is found, with its cure, and looking changes nothing."""
+"""`sayso doctor`: it finds everything that breaks a bot, names the cure, and changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 
 def our_web(mailbox: services.FakeMailbox, public_url: str = PUBLIC_URL, **secrets: str) -> Handler:
-    """The web process with the three adapters, and secrets of its own where some are given."""
+    """Return a web process with the three adapters, with other secrets where given."""
     by_name = services.real_channels(**secrets)
     client: FlaskClient = services.browser(mailbox=mailbox, public_url=public_url, channels=by_name)
 
@@ -47,12 +47,12 @@ def our_web(mailbox: services.FakeMailbox, public_url: str = PUBLIC_URL, **secre
     return answer
 
 
-#: What the keys of a bot begin with whose file is sayso.yaml.
+#: The key prefix of a bot whose file is sayso.yaml.
 PREFIX = "sayso:sayso:"
 
 
 class Clinic:
-    """A bot that is all right, until a test breaks something of it."""
+    """A healthy bot that a test can break."""
 
     def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
         self.folder, self.platforms = folder, platforms
@@ -64,7 +64,7 @@ class Clinic:
             asyncio.run(open_setup(name, settings.channels[name], PUBLIC_URL).set_webhook())
 
     def results(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
-        """All that the doctor finds."""
+        """Return all findings of the doctor."""
 
         async def found() -> list[CheckResult]:
             async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
@@ -74,7 +74,7 @@ class Clinic:
         return asyncio.run(found())
 
     def wrong(self, **given: Any) -> dict[str, str]:
-        """What is not fine, by channel and check; each has its cure."""
+        """Return the failed checks by channel; check that each has a cure."""
         findings = [finding for finding in self.results(**given) if finding.state != "ok"]
         assert all(finding.cure for finding in findings)
         return {f"{finding.channel} {finding.check}".strip(): str(finding) for finding in findings}
@@ -82,7 +82,7 @@ class Clinic:
 
 @pytest.fixture
 def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str) -> Iterator[Clinic]:
-    """Redis, a worker, the web and all three platforms."""
+    """Return a bot with Redis, a worker, the web and all three platforms."""
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
     Heartbeat(redis_client, "w1", prefix=PREFIX).beat()
@@ -90,8 +90,8 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis,
         yield Clinic(tmp_path, platforms)
 
 
-def test_a_stranger_at_our_address_is_shown_no_secret(clinic: Clinic):
-    """Whatever takes a forged webhook is not asked with a good one."""
+def test_foreign_server_at_the_public_url_gets_no_secret(clinic: Clinic):
+    """A server that accepts a forged webhook gets no valid one."""
     seen: list[httpx.Request] = []
 
     def stranger(request: httpx.Request) -> httpx.Response:
@@ -107,15 +107,15 @@ def test_a_stranger_at_our_address_is_shown_no_secret(clinic: Clinic):
     assert not [request for request in posted if fakes.TELEGRAM_SECRET in str(request.headers)]
 
 
-def test_nothing_comes_of_a_checkup(clinic: Clinic):
-    """No turn, no message, no change of a webhook."""
+def test_doctor_changes_nothing(clinic: Clinic):
+    """There is no turn, no message and no change of a webhook."""
     before = dict(clinic.platforms.ledger.state)
     clinic.results()
     assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == ([], [], before)
 
 
-def test_no_secret_is_ever_told(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
-    """Neither where all is fine nor where nothing is."""
+def test_no_secret_is_shown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """This holds for a healthy bot and for a broken one."""
     fine = " ".join(map(str, clinic.results()))
     clinic.web = our_web(clinic.mailbox, auth_token="other", secret_token="other", signing_secret="other")
     monkeypatch.setenv("REDIS_URL", f"redis://:s3cr3t@127.0.0.1:{free_port()}")
@@ -123,8 +123,8 @@ def test_no_secret_is_ever_told(clinic: Clinic, monkeypatch: pytest.MonkeyPatch)
     assert not [secret for secret in (*ENVIRON.values(), "s3cr3t") if secret in words]
 
 
-def test_bot_that_is_all_right_has_no_findings(clinic: Clinic):
-    """Every check is there, and says ok."""
+def test_healthy_bot_has_no_findings(clinic: Clinic):
+    """Every check is listed as ok."""
     assert clinic.wrong() == {}
     checks = {f"{finding.channel} {finding.check}".strip() for finding in clinic.results()}
     assert {"config", "redis", "clock", "workers", "healthz"} <= checks
@@ -133,8 +133,8 @@ def test_bot_that_is_all_right_has_no_findings(clinic: Clinic):
     assert {"sl token", "sl scopes", "sl messages tab", "sl signature"} <= checks
 
 
-def test_messages_that_never_reached_us_are_found(clinic: Clinic):
-    """platforms.md 1.1: what no webhook told is on Twilio's list, and the cure takes it; looking does not."""
+def test_missed_messages_are_found(clinic: Clinic):
+    """platforms.md 1.1: messages without a webhook are on Twilio's list. The cure accepts them, the check does not."""
     clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600)
     for _ in range(2):
         wrong = clinic.wrong()["wa messages"]
@@ -142,8 +142,8 @@ def test_messages_that_never_reached_us_are_found(clinic: Clinic):
         assert "sayso channel recover wa" in wrong
 
 
-def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
-    """Thousands an hour are no finding: the newest tell enough."""
+def test_busy_sender_is_checked_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Thousands an hour are no finding, and the newest ones are enough."""
     monkeypatch.setattr("sayso.config.checks.doctor.MISSED_MOST", 2)
     for n in range(4):
         clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
@@ -159,7 +159,7 @@ def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.Mo
     ],
 )
 def test_web_with_another_secret_is_found(clinic: Clinic, secrets: dict[str, str], check: str):
-    """The round trip proves what no platform tells."""
+    """Only the round trip can show it."""
     clinic.web = our_web(clinic.mailbox, **secrets)
     wrong = clinic.wrong()
     assert wrong.keys() == {check}
@@ -168,20 +168,20 @@ def test_web_with_another_secret_is_found(clinic: Clinic, secrets: dict[str, str
 
 
 def test_web_with_another_public_url_is_found(clinic: Clinic):
-    """platforms.md 1.2, pains.md 4: Twilio signs the address, byte for byte."""
+    """platforms.md 1.2, pains.md 4: Twilio signs the URL, byte by byte."""
     clinic.web = our_web(clinic.mailbox, public_url="https://old.example.com")
     assert clinic.wrong().keys() == {"wa signature"}
 
 
 def test_web_whose_clock_is_wrong_is_found(clinic: Clinic):
-    """platforms.md 3.2: Slack's signature is good for 300 s."""
+    """platforms.md 3.2: Slack's signature is valid for 300 s."""
     wrong = clinic.wrong(own=lambda: time.time() - 400)
     assert wrong.keys() == {"clock", "sl signature"}
     assert "Redis is 400" in wrong["clock"]
 
 
 def test_clock_a_little_off_is_a_warning(clinic: Clinic):
-    """Nothing fails yet."""
+    """No webhook fails yet."""
     wrong = clinic.wrong(own=lambda: time.time() - 10)
     assert wrong.keys() == {"clock"}
     assert wrong["clock"].startswith("warn")
@@ -197,13 +197,13 @@ def test_clock_a_little_off_is_a_warning(clinic: Clinic):
     ],
 )
 def test_proxy_that_answers_by_itself_is_found(clinic: Clinic, answer: httpx.Response, why: str):
-    """platforms.md 1.1: on 301 and 302 Twilio asks again with GET and loses the form."""
+    """platforms.md 1.1: on 301 and 302 Twilio repeats with GET and loses the form."""
     clinic.web = lambda _: answer
     assert why in clinic.wrong()["wa signature"]
 
 
-def test_web_that_is_away_is_found(clinic: Clinic):
-    """By itself, and by each channel."""
+def test_unreachable_web_is_found(clinic: Clinic):
+    """It is a finding of its own and of each channel."""
 
     def away(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
@@ -212,8 +212,8 @@ def test_web_that_is_away_is_found(clinic: Clinic):
     assert clinic.wrong().keys() == {"healthz", "wa signature", "tg signature", "sl signature"}
 
 
-def test_public_url_that_is_this_machine_is_found(clinic: Clinic):
-    """Real platforms never get there; fakes, and servers of one's own, do."""
+def test_public_url_of_this_machine_is_found(clinic: Clinic):
+    """Real platforms cannot reach it; fakes and own servers can."""
     url = "http://127.0.0.1:8000"
     clinic.web = our_web(clinic.mailbox, public_url=url)
     clinic.config = written(clinic.folder, clinic.platforms, public_url=url)
@@ -222,8 +222,8 @@ def test_public_url_that_is_this_machine_is_found(clinic: Clinic):
     assert "sl would never reach it" in clinic.wrong()["public_url"]
 
 
-def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, redis_client: Redis):
-    """platforms.md 2.5: no webhook is probed; one that is set, and nobody at work, are found."""
+def test_polling_bot_needs_no_url_and_a_poller(clinic: Clinic, redis_client: Redis):
+    """platforms.md 2.5: no webhook is probed. A set webhook and a missing poller are found."""
     clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
     assert clinic.wrong().keys() == {"tg polling", "tg poller"}
     telegram = load_settings(clinic.config).channels["tg"]
@@ -234,19 +234,19 @@ def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, r
 
 
 def test_bot_without_a_worker_is_found(clinic: Clinic, redis_client: Redis):
-    """Messages are kept, and nobody answers."""
+    """Turns are stored and not answered."""
     Heartbeat(redis_client, prefix=PREFIX).leave("w1")
     assert "start one with `sayso worker`" in clinic.wrong()["workers"]
 
 
 def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):
-    """With the command that goes on."""
+    """The finding names the command that resumes it."""
     redis_client.set(keys_of(PREFIX)[2], '{"was": 5, "is": 1, "at": 1}')
     assert "`sayso redis resume`" in clinic.wrong()["halt"]
 
 
 def test_redis_that_would_lose_messages_is_found(clinic: Clinic, redis_client: Redis):
-    """Eviction is refused, a file that lags is a risk."""
+    """Eviction is an error, a delayed fsync a risk."""
     redis_client.config_set("maxmemory-policy", "allkeys-lru")
     unfit = clinic.wrong()
     redis_client.config_set("maxmemory-policy", "noeviction")
@@ -258,28 +258,28 @@ def test_redis_that_would_lose_messages_is_found(clinic: Clinic, redis_client: R
     assert risky["redis"].startswith("warn")
 
 
-def test_redis_that_is_away_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
-    """And the other checks go on."""
+def test_unreachable_redis_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """The other checks go on."""
     monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
     assert clinic.wrong().keys() == {"redis"}
 
 
 def test_no_redis_at_all_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
-    """Nothing is configured, and no `sayso up` runs here."""
+    """None is configured, and no `sayso up` runs here."""
     monkeypatch.delenv("REDIS_URL")
     assert "no Redis" in clinic.wrong()["redis"]
 
 
-def test_platform_out_of_reach_is_a_finding(clinic: Clinic):
-    """No crash, and no end of the checks."""
+def test_unreachable_platform_is_a_finding(clinic: Clinic):
+    """It neither crashes nor ends the checks."""
     nowhere = f"http://127.0.0.1:{free_port()}"
     clinic.config.write_text(clinic.config.read_text().replace(clinic.platforms.url, nowhere))
     wrong = clinic.wrong()
     assert wrong.keys() == {"wa account", "tg token", "sl token"}
 
 
-def test_platform_that_talks_nonsense_is_a_finding(clinic: Clinic):
-    """An api_url that leads to some other server."""
+def test_nonsense_of_a_platform_is_a_finding(clinic: Clinic):
+    """The api_url leads to another server."""
     clinic.config.write_text(
         clinic.config.read_text().replace(f"{clinic.platforms.url}/", f"{clinic.platforms.url}/x/")
     )
@@ -287,15 +287,15 @@ def test_platform_that_talks_nonsense_is_a_finding(clinic: Clinic):
 
 
 def run(*args: object) -> tuple[int, str]:
-    """Exit code and output of the command."""
+    """Return exit code and output of the command."""
     result = CliRunner().invoke(main, ["doctor", *map(str, args)])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
 
 
-def test_configuration_that_does_not_load_is_a_finding(tmp_path: Path):
-    """With file and line; nothing else is looked at."""
+def test_invalid_configuration_is_a_finding(tmp_path: Path):
+    """It has file and line, and no other check runs."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels: {web: {platform: consol}}")
     code, words = run("--config", file)
@@ -303,7 +303,7 @@ def test_configuration_that_does_not_load_is_a_finding(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("state", "expected"), [("ok", 0), ("warn", 0), ("fail", 1)])
-def test_only_what_fails_fails_a_build(monkeypatch: pytest.MonkeyPatch, state: str, expected: int):
+def test_warning_does_not_fail_a_build(monkeypatch: pytest.MonkeyPatch, state: str, expected: int):
     """A warning is printed, and counted."""
 
     async def found(*_: object, **__: object) -> AsyncIterator[CheckResult]:
@@ -315,20 +315,20 @@ def test_only_what_fails_fails_a_build(monkeypatch: pytest.MonkeyPatch, state: s
 
 
 def test_wrong_option_is_a_usage_error():
-    """As of every command."""
+    """This holds for every command."""
     assert run("--nonsense")[0] == 2
 
 
 def test_findings_as_json(tmp_path: Path):
-    """One object a check, whatever it came to."""
+    """There is one object per check, for every result."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels: {web: {platform: consol}}")
     code, words = run("--config", file, "--json")
     assert (code, [sorted(each) for each in json.loads(words)]) == (1, [["channel", "check", "cure", "says", "state"]])
 
 
-def test_model_is_asked_only_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One that cannot be asked is a finding with its variable."""
+def test_model_is_called_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A model that cannot be called is a finding with its variable."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     file = tmp_path / "sayso.yaml"
     file.write_text("agent: {model: 'openai:gpt-5-mini'}\nchannels: {web: {platform: console}}")

@@ -1,4 +1,4 @@
-"""`sayso doctor` at a Redis that is none, or not fit: a replica, a Sentinel, a wrong certificate, a full server."""
+"""`sayso doctor` with an unusable Redis: a replica, a Sentinel, a wrong certificate, a full server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.config.processes import free_port, until
 
 
 def redis_findings(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the doctor says of this Redis."""
+    """Return the doctor's findings on this Redis."""
     monkeypatch.setenv("REDIS_URL", url)
     config = folder / "sayso.yaml"
     config.write_text("channels: {web: {platform: console}}\n")
@@ -33,7 +33,7 @@ def redis_findings(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[EmbeddedRedis]:
-    """A server that a test may break."""
+    """Return a server that a test may break."""
     server = EmbeddedRedis(tmp_path)
     server.start()
     yield server
@@ -41,7 +41,7 @@ def own(tmp_path: Path) -> Iterator[EmbeddedRedis]:
 
 
 def test_replica_is_named_with_its_primary(own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It answers everything, and takes nothing."""
+    """It answers reads and refuses writes."""
     connect(own.url).replicaof("10.1.2.3", 6379)
     said = redis_findings(tmp_path, own.url, monkeypatch)
     assert "is a read-only replica" in said
@@ -49,7 +49,7 @@ def test_replica_is_named_with_its_primary(own: EmbeddedRedis, tmp_path: Path, m
 
 
 def test_full_server_and_suspended_queue_are_named(own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Both answer every question."""
+    """Both answer reads."""
     client = connect(own.url)
     suspend(client)
     assert "rq resume" in redis_findings(tmp_path, own.url, monkeypatch)
@@ -74,14 +74,14 @@ def test_port_of_a_sentinel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def is_listening(port: int) -> bool:
-    """Whether somebody takes connections there."""
+    """Return whether a server accepts connections there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
 def tls_port(folder: Path) -> Iterator[int]:
-    """A port that speaks TLS with a certificate of its own making."""
+    """Return a port that speaks TLS with a self-signed certificate."""
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"), "-subj", "/CN=localhost"]
     subprocess.run([*made, *files], check=True, capture_output=True)
@@ -108,14 +108,14 @@ def tls_port(folder: Path) -> Iterator[int]:
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="SKIPPED: no openssl to make a certificate with")
 def test_certificate_that_fails_its_check_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Not as a Redis that is away."""
+    """It is not reported as an unreachable Redis."""
     with tls_port(tmp_path) as port:
         said = redis_findings(tmp_path, f"rediss://127.0.0.1:{port}", monkeypatch)
     assert "certificate that fails the check: self-signed certificate" in said
 
 
 def test_port_without_tls_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """rediss:// at a port that answers in the clear."""
+    """The URL is rediss://, and the port answers in plain text."""
     with socket.create_server(("127.0.0.1", 0)) as plain:
 
         def answer() -> None:
@@ -133,7 +133,7 @@ def test_port_without_tls_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_eviction_is_read_from_info_where_config_is_forbidden(own: EmbeddedRedis):
-    """As at most providers: a policy that evicts is refused there, too."""
+    """Most providers forbid CONFIG; an evicting policy is refused there too."""
     admin = connect(own.url)
     admin.execute_command("ACL", "SETUSER", "bot", "on", ">pw", "~*", "&*", "+@all", "-config")
     client = connect(own.url.replace("unix://", "unix://bot:pw@"))

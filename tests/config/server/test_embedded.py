@@ -1,4 +1,4 @@
-"""The embedded Redis: what it keeps, whom it lets in, and what dies with whom."""
+"""The embedded Redis: it keeps its data, is private, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ time.sleep(60)
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short data folder."""
+    """Return a data folder with a short path."""
     with short_folder() as path:
         yield path
 
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[EmbeddedRedis]:
-    """A running server."""
+    """Return a running server."""
     embedded = EmbeddedRedis(folder)
     embedded.start()
     yield embedded
@@ -52,12 +52,12 @@ def server(folder: Path) -> Iterator[EmbeddedRedis]:
 
 
 def client(server: EmbeddedRedis) -> Redis:
-    """A client of a server."""
+    """Return a client of a server."""
     return Redis.from_url(server.url, decode_responses=True, retry=None)
 
 
 def test_data_survives_a_kill_of_the_server_and_a_restart(server: EmbeddedRedis):
-    """An answered write is on disk, whatever happens to the server."""
+    """An acknowledged write is on disk, whatever happens to the server."""
     client(server).set("kept", "yes")
     os.kill(server.pid or 0, signal.SIGKILL)
     until(lambda: not server.is_alive())
@@ -66,7 +66,7 @@ def test_data_survives_a_kill_of_the_server_and_a_restart(server: EmbeddedRedis)
 
 
 def test_data_survives_stop_and_start(folder: Path):
-    """The folder is all there is to a server."""
+    """All of its state is in the folder."""
     for expected in (None, "yes"):
         server = EmbeddedRedis(folder)
         server.start()
@@ -111,14 +111,14 @@ def test_second_start_on_one_folder_is_refused(server: EmbeddedRedis):
 
 
 def test_every_write_is_on_disk_and_nothing_is_evicted(server: EmbeddedRedis):
-    """The settings in force are those that lose nothing."""
+    """The active settings lose no data."""
     settings = client(server).config_get("append*", "maxmemory-policy")
     assert (settings["appendonly"], settings["appendfsync"]) == ("yes", "always")
     assert settings["maxmemory-policy"] == "noeviction"
 
 
 def test_server_listens_on_a_private_socket_only(server: EmbeddedRedis):
-    """No port is open, and the socket is ours alone."""
+    """No port is open, and only the own user can use the socket."""
     assert client(server).config_get("port")["port"] == "0"
     sockets = {str(fd.readlink()) for fd in Path(f"/proc/{server.pid}/fd").iterdir() if fd.is_symlink()}
     tcp = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
@@ -127,7 +127,7 @@ def test_server_listens_on_a_private_socket_only(server: EmbeddedRedis):
 
 
 def test_long_data_path_works(folder: Path):
-    """A socket's path is limited; a data folder's is not."""
+    """The path of a socket is limited, that of a data folder is not."""
     deep = folder / ("d" * 100) / ("e" * 100)
     server = EmbeddedRedis(deep)
     server.start()
@@ -137,8 +137,8 @@ def test_long_data_path_works(folder: Path):
     socket_path(deep).parent.rmdir()
 
 
-def test_socket_folder_of_somebody_else_is_refused(folder: Path):
-    """In /tmp anybody may make our folder first."""
+def test_socket_folder_of_another_user_is_refused(folder: Path):
+    """Another user may create the folder in /tmp first."""
     deep = folder / ("d" * 100)
     private = socket_path(deep).parent
     private.chmod(0o777)
@@ -148,7 +148,7 @@ def test_socket_folder_of_somebody_else_is_refused(folder: Path):
 
 
 def test_foreign_files_in_the_folder_are_left_alone(folder: Path):
-    """A data folder may hold other things."""
+    """A data folder may hold other files."""
     (folder / "redis").mkdir()
     for name in ("notes.txt", "redis.sock", "server.log"):
         (folder / "redis" / name).write_text("mine")
@@ -160,7 +160,7 @@ def test_foreign_files_in_the_folder_are_left_alone(folder: Path):
 
 
 def test_data_folder_that_is_a_file_is_named(folder: Path):
-    """A mistake in --data names the folder and the cure."""
+    """The error for a wrong --data names the folder and the cure."""
     (folder / "file").write_text("")
     with pytest.raises(EmbeddedRedisError, match=r"file': Not a directory: give one you may write to with --data"):
         EmbeddedRedis(folder / "file").start()

@@ -1,4 +1,4 @@
-"""Prefork: as many processes as asked for, whoever dies, until they are told to stop."""
+"""Prefork: the given number of processes runs, dead ones are replaced, and one signal stops all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-#: Each forked process says its id and waits for a signal.
+#: Each forked process prints its id and waits for a signal.
 PROGRAM = textwrap.dedent("""
     import os, signal, sys
     from sayso.config.server.processes import prefork
@@ -26,7 +26,7 @@ WAITS = "signal.pause()"
 
 @pytest.fixture
 def start():
-    """Start a parent of so many processes; those it forked, as they say their ids."""
+    """Return a function that starts a parent of this many processes."""
     started = []
 
     def start(count: int, work: str = WAITS) -> subprocess.Popen[str]:
@@ -44,12 +44,12 @@ def start():
 
 
 def pids(parent: subprocess.Popen[str], count: int) -> set[int]:
-    """The next so many processes."""
+    """Return the next process ids that the parent prints."""
     return {int(parent.stdout.readline()) for _ in range(count)}
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended."""
+    """Return whether a process has ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -57,8 +57,8 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_as_many_as_asked_for_and_all_stop_with_their_parent(start):
-    """One SIGTERM, to the parent, and nothing is left."""
+def test_given_number_of_processes_runs_and_stops_with_the_parent(start):
+    """One SIGTERM to the parent ends all of them."""
     parent = start(3)
     forked = pids(parent, 3)
     parent.terminate()
@@ -66,8 +66,8 @@ def test_as_many_as_asked_for_and_all_stop_with_their_parent(start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_one_that_dies_is_replaced(start, number):
-    """Killed, broken or told to stop by itself."""
+def test_dead_process_is_replaced(start, number):
+    """It was killed, failed, or got a signal of its own."""
     parent = start(2)
     first = pids(parent, 2)
     victim = min(first)
@@ -77,14 +77,14 @@ def test_one_that_dies_is_replaced(start, number):
     assert parent.poll() is None
 
 
-def test_one_that_gives_up_ends_them_all(start):
-    """A configuration that is wrong for one is wrong for all: its code is the parent's."""
+def test_process_that_cannot_run_ends_all(start):
+    """A wrong configuration is wrong for all, so its exit code becomes the parent's."""
     parent = start(2, "sys.exit(3)")
     assert parent.wait(10) == 3
 
 
-def test_one_that_always_dies_is_tried_with_pauses_and_can_be_stopped(start):
-    """Nobody can run a fork bomb by a tool that crashes, nor has to wait for it."""
+def test_process_that_always_dies_is_restarted_with_pauses_and_can_be_stopped(start):
+    """A crashing tool is no fork bomb, and the stop does not wait for the pause."""
     parent = start(1, "os.kill(os.getpid(), signal.SIGKILL)")
     pids(parent, 4)
     parent.terminate()
@@ -92,7 +92,7 @@ def test_one_that_always_dies_is_tried_with_pauses_and_can_be_stopped(start):
 
 
 def test_they_end_when_their_parent_is_killed(start):
-    """Nobody would replace or stop them any more."""
+    """No process would replace or stop them any more."""
     parent = start(2)
     forked = pids(parent, 2)
     parent.kill()

@@ -1,4 +1,4 @@
-"""`sayso up` as a real process: what it starts it keeps alive, and what it stops is gone."""
+"""`sayso up` as a real process: it keeps its parts alive and leaves none behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ channels:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A short data folder."""
+    """Return a data folder with a short path."""
     with short_folder() as path:
         yield path
 
@@ -65,7 +65,7 @@ def test_signal_stops_everything(data: Path, number: int):
 
 
 def test_killed_parts_are_revived(data: Path):
-    """Whatever is killed comes back, and the bot serves again."""
+    """Each killed part comes back, and the bot serves again."""
     with Up(data) as up:
         up.ready()
         for words in (WEB, WORKER, REDIS):
@@ -78,7 +78,7 @@ def test_killed_parts_are_revived(data: Path):
 
 
 def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
-    """platforms.md 2.5: no public URL, so it polls; what was written while nobody asked is answered, nothing twice."""
+    """platforms.md 2.5: without a public URL it polls. Messages from the time of the kill are answered once."""
     with FakePlatforms() as platforms:
         (data / "sayso.yaml").write_text(POLLED.format(url=platforms.telegram_url))
         with Up(data, "--config", str(data / "sayso.yaml"), "--workers", "1", TELEGRAM_TOKEN=TELEGRAM_TOKEN) as up:
@@ -95,7 +95,7 @@ def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
 
 
 def test_signal_while_starting_stops_everything(data: Path):
-    """A start can be called off: nothing is announced, nothing is left."""
+    """An interrupted start announces nothing and leaves no process."""
     with Up(data) as up:
         until(lambda: up.pids(*WEB))
         children = up.pids()
@@ -106,7 +106,7 @@ def test_signal_while_starting_stops_everything(data: Path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_before_anything_runs_is_quiet(data: Path, number: int):
-    """From the command's first line on a start can be called off, also while modules are still being loaded."""
+    """A start can be interrupted from its first line on, even while modules are loading."""
     with Up(data) as up:
         until(lambda: hears_sigterm(up.process.pid), pause=0)
         assert up.stop(number) == 0
@@ -115,13 +115,13 @@ def test_signal_before_anything_runs_is_quiet(data: Path, number: int):
 
 
 def hears_sigterm(pid: int) -> bool:
-    """Whether a process has a handler of its own for SIGTERM."""
+    """Return whether a process has its own handler for SIGTERM."""
     caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
     return caught is not None and bool(int(caught[1], 16) >> signal.SIGTERM - 1 & 1)
 
 
 def test_signal_while_the_configuration_is_read_is_quiet(data: Path):
-    """Even a file that never ends, such as a pipe, does not hold up the end."""
+    """Even an endless file, such as a pipe, does not delay the exit."""
     os.mkfifo(data / "sayso.yaml")
     with Up(data, "--config", str(data / "sayso.yaml")) as up:
         writer = until(lambda: opened(data / "sayso.yaml"))
@@ -131,15 +131,15 @@ def test_signal_while_the_configuration_is_read_is_quiet(data: Path):
 
 
 def opened(pipe: Path) -> int | None:
-    """The writing end of a pipe, once somebody reads it."""
+    """Return the writing end of a pipe once a process reads it."""
     try:
         return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return None
 
 
-def test_users_files_are_not_taken_for_ours(data: Path):
-    """Somebody's agent.py, config folder and redis.py lie where they start us: we come up and stop all the same."""
+def test_files_of_the_user_do_not_shadow_sayso(data: Path):
+    """A user's agent.py, config folder and redis.py lie in the working folder; `up` starts and stops all the same."""
     for name in ("agent.py", "config/__init__.py", "redis.py"):
         mine = data / "mine" / name
         mine.parent.mkdir(parents=True, exist_ok=True)
@@ -168,8 +168,8 @@ def test_demo_starts_over_and_commands_find_it(data: Path, monkeypatch: pytest.M
     assert "no configuration: there is no sayso.yaml" in told
 
 
-def test_all_addresses_announce_one_that_can_be_opened(data: Path):
-    """0.0.0.0 is no place to go to: the URL printed is."""
+def test_printed_url_can_be_opened(data: Path):
+    """0.0.0.0 is no address for a browser, so the printed URL has another host."""
     with Up(data, "--host", "0.0.0.0", "--workers", "1") as up:
         up.ready()
         assert f"{up.url}/console/web" in up.output()
@@ -181,7 +181,7 @@ def test_all_addresses_announce_one_that_can_be_opened(data: Path):
 
 
 def test_port_in_use_is_refused_before_anything_starts(data: Path):
-    """Another server on the port is named, and not mistaken for ours."""
+    """Another server on the port is reported, and not taken for this bot."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         code, _, errors = sayso("up", "--data", data, "--port", port)
@@ -191,7 +191,7 @@ def test_port_in_use_is_refused_before_anything_starts(data: Path):
 
 
 class Part:
-    """A part that lives when it is told to."""
+    """A part that lives or fails as the test says."""
 
     def __init__(self) -> None:
         self.alive = False
@@ -199,23 +199,23 @@ class Part:
         self.now = 0.0
 
     def start(self) -> None:
-        """Note when."""
+        """Note the time of the start."""
         self.starts.append(self.now)
 
     def kept(self) -> SupervisedPart:
-        """The part, kept alive."""
+        """Return the supervised part."""
         return SupervisedPart("part", lambda: self.alive, self.start, started=0.0)
 
 
 def tend(part: Part, kept: SupervisedPart, seconds: int) -> None:
-    """Look after a part every half second."""
+    """Check a part every half second."""
     for tick in range(seconds * 2):
         part.now = tick / 2
         kept.check(part.now)
 
 
-def test_part_that_keeps_failing_is_started_again_for_as_long_as_it_takes():
-    """Pauses grow between quick failures up to a limit, and no number of failures ends it."""
+def test_part_that_keeps_failing_is_restarted_for_ever():
+    """Pauses between quick failures grow up to a limit, and no number of failures ends it."""
     part = Part()
     tend(part, part.kept(), 3600)
     pauses = [later - earlier for earlier, later in zip(part.starts, part.starts[1:], strict=False)]
@@ -223,8 +223,8 @@ def test_part_that_keeps_failing_is_started_again_for_as_long_as_it_takes():
     assert MAX_PAUSE_SECONDS <= pauses[20] == pauses[-1] <= MAX_PAUSE_SECONDS + 1
 
 
-def test_part_that_failed_after_a_long_life_is_started_at_once():
-    """A crash a day is no reason to wait."""
+def test_part_that_failed_after_a_long_time_is_restarted_at_once():
+    """A crash a day needs no pause."""
     part = Part()
     kept = part.kept()
     for day in range(1, 20):
@@ -233,8 +233,8 @@ def test_part_that_failed_after_a_long_life_is_started_at_once():
     assert part.starts == [day * 86_400.0 for day in range(1, 20)]
 
 
-def test_redis_that_does_not_start_is_tried_again():
-    """A start that fails is a quick failure like any other, and no traceback."""
+def test_redis_that_does_not_start_is_retried():
+    """A failed start counts as a quick failure, without a traceback."""
     part = Part()
 
     def fail() -> None:

@@ -14,7 +14,7 @@ FILE = "channels: {desk: {platform: console}}\n"
 
 
 def test_configured_hosts_need_not_show_their_address(tmp_path: Path):
-    """As written in the YAML; all others do."""
+    """Links to the hosts in the YAML may hide their URL; all others show it."""
     file = tmp_path / "sayso.yaml"
     file.write_text(f"link_hosts: [example.com]\n{FILE}")
     try:
@@ -26,8 +26,8 @@ def test_configured_hosts_need_not_show_their_address(tmp_path: Path):
 
 
 @pytest.mark.parametrize("host", ["https://example.com", "example.com/x", "'*'", "''"])
-def test_what_is_no_host_is_refused(tmp_path: Path, host: str):
-    """It would match nothing, and nobody would know."""
+def test_invalid_host_is_refused(tmp_path: Path, host: str):
+    """It would match no link, unnoticed."""
     file = tmp_path / "sayso.yaml"
     file.write_text(f"link_hosts: [{host}]\n{FILE}")
     with pytest.raises(ConfigError, match=r"is no host: write it as in example\.com"):

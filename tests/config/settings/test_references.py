@@ -1,4 +1,4 @@
-"""References between { } and [ ]: no quotes needed, nothing misread, every mark true."""
+"""References between { } and [ ]: they need no quotes, are read correctly, and keep their line and column."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SECRETS = {
     "CONSOLE_PASSWORD": "p",
 }
 CONTRACT = Path(__file__).parents[1] / "contract.yaml"
-#: The first letters that the loader would hide references with.
+#: The first characters with which the loader hides references.
 PRIVATE = "\U000f0000\U000f0001\ue000\ue001"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A configuration's place."""
+    """Return the path of a configuration."""
     return tmp_path / "sayso.yaml"
 
 
 def suggestions(file: Path, text: str, **environ: str) -> list[str]:
-    """What comes out of a list, written between brackets in a channel."""
+    """Return the values of a list between brackets in a channel."""
     file.write_text(f"channels:\n  web: {{platform: console, suggestions: {text}, title: ${{T:-t}}}}\n")
     channel = load_settings(file, environ).channels["web"]
     assert isinstance(channel, ConsoleSettings)
@@ -39,15 +39,15 @@ def suggestions(file: Path, text: str, **environ: str) -> list[str]:
 
 
 def refusal(file: Path, text: str, **environ: str) -> str:
-    """What is said about a file with this text."""
+    """Return the error for a file with this text."""
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_settings(file, environ)
     return str(caught.value)
 
 
-def test_missing_secret_is_told_with_line_and_column():
-    """Each secret that is not set is named at its place, behind other references on the same line too."""
+def test_missing_secret_is_reported_with_line_and_column():
+    """Each missing secret is named at its place, even behind other references on the line."""
     with pytest.raises(ConfigError) as caught:
         load_settings(CONTRACT, {name: value for name, value in SECRETS.items() if "SECRET" not in name})
     assert caught.value.problems == [
@@ -58,13 +58,13 @@ def test_missing_secret_is_told_with_line_and_column():
 
 @pytest.mark.parametrize("token", ["prefix${T}", "${T:-a-default}", "prefix"])
 def test_secret_in_clear_is_refused_without_quotes_too(file: Path, token: str):
-    """A secret, or a part or default of one, does not belong into the file, however it is written."""
+    """A secret, or a part or default of one, does not belong into the file in any notation."""
     said = refusal(file, f"channels:\n  a: {{platform: telegram, token: {token}, secret_token: ${{T}}}}\n", T="t")
     assert said == f"{file}:2:27: token: a secret in clear: put it in the environment and write ${{TOKEN}}"
 
 
 def test_private_use_characters_are_not_misread(file: Path):
-    """Letters that the loader hides references with are letters like any other in a file."""
+    """The characters that the loader uses internally are ordinary characters in a file."""
     text = (
         f'[{PRIVATE}, {PRIVATE}${{A}}{PRIVATE * 3}, "${{A}}{PRIVATE}", "\\U000F0000\\U000F0000\\U000F0000\\U000F0000"]'
     )
@@ -72,13 +72,13 @@ def test_private_use_characters_are_not_misread(file: Path):
 
 
 def test_quoted_text_keeps_its_own_rules(file: Path):
-    """Escapes inside quotes are YAML's, in a reference's default as well, and a brace in quotes is text."""
+    """Escapes inside quotes are YAML's, even in a reference's default, and a brace in quotes is text."""
     text = """['${A:-it''s}', "${A:-\\x41}", 'a } b', "{", "x, ${A:-y}"]"""
     assert suggestions(file, text) == ["it's", "A", "a } b", "{", "x, y"]
 
 
 def test_comments_are_no_references(file: Path):
-    """What is commented out need not be set, or even be well-formed."""
+    """A reference in a comment need not be set or valid."""
     assert suggestions(file, "[a, # ${NOPE} ${ ${NOPE:-\n b # }\n]") == ["a", "b"]
 
 
@@ -97,32 +97,32 @@ def test_comments_are_no_references(file: Path):
     ],
 )
 def test_reference_needs_no_quotes(file: Path, text: str, value: str):
-    """Alone, in text, side by side, on several lines, with any default on one line."""
+    """It may stand alone, in text, beside others, on several lines, with any default on one line."""
     (file.parent / "word").write_text("from file\n")
     assert suggestions(file, text, A="a", B="b") == [value]
 
 
 def test_key_is_not_substituted(file: Path):
-    """A reference as a key is told as what it is, with its place, as outside braces."""
+    """A reference as a key is reported with its place, as outside braces."""
     assert refusal(file, "agent: {${A}: 1}\n", A="a").startswith(f"{file}:1:9: agent.${{A}}: unknown key")
 
 
 def test_mistake_behind_a_reference_keeps_its_column(file: Path):
-    """The value of a reference may be longer or shorter than the reference: columns are the file's."""
+    """A value may be longer or shorter than its reference; columns are those of the file."""
     text = "channels:\n  a: {platform: console, title: ${T}, titel: x}\n"
     assert f"{file}:2:39: channels.a.titel: unknown key" in refusal(file, text, T="a long title, longer than its name")
 
 
 @pytest.mark.parametrize("reference", ["${NO PE}", "${NOPE", "${}", "${NOPE:-a\n b}"])
-def test_malformed_reference_is_told_how_to_write_it(file: Path, reference: str):
-    """Between braces the YAML parser stumbles first: its message carries the cure."""
+def test_malformed_reference_is_reported_with_the_right_form(file: Path, reference: str):
+    """Between braces the YAML parser fails first, and the error has the cure."""
     said = refusal(file, f"agent: {{model: {reference}, max_iterations: ${{M}}}}\n", M="1")
     assert said.startswith(f"{file}:1:17: not YAML: ")
     assert "write a reference as ${NAME} or ${NAME:-default}" in said
 
 
 def test_the_contract_loads_as_printed():
-    """All four platforms, between braces, without quotes."""
+    """It has all four platforms, between braces, without quotes."""
     settings = load_settings(CONTRACT, SECRETS)
     shop = settings.channels["shop-wa"]
     assert isinstance(shop, WhatsAppSettings)
@@ -134,8 +134,8 @@ def test_the_contract_loads_as_printed():
     assert [channel.platform for channel in settings.channels.values()] == ["whatsapp", "telegram", "slack", "console"]
 
 
-def test_default_goes_when_the_variable_is_set():
-    """One variable turns all three platforms to a fake."""
+def test_variable_wins_over_the_default():
+    """One variable points all three platforms to a fake."""
     settings = load_settings(CONTRACT, {**SECRETS, "FAKE": "http://fake:1/"})
     urls = {getattr(channel, "api_url", None) for channel in settings.channels.values()}
     assert urls == {"http://fake:1", None}

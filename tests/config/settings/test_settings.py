@@ -1,4 +1,4 @@
-"""Settings: every mistake is told with file, line, value and cure, and no secret is ever repeated."""
+"""Settings: every mistake is reported with file, line, value and cure, and no secret is ever repeated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.config.wiring.bootstrap import bootstrap
 
 SECRET = "s3cr3t-value"
 
-#: The YAML, and what the error must say after `sayso.yaml`.
+#: The YAML, and the text that the error must have after `sayso.yaml`.
 MISTAKES = {
     "empty": ("", ":1:1: the file is empty: `sayso init` writes one"),
     "list at top": ("- a\n", ":1:1: must be a section: indented `key: value` lines (it is a list)"),
@@ -123,7 +123,7 @@ TOOL = 'from sayso.agent import tool\n@tool()\ndef good() -> str:\n    """Do goo
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A configuration's place, with modules of tools beside it."""
+    """Return the path of a configuration with modules of tools beside it."""
     for name, text in {
         "good.py": TOOL,
         "twin.py": TOOL,
@@ -136,7 +136,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def refusal(file: Path, text: str, **environ: str) -> str:
-    """What is said about a file with this text."""
+    """Return the error for a file with this text."""
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         describe(load_settings(file, environ))
@@ -144,8 +144,8 @@ def refusal(file: Path, text: str, **environ: str) -> str:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistake_is_told_with_its_place_and_cure(file: Path, name: str):
-    """Whoever wrote the file can find the line and knows what to write instead."""
+def test_mistake_is_reported_with_its_place_and_cure(file: Path, name: str):
+    """The author finds the line and learns what to write instead."""
     text, expected = MISTAKES[name]
     said = refusal(file, text, SECRET=SECRET)
     assert said.startswith(str(file))
@@ -190,7 +190,7 @@ def test_errors_never_repeat_what_came_from_the_environment(file: Path, text: st
 
 
 def test_empty_secret_is_refused(file: Path):
-    """An exported but empty variable is as good as none."""
+    """An exported but empty variable counts as missing."""
     text = "channels:\n  a: {platform: slack, bot_token: '${T}', signing_secret: '${T}'}\n"
     assert refusal(file, text, T=" ").count("is empty: give it a value") == 2
 
@@ -207,7 +207,7 @@ def test_secrets_are_not_in_the_repr(file: Path):
 
 
 def test_references_are_read_from_environment_default_and_file(file: Path):
-    """Three ways to leave a value out of the file; files start beside it."""
+    """These are three ways to keep a value out of the file. File paths are relative to it."""
     (file.parent / "title").write_text("from file\n")
     file.write_text(
         "public_url: ${URL}\nagent: {system_prompt: '${NOPE:-a default}'}\n"
@@ -220,8 +220,8 @@ def test_references_are_read_from_environment_default_and_file(file: Path):
 
 
 @pytest.mark.parametrize("name", sorted(ConsoleSettings.reserved_names))
-def test_names_that_a_console_cannot_have_are_free_for_others(file: Path, name: str):
-    """Only a console has pages below /console, which its name must not hide. Elsewhere `events` is a usual name."""
+def test_reserved_names_of_consoles_are_free_for_other_channels(file: Path, name: str):
+    """Only a console has pages below /console, which its name must not hide. `events` is a usual name elsewhere."""
     file.write_text(f"channels:\n  {name}: {{platform: console}}\n")
     with pytest.raises(ConfigError, match=name):
         load_settings(file, {})
@@ -230,15 +230,15 @@ def test_names_that_a_console_cannot_have_are_free_for_others(file: Path, name: 
 
 
 def test_seconds_may_come_from_the_environment(file: Path):
-    """What a reference gives is text; a number in it is a number."""
+    """The value of a reference is text; a number in it counts as a number."""
     file.write_text("channels:\n  a: {platform: console, confirm_ttl: ${TTL:-60}}\n")
     assert load_settings(file, {}).channels["a"].confirm_ttl == 60
     assert load_settings(file, {"TTL": "1.5"}).channels["a"].confirm_ttl == 1.5
 
 
 @pytest.mark.parametrize("empty", ["", "''", "${NOPE:-}"])
-def test_empty_address_is_as_good_as_none(file: Path, empty: str):
-    """No public URL, the Redis that comes along, the vendor's own server."""
+def test_empty_url_counts_as_missing(file: Path, empty: str):
+    """Then there is no public URL, the bundled Redis, and the vendor's own server."""
     slack = f"platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}, api_url: {empty}"
     file.write_text(f"public_url: {empty}\nredis_url: {empty}\nchannels:\n  a: {{{slack}}}\n")
     settings = load_settings(file, {"SECRET": SECRET})
@@ -246,8 +246,8 @@ def test_empty_address_is_as_good_as_none(file: Path, empty: str):
     assert settings.channels["a"].model_dump()["api_url"] is None
 
 
-def test_configuration_is_the_one_of_the_environment_or_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One answer for all entry points; an empty variable is as good as none, and nothing else is run instead."""
+def test_configuration_comes_from_the_environment_or_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All entry points use the same rule. An empty variable counts as missing, and no other file is used."""
     monkeypatch.chdir(tmp_path)
     assert default_config({"SAYSO_CONFIG": "my.yaml"}) == Path("my.yaml")
     with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* write one with `sayso init`"):
@@ -257,8 +257,8 @@ def test_configuration_is_the_one_of_the_environment_or_of_this_folder(tmp_path:
     assert DEMO.is_file()
 
 
-def test_empty_secret_is_refused_wherever_it_stands(file: Path):
-    """A variable that is there and empty would turn a lock into an open door; a key without a value would, too."""
+def test_empty_secret_is_refused_everywhere(file: Path):
+    """An empty variable, or a key without a value, would open the bot to everyone."""
     file.write_text(
         "agent: {api_key: ${WORD}}\n"
         "channels:\n"
@@ -279,8 +279,8 @@ def test_empty_secret_is_refused_wherever_it_stands(file: Path):
 @pytest.mark.parametrize(
     "address", ["https://bots.example.com", "http://192.168.1.4:8000", "https://localhost.evil.example"]
 )
-def test_a_console_without_a_password_is_refused_beside_an_address_of_others(file: Path, address: str):
-    """A proxy that adds no header of its own makes everybody look like this machine."""
+def test_a_console_without_a_password_is_refused_with_a_public_url(file: Path, address: str):
+    """Behind a proxy without headers every client looks like this machine."""
     file.write_text(f"public_url: {address}\nchannels:\n  a: {{platform: console}}\n")
     with pytest.raises(ConfigError, match=r":3:3: channels.a: this console has no password, .* write `password: \$"):
         load_settings(file, {})
@@ -290,7 +290,7 @@ def test_a_console_without_a_password_is_refused_beside_an_address_of_others(fil
     "address", ["http://localhost:9", "http://127.0.0.1:9", "http://[::1]:9", "http://bot.localhost"]
 )
 def test_a_console_without_a_password_may_be_on_this_machine(file: Path, address: str):
-    """Nobody else reaches it there."""
+    """No other machine reaches it there."""
     file.write_text(f"public_url: {address}\nchannels:\n  a: {{platform: console}}\n")
     assert load_settings(file, {}).public_url == address
 
@@ -308,7 +308,7 @@ def test_a_console_without_a_password_may_be_on_this_machine(file: Path, address
     ],
 )
 def test_a_wrong_key_is_compared_with_those_of_its_own_section(file: Path, yaml: str, words: str):
-    """A key that exists elsewhere is no cure here."""
+    """A key of another section is not suggested."""
     file.write_text(f"{yaml}\nchannels: {{a: {{platform: console}}}}\n")
     with pytest.raises(ConfigError) as refused:
         load_settings(file, {})
@@ -316,7 +316,7 @@ def test_a_wrong_key_is_compared_with_those_of_its_own_section(file: Path, yaml:
 
 
 def test_a_wrong_key_of_a_channel_is_compared_with_those_of_its_platform(file: Path):
-    """What another platform has is no cure either."""
+    """A key of another platform is not suggested either."""
     file.write_text("channels: {a: {platform: console, bot_tokn: x, pasword: y, polices: {}}}\n")
     with pytest.raises(ConfigError) as refused:
         load_settings(file, {})
@@ -324,8 +324,8 @@ def test_a_wrong_key_of_a_channel_is_compared_with_those_of_its_platform(file: P
     assert said == ["remove it", "did you mean 'password'?", "did you mean 'policy'?"]
 
 
-def test_all_mistakes_are_told_at_once(file: Path):
-    """Beside a secret in clear, a variable that is not set and a key that is written twice, in the file's order."""
+def test_all_mistakes_are_reported_at_once(file: Path):
+    """They are a secret in clear, a missing variable and a repeated key, in the order of the file."""
     file.write_text(
         "agent: {model: ${MODEL}}\n"
         "limits: {waiting: many}\n"
@@ -346,8 +346,8 @@ def test_all_mistakes_are_told_at_once(file: Path):
     assert "secret" not in told.replace("a secret in clear", "").replace("secret_token", "")
 
 
-def test_the_terminal_asks_only_for_what_its_channel_needs(file: Path):
-    """Other channels may be without their secrets, and wrong; its own platform's secrets are of no use there."""
+def test_the_terminal_needs_only_the_settings_of_its_channel(file: Path):
+    """Other channels may lack secrets or be wrong; the terminal needs no secrets of the platform."""
     file.write_text(
         "agent: {model: ${MODEL:-offline}}\n"
         "channels:\n"
@@ -365,21 +365,21 @@ def test_the_terminal_asks_only_for_what_its_channel_needs(file: Path):
 
 
 def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypatch: pytest.MonkeyPatch):
-    """Where the command was started does not matter."""
+    """The folder in which the command was started does not matter."""
     monkeypatch.chdir("/")
     file.write_text("tools: [./good.py]\nchannels: {a: {platform: console}}\n")
     assert [tool.name for tool in load_bot_tools(load_settings(file)).tools] == ["good"]
 
 
-def test_every_problem_is_told_at_once(file: Path):
-    """One run shows all there is to mend."""
+def test_every_problem_is_reported_at_once(file: Path):
+    """One run shows everything to repair."""
     text = "tools: [bad.py, raises.py]\nchannels: {a: {platform: console}}\n"
     assert len(refusal(file, text).splitlines()) == 2
 
 
 @pytest.mark.parametrize("content", [b"\x81\xff", b"ok: 1\n\xff"])
 def test_binary_file_is_named(file: Path, content: bytes):
-    """A file that is no text is told as such."""
+    """The error says that the file is no text."""
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=rf"sayso\.yaml:{content.count(10) + 1}: not text in UTF-8"):
         load_settings(file)
@@ -388,8 +388,8 @@ def test_binary_file_is_named(file: Path, content: bytes):
 @pytest.mark.parametrize(
     ("given", "pace"), [("", (30, 1.0)), ("messages_per_second: 5,", (5, 1.0)), ("messages_per_second: 0,", (0, 0.0))]
 )
-def test_pace_of_a_channel_is_the_platforms_or_the_accounts(tmp_path: Path, given: str, pace: tuple[float, float]):
-    """platforms.md 1.4: what an account is known to be allowed replaces the platform's number; 0 turns pacing off."""
+def test_rate_limit_of_a_channel_can_be_set(tmp_path: Path, given: str, pace: tuple[float, float]):
+    """platforms.md 1.4: an account's own limit replaces the platform's; 0 turns it off."""
     telegram = f"platform: telegram, {given} token: ${{SECRET}}, secret_token: ${{SECRET}}"
     file = tmp_path / "sayso.yaml"
     file.write_text(f"channels:\n  a: {{{telegram}}}\n")
@@ -399,8 +399,8 @@ def test_pace_of_a_channel_is_the_platforms_or_the_accounts(tmp_path: Path, give
 
 
 @pytest.mark.parametrize("polling", ["", ", polling: false"])
-def test_bot_that_hears_nothing_is_refused(file: Path, polling: str):
-    """platforms.md 2.2: without a secret no webhook could be believed; one that polls needs none."""
+def test_telegram_channel_without_a_secret_is_refused(file: Path, polling: str):
+    """platforms.md 2.2: without a secret no webhook could be verified; a polling bot needs none."""
     text = "channels:\n  a: {platform: telegram, token: '${SECRET}'%s}\n"
     assert "secret_token is missing: give one for its webhooks, or write polling: true" in refusal(
         file, text % polling, SECRET=SECRET
@@ -410,8 +410,8 @@ def test_bot_that_hears_nothing_is_refused(file: Path, polling: str):
 
 
 @pytest.mark.parametrize("other", ["polling: true", "secret_token: '${SECRET}'"])
-def test_bot_that_polls_for_two_channels_is_refused(file: Path, other: str):
-    """platforms.md 2.4: Telegram tells an update once: the other channel would wait for ever, and nobody say why."""
+def test_bot_with_two_polling_channels_is_refused(file: Path, other: str):
+    """platforms.md 2.4: Telegram returns an update once, so the other channel would wait for ever."""
     bots = ["a: {platform: telegram, token: '${A}', polling: true}", "b: {platform: telegram, token: '${B}', %s}"]
     two = "channels:\n  " + "\n  ".join(bots)
     said = refusal(file, two % other, A="7000000001:one", B=" 7000000001:one", SECRET=SECRET)
