@@ -44,9 +44,6 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 
-#: Types that are valid JSON without looking inside. A whole number is one too, within Python's limit on digits.
-_JSON_SCALARS = frozenset((str, bool, type(None)))
-_MAX_PLAIN_INT = 2**63
 #: Marks the end of a stream. A faulty provider may yield anything else.
 _END: Any = object()
 
@@ -369,15 +366,11 @@ def _valid_answer(provider: Provider, answer: Any) -> Completion:
 
     A provider may return text in place of the message (seed: Retry Implementation), and None in place of the usage.
     """
-    if isinstance(answer, tuple) and len(answer) == 2:  # written out: a `match` takes three times as long
-        message, usage = answer
-        if isinstance(message, str):
-            message = Message(Role.ASSISTANT, message)
-        if isinstance(message, Message) and isinstance(message.content, str):
-            if isinstance(usage, UsageStats):
-                return _valid_message(message), countable(usage)
-            if usage is None:
-                return _valid_message(message), UsageStats()
+    match answer:
+        case (str() | Message() as message, UsageStats() | None as usage):
+            message = Message(Role.ASSISTANT, message) if isinstance(message, str) else message
+            if isinstance(message.content, str):
+                return _valid_message(message), UsageStats() if usage is None else countable(usage)
     kind = type(provider).__name__
     raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
 
@@ -429,20 +422,8 @@ def _valid_arguments(arguments: object) -> dict[str, Any]:
     """Return the arguments of a call; where they are no JSON object, `{NOT_JSON: <their text>}`."""
     if arguments is None:
         return {}
-    if isinstance(arguments, dict) and all(isinstance(name, str) for name in arguments) and _is_json(arguments):
-        return arguments
-    text = arguments[:MAX_NOT_JSON_CHARS] if isinstance(arguments, str) else quoted(arguments)
-    return {NOT_JSON: text}
-
-
-def _is_json(arguments: dict[str, Any]) -> bool:
-    for value in arguments.values():  # most arguments are scalars, which need not be written to be checked
-        if type(value) not in _JSON_SCALARS and not (type(value) is int and abs(value) < _MAX_PLAIN_INT):
-            break
-    else:
-        return True
-    try:
-        json.dumps(arguments, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+    if isinstance(arguments, dict) and all(isinstance(name, str) for name in arguments):
+        with suppress(TypeError, ValueError, RecursionError):
+            json.dumps(arguments, allow_nan=False)
+            return arguments
+    return {NOT_JSON: arguments[:MAX_NOT_JSON_CHARS] if isinstance(arguments, str) else quoted(arguments)}
