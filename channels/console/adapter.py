@@ -6,27 +6,17 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
 from sayso.channels.base import AdapterDeps, Forbidden, RateLimit, Unreachable
-from sayso.channels.console.incoming import ConsoleFiles, cookie_of, is_encrypted, is_same_origin, turn_of
+from sayso.channels.console.incoming import ConsoleFiles, cookie_of, is_encrypted, is_same_origin, parse
 from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, page_html, pieces_of
 from sayso.channels.console.settings import ConsoleSettings
-from sayso.channels.console.store import (
-    CLEAR,
-    SESSION_SECONDS,
-    Feed,
-    FeedEntry,
-    Logins,
-    StoreDown,
-    time_of,
-)
+from sayso.channels.console.store import CLEAR, SESSION_SECONDS, Feed, FeedEntry, Logins, StoreDown, time_of
 from sayso.channels.types import (
     Conversation,
     Delivery,
@@ -36,7 +26,6 @@ from sayso.channels.types import (
     Reply,
     Turn,
     WebhookRequest,
-    WebhookResponse,
     random_id,
 )
 
@@ -82,10 +71,7 @@ class ConsoleChannel:
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse a message or tap that the page posted. Raises Forbidden or BadHook."""
-        language = re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
-        turn = turn_of(hook.body, self.conversation(self.sender(hook)), self.files)
-        answer = WebhookResponse(200, '{"ok":true}', "application/json")
-        return Received(turns=(replace(turn, language=language),), answer=answer)
+        return parse(hook, self.conversation(self.sender(hook)), self.files)
 
     def sender(self, hook: WebhookRequest) -> str:
         """Return the id of the user whose page posted the request. Raises Forbidden."""

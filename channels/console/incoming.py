@@ -14,7 +14,17 @@ from itsdangerous import BadData, URLSafeSerializer
 from sayso.channels.base import BadHook, FetchError, MediaStore
 from sayso.channels.console.store import MESSAGE_ID, time_of
 from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
-from sayso.channels.types import Conversation, Media, Tap, Turn, WebhookRequest, owner_of, storable
+from sayso.channels.types import (
+    Conversation,
+    Media,
+    Received,
+    Tap,
+    Turn,
+    WebhookRequest,
+    WebhookResponse,
+    owner_of,
+    storable,
+)
 
 #: The longest text a person may send, in characters.
 MAX_TEXT_CHARS = 4000
@@ -38,9 +48,16 @@ _ENDINGS = {
 }
 
 
-def turn_of(body: bytes, conversation: Conversation, files: ConsoleFiles) -> Turn:
-    """Return the turn of a message or tap that the user of a conversation posted. Raises BadHook."""
-    posted, user_id = _json_object(body), conversation.chat
+def parse(hook: WebhookRequest, conversation: Conversation, files: ConsoleFiles) -> Received:
+    """Parse a message or tap that the user of a conversation posted. Raises BadHook."""
+    turn = _turn(_json_object(hook.body), conversation, files)
+    language = re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
+    answer = WebhookResponse(200, '{"ok":true}', "application/json")
+    return Received(turns=(replace(turn, language=language),), answer=answer)
+
+
+def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFiles) -> Turn:
+    user_id = conversation.chat
     client_id = posted.get("id")
     if not isinstance(client_id, str) or not CLIENT_ID.fullmatch(client_id):
         raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")

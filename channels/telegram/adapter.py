@@ -13,15 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
-from sayso.channels.base import (
-    AdapterDeps,
-    BadHook,
-    FetchError,
-    Forbidden,
-    RateLimit,
-    SendError,
-    WebhookConflict,
-)
+from sayso.channels.base import AdapterDeps, BadHook, FetchError, Forbidden, RateLimit, SendError, WebhookConflict
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
 from sayso.channels.telegram.client import TELEGRAM, new_bot, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
