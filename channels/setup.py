@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -110,33 +111,34 @@ class MessageLog(Protocol):
         """Delete a file for good. Raises SetupError."""
 
 
-class PlatformSetup(Protocol):
+class PlatformSetup(ABC):
     """One channel at its platform. Lives as long as one command and its event loop, which closes its connections."""
 
+    def __init__(self, name: str, public_url: str) -> None:
+        self._name, self._url = name, hook_url(public_url, name)
+
+    @abstractmethod
     async def set_webhook(self) -> list[str]:
         """Register the channel's webhook at the platform. Return what was done. Raises SetupError."""
 
+    @abstractmethod
     async def check(self) -> list[CheckResult]:
         """Check what the platform knows of the channel. A refused call is a failed check."""
 
+    @abstractmethod
     async def delete_webhook(self) -> list[str]:
         """Have the platform send no webhooks any more. Return what was done. Raises SetupError."""
 
+    @abstractmethod
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
         """Return a harmless webhook, signed by the channel's secret or by a wrong one; None if it takes no webhooks.
 
         `now` is in Unix seconds.
         """
 
+    @abstractmethod
     def message_log(self) -> MessageLog:
         """Return the platform's log of messages. Raises SetupError for a platform that gives bots none."""
-
-
-class SetupChecks:
-    """The base of all setups: the channel's name, its webhook URL, and check results about it."""
-
-    def __init__(self, name: str, public_url: str) -> None:
-        self._name, self._url = name, hook_url(public_url, name)
 
     def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._name)

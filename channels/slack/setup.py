@@ -13,8 +13,8 @@ from sayso.channels.setup import (
     FORGED,
     CheckResult,
     MessageLog,
+    PlatformSetup,
     Problem,
-    SetupChecks,
     SetupError,
     SetupOptions,
     bare_url,
@@ -104,8 +104,8 @@ JsonObject = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
-class SlackSetup(SetupChecks):
-    """The PlatformSetup of one app at Slack."""
+class SlackSetup(PlatformSetup):
+    """The setup of one app at Slack."""
 
     def __init__(self, name: str, settings: SlackSettings, public_url: str, options: SetupOptions) -> None:
         super().__init__(name, public_url)

@@ -15,7 +15,7 @@ from sayso.channels.setup import (
     FORGED,
     CheckResult,
     MessageLog,
-    SetupChecks,
+    PlatformSetup,
     SetupError,
     SetupOptions,
     bare_url,
@@ -42,8 +42,8 @@ RECENT_SECONDS = 3600.0
 MANY_PENDING = 20
 
 
-class TelegramSetup(SetupChecks):
-    """The PlatformSetup of one bot at Telegram. `now` returns Unix seconds."""
+class TelegramSetup(PlatformSetup):
+    """The setup of one bot at Telegram. `now` returns Unix seconds."""
 
     def __init__(
         self,

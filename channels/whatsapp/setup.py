@@ -11,7 +11,7 @@ from sayso.channels.setup import (
     FORGED,
     CheckResult,
     MessageLog,
-    SetupChecks,
+    PlatformSetup,
     SetupError,
     SetupOptions,
     bare_url,
@@ -35,8 +35,8 @@ _NO_MESSAGE = "SM" + "0" * 32
 _SANDBOX_PAGE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
-class TwilioSetup(SetupChecks):
-    """The PlatformSetup of one sender at Twilio."""
+class TwilioSetup(PlatformSetup):
+    """The setup of one sender at Twilio."""
 
     def __init__(self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions) -> None:
         super().__init__(name, public_url)
