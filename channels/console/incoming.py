@@ -73,10 +73,15 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
     match posted:
         case {"text": str(text), **rest} if "tap" not in rest:
             media = files.named(user_id, posted.get("files", []))
-            return replace(turn, text=_checked_text(text, may_be_blank=bool(media)), media=media)
+            if not (text.strip() or media) or len(text) > MAX_TEXT_CHARS:
+                raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
+            return replace(turn, text=text, media=media)
         case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files"}):
             message_id = _checked_entry_id(posted.get("message", ""), "message")
-            return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
+            clean = storable(data)
+            if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
+                raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
+            return replace(turn, tap=Tap(clean, callback_id=client_id), message_id=message_id)
     raise BadHook(f"keys {sorted(posted)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
 
 
@@ -95,19 +100,6 @@ def _json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadHook(f"the body is a {type(value).__name__}: send an object with 'id' and 'text' or 'tap'")
     return value
-
-
-def _checked_text(text: str, *, may_be_blank: bool) -> str:
-    if not (text.strip() or may_be_blank) or len(text) > MAX_TEXT_CHARS:
-        raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
-    return text
-
-
-def _checked_tap(data: str) -> str:
-    clean = storable(data)
-    if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
-        raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
-    return clean
 
 
 def _checked_entry_id(given: object, key: str) -> str:

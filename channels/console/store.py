@@ -65,8 +65,13 @@ class Feed:
             answer: Any = self._client.xread({self._key(conversation_id): _start(after)}, block=block)
         except redis.RedisError as exc:
             raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
+        if not answer:
+            return []
+        # redis-py returns a list of pairs or a dict, with the entries batched or not.
+        items = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]
+        batches = [item if isinstance(item, list) else [item] for item in items]
         # Each entry has one field, as text or bytes depending on the client.
-        entries = [(entry_id, *fields.values()) for entry_id, fields in _only_stream(answer)]
+        entries = [(entry_id, *fields.values()) for batch in batches for entry_id, fields in batch]
         return [(_text(entry_id), json.loads(text)) for entry_id, text in entries]
 
     def _key(self, conversation_id: str) -> str:
@@ -86,15 +91,6 @@ def _start(after: str) -> str:
 def _order(entry_id: str) -> tuple[int, int]:
     milliseconds, _, count = entry_id.partition("-")
     return int(milliseconds), int(count)
-
-
-def _only_stream(answer: Any) -> list[Any]:
-    """Return the entries of the stream that was read. redis-py returns a list of pairs or a dict, batched or not."""
-    if not answer:
-        return []
-    items = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]
-    batches = [item if isinstance(item, list) else [item] for item in items]
-    return [entry for batch in batches for entry in batch]
 
 
 def _text(value: bytes | str) -> str:

@@ -337,7 +337,11 @@ def _is_local(request: flask.Request) -> bool:
     """
     if any(header in request.headers for header in _PROXY_HEADERS):
         return False
-    return _is_loopback(request.remote_addr or "") and _hostname(request.host) in _LOOPBACK_HOSTS
+    try:
+        hostname = urlsplit(f"//{request.host}").hostname or ""
+    except ValueError:
+        return False
+    return _is_loopback(request.remote_addr or "") and hostname in _LOOPBACK_HOSTS
 
 
 def _is_loopback(address: str) -> bool:
@@ -345,10 +349,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def _hostname(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""

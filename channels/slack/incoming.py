@@ -99,7 +99,11 @@ class RequestParser:
                 return Received(ignored=f"request of type {kind!r}")
 
     def _event(self, body: SlackJson) -> Received:
-        event, (team, bot) = body["event"], _installation(body)
+        event = body["event"]
+        # In shared channels only the authorization names our team and bot user; its user may be a person.
+        authorization = (body.get("authorizations") or [{}])[0]
+        bot = str(authorization.get("user_id") or "") if authorization.get("is_bot") is not False else ""
+        team = str(authorization.get("team_id") or body.get("team_id") or "")
         kind = event["type"]
         if kind in ("message", "app_mention"):
             return self._message(event, team, bot)
@@ -272,13 +276,6 @@ def _decoded(raw: bytes) -> dict[str, Any]:
 
 def _json_answer(value: SlackJson, ignored: str) -> Received:
     return Received(answer=WebhookResponse(200, json.dumps(value), "application/json"), ignored=ignored)
-
-
-def _installation(body: SlackJson) -> tuple[str, str]:
-    """Return our team and bot user. In shared channels only the authorization names them; its user may be a person."""
-    authorization = (body.get("authorizations") or [{}])[0]
-    bot = authorization.get("user_id") if authorization.get("is_bot") is not False else ""
-    return str(authorization.get("team_id") or body.get("team_id") or ""), str(bot or "")
 
 
 def _why_ignored(message: SlackJson, bot: str) -> str:
