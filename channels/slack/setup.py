@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -100,7 +99,6 @@ _FAULT_CURES = (
     ("/settings", "check that public_url is the https address at which the bot answers from outside"),
 )
 _NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
-JsonObject = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
@@ -257,13 +255,13 @@ class SlackApps:
             raise SetupError(f"{VARIABLE} has characters that no token has", _CONFIG_TOKEN_CURE)
         self._web = PooledSessions(partial(new_client, token, api_url))
 
-    async def validate(self, manifest: JsonObject) -> list[str]:
+    async def validate(self, manifest: Manifest) -> list[str]:
         """Have Slack check a manifest. Returns what to print. Raises SetupError."""
         async with platform_calls("Slack", _manifest_problem):
             await self._web.here().apps_manifest_validate(manifest=json.dumps(manifest))
         return ["Slack takes this manifest"]
 
-    async def create(self, manifest: JsonObject, channel: str) -> list[str]:
+    async def create(self, manifest: Manifest, channel: str) -> list[str]:
         """Create an app. Returns what is left to do by hand, without the secrets in Slack's answer."""
         unanswered = f"check at {PAGES} whether the app exists before you run it again: each run creates one"
         async with platform_calls("Slack", partial(_manifest_problem, unanswered=unanswered), unanswered=unanswered):
@@ -279,7 +277,7 @@ class SlackApps:
             f"After a change: sayso channel manifest {channel} --update {app_id}",
         ]
 
-    async def update(self, app_id: str, manifest: JsonObject) -> list[str]:
+    async def update(self, app_id: str, manifest: Manifest) -> list[str]:
         """Replace all settings of an app. Returns what is left to do. Raises SetupError."""
         if not _APP_ID.fullmatch(app_id):
             raise SetupError(f"{app_id!r} is no App ID", _APP_CURE)
