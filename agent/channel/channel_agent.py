@@ -423,8 +423,10 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
     An empty answer counts as no answer. If tools have acted, the text never says that nothing was done.
     """
     match result.stop_reason:
-        case "provider_error":
-            return _failed(result, texts, has_acted=has_acted)
+        case "provider_error" if not result.refusal:
+            return texts.model_lost(result.failure) if has_acted else texts.model_failed(result.failure)
+        case "provider_error":  # the text of a model that refuses comes first
+            return f"{result.refusal}\n\n{texts.model_lost(result.failure)}" if has_acted else result.refusal
         case "answer" if not (result.content.strip() or result.artifacts or result.choices):
             return texts.model_lost() if has_acted else texts.model_away()
         case "max_iterations":
@@ -457,13 +459,6 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     ]
     as_text = [result_text(unfenced(content)) for content in results if content not in shown]
     return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text]
-
-
-def _failed(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
-    """Return why there is no answer. The text of a model that refuses comes first."""
-    if not result.refusal:
-        return texts.model_lost(result.failure) if has_acted else texts.model_failed(result.failure)
-    return f"{result.refusal}\n\n{texts.model_lost(result.failure)}" if has_acted else result.refusal
 
 
 def turn_label(turn: Turn) -> str:

@@ -61,7 +61,8 @@ class LongTexts:
         if self._store is None or not texts:  # most turns need no thread and no disk
             return [None] * len(texts)
         try:
-            return await call_in_thread(self._put, self._store, texts)
+            store = self._store
+            return await call_in_thread(lambda: [KeptText(store.put(self._owner, text), len(text)) for text in texts])
         except OSError as exc:
             log.warning("texts.not_stored", extra={"reason": type(exc).__name__})
             return [None] * len(texts)
@@ -90,9 +91,6 @@ class LongTexts:
         if not any(message.kept for message in messages):
             return messages
         return await call_in_thread(self._read_all, messages)
-
-    def _put(self, store: TextStore, texts: Sequence[str]) -> list[KeptText | None]:
-        return [KeptText(store.put(self._owner, text), len(text)) for text in texts]
 
     def _read_all(self, messages: Sequence[Message]) -> list[Message]:
         room, complete = MAX_HISTORY_CHARS, list(messages)

@@ -141,7 +141,9 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
         await events.tell("cancelled", 0, "the confirmed call was cut off")
         raise
     except Exception as exc:
-        await _tell_failure(events, action, _original_error(exc), began)
+        cause = exc.__cause__ if isinstance(exc, EffectFailed | TimedOut) else None
+        error = original_error(cause if isinstance(cause, Exception) else exc)
+        await _tell_failure(events, action, error, began)
         raise
     result = _observed_text(value)
     if isinstance(value, Ambiguous | NotFound):
@@ -174,12 +176,6 @@ async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseExc
     events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=str(error))
     await events.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
     await events.tell("run_end", AgentResult("", trace=events.trace, stop_reason="error"))
-
-
-def _original_error(error: Exception) -> BaseException:
-    """Return the exception that the tool itself raised."""
-    cause = error.__cause__ if isinstance(error, EffectFailed | TimedOut) else None
-    return original_error(cause if isinstance(cause, Exception) else error)
 
 
 async def is_hidden(selector: ToolSelector | None, tools: Iterable[Tool], action: PendingAction) -> bool:

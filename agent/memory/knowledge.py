@@ -87,7 +87,9 @@ class KnowledgeMemory:
         note = Note(content, category, "" if persistent else f"{self._clock():%H:%M}")
         if not note.content:
             return "Nothing was kept: there were no words."
-        self._write_scope_name()
+        if self._scope_name and not (name_file := self.directory / SCOPE_NAME).exists():  # so that `erase` finds it
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(name_file, self._scope_name)
         file = self._facts() if persistent else self._log(self._today())
         is_first_of_day = not (persistent or file.path.exists())
         is_new = file.add(note)
@@ -190,12 +192,6 @@ class KnowledgeMemory:
         if scope is None and not self._scope:
             raise ToolError("no scope says whose memory this is: call it inside `in_scope(scope)`")
         return self
-
-    def _write_scope_name(self) -> None:
-        """Write the scope's name into its folder, so that `erase` finds it."""
-        if self._scope_name and not (file := self.directory / SCOPE_NAME).exists():
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(file, self._scope_name)
 
     def _facts(self) -> NotesFile:
         return NotesFile(self.directory / FACTS, self.max_entries)

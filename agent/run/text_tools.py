@@ -350,10 +350,6 @@ def _as_text(message: Message) -> Message:
         return Message(Role.USER, content, media=message.media, pictures=message.pictures)
     if not message.tool_calls:
         return message
-    said = [message.content] if message.content else []
-    return replace(message, content="\n\n".join([*said, *map(_call_text, message.tool_calls)]), tool_calls=())
-
-
-def _call_text(call: ToolCall) -> str:
-    payload = {"tool_name": call.tool_name, "parameters": call.parameters}
-    return f"{MARKER}\n{json.dumps(payload, ensure_ascii=False)}"
+    calls = [{"tool_name": call.tool_name, "parameters": call.parameters} for call in message.tool_calls]
+    texts = [f"{MARKER}\n{json.dumps(call, ensure_ascii=False)}" for call in calls]
+    return replace(message, content="\n\n".join(filter(None, [message.content, *texts])), tool_calls=())
