@@ -197,22 +197,14 @@ def in_channel_run() -> bool:
 def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> AbstractContextManager[ChannelRun]:
     """Run an action by this yes inside the block: `current_context` and `current_user` name who confirmed it."""
     run = call_context().run
-    same_user = run if run is not None and run.user_id == scope.user_id else None
-    return context_field(
-        "run",
-        ChannelRun(
-            user_id=scope.user_id,
-            channel_id=scope.conversation.channel,
-            conversation_id=scope.conversation.address,
-            ttl_seconds=same_user.ttl_seconds if same_user else 0.0,
-            parser_version=same_user.parser_version if same_user else "",
-            language=language,
-            aliases=same_user.aliases if same_user else (),
-            user_name=same_user.user_name if same_user else "",
-            role=same_user.role if same_user else (lambda: ""),
-            confirmed=confirmed,
-        ),
-    )
+    if run is None or run.user_id != scope.user_id:
+        run = ChannelRun(scope.user_id, None, None, ttl_seconds=0.0, parser_version="")
+    place = scope.conversation
+    by_yes = ChannelRun(
+        run.user_id, place.channel, place.address, run.ttl_seconds, run.parser_version, language, run.aliases,
+        run.user_name, run.role, confirmed,
+    )  # fmt: skip
+    return context_field("run", by_yes)
 
 
 def current_context() -> ToolContext:
