@@ -54,8 +54,9 @@ PREFIX = "sayso:sayso:"
 class Clinic:
     """A healthy bot that a test can break."""
 
-    def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
+    def __init__(self, folder: Path, platforms: FakePlatforms, worker: Heartbeat) -> None:
         self.folder, self.platforms = folder, platforms
+        self.worker: Heartbeat | None = worker
         self.mailbox = services.FakeMailbox()
         self.web = our_web(self.mailbox)
         self.config = written(folder, platforms)
@@ -65,6 +66,8 @@ class Clinic:
 
     def results(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
         """Return all findings of the doctor."""
+        if self.worker:
+            self.worker.beat()
 
         async def found() -> list[CheckResult]:
             async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
@@ -85,9 +88,8 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis,
     """Return a bot with Redis, a worker, the web and all three platforms."""
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
-    Heartbeat(redis_client, "w1", prefix=PREFIX).beat()
     with FakePlatforms() as platforms:
-        yield Clinic(tmp_path, platforms)
+        yield Clinic(tmp_path, platforms, Heartbeat(redis_client, "w1", prefix=PREFIX))
 
 
 def test_foreign_server_at_the_public_url_gets_no_secret(clinic: Clinic):
@@ -233,9 +235,9 @@ def test_polling_bot_needs_no_url_and_a_poller(clinic: Clinic, redis_client: Red
     assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.results()}
 
 
-def test_bot_without_a_worker_is_found(clinic: Clinic, redis_client: Redis):
+def test_bot_without_a_worker_is_found(clinic: Clinic):
     """Turns are stored and not answered."""
-    Heartbeat(redis_client, prefix=PREFIX).leave("w1")
+    clinic.worker = None
     assert "start one with `sayso worker`" in clinic.wrong()["workers"]
 
 
