@@ -1,4 +1,4 @@
-"""Access: who may talk on a channel as its YAML says it, and every mistake in it with file, line and cure."""
+"""Access: the YAML decides who may talk on a channel, and each mistake has file, line and cure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHATSAPP = (
     "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: 'whatsapp:+14155238886', access: {access}}"
 )
 
-#: What `access` is, and what the error must say after `sayso.yaml`; @ is its path.
+#: The `access` section, and the text of the error after `sayso.yaml`; @ is its path.
 MISTAKES = {
     "nothing below": ("", "@: access has nothing below it: write `access: {}`, or leave it out"),
     "unknown key": ("{alow: [a]}", "@.alow: unknown key: did you mean 'allow'?"),
@@ -43,25 +43,25 @@ MISTAKES = {
 
 
 def load(folder: Path, access: str, more: str = "", channel: str = "{platform: console, access: {access}{more}}"):
-    """The settings of a channel with this access."""
+    """Return the settings of a channel with this access."""
     text = channel.replace("{access}", access).replace("{more}", more)
     (folder / "sayso.yaml").write_text(f"tools: [sayso.examples.invoices]\nchannels:\n  web: {text}\n")
     return load_settings(folder / "sayso.yaml", {"KEY": "k"})
 
 
 def config_of(settings: Settings, url: str):
-    """What a process on this Redis asks of its senders."""
+    """Return the access configuration of a process on this Redis."""
     return access_config(settings, RedisParts.connect(settings, url))
 
 
 def turn(user: str, chat: str = "room") -> Turn:
-    """A turn of somebody."""
+    """Return a turn of a person."""
     return Turn("e1", Conversation("web", chat), user, "hi")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_told_with_its_place_and_cure(tmp_path: Path, mistake: str):
-    """A block that blocked nobody would be worse than none."""
+def test_mistake_is_reported_with_its_place_and_cure(tmp_path: Path, mistake: str):
+    """A block without effect would be worse than none."""
     access, words = MISTAKES[mistake]
     with pytest.raises(ConfigError) as caught:
         describe(load(tmp_path, access))
@@ -72,14 +72,14 @@ def test_mistake_is_told_with_its_place_and_cure(tmp_path: Path, mistake: str):
 
 
 def test_phone_number_without_quotes_keeps_its_plus(tmp_path: Path):
-    """platforms.md 1, Identity: the address is whatsapp:+E.164; a number that lost its + would name nobody."""
+    """platforms.md 1, Identity: the address is whatsapp:+E.164, and a number without its + would match no person."""
     settings = load(tmp_path, "{allow: [], block: [+4915100000042]}", channel=WHATSAPP)
     rules = rules_of(settings.channels["web"])
     assert rules.ignores(turn("DE.1", chat="whatsapp:+4915100000042")) == "blocked"
 
 
-def test_channels_without_access_are_asked_nothing(tmp_path: Path, redis_client, redis_url: str):
-    """And a limit's library is loaded only where there is one."""
+def test_channels_without_access_load_nothing(tmp_path: Path, redis_client, redis_url: str):
+    """The library of rate limits is loaded only with a limit."""
     assert config_of(load(tmp_path, "{}", channel="{platform: console}"), redis_url) is None
     guard = config_of(load(tmp_path, "{}"), redis_url)
     assert (guard.quota, type(guard.people)) == (None, RedisPeople)
@@ -102,20 +102,20 @@ def test_channels_without_access_are_asked_nothing(tmp_path: Path, redis_client,
         ("{per_minute: 20, roles: {allowed: {a: ['*'], b: []}}}", "everybody; 20 turns a minute each; as a, b"),
     ],
 )
-def test_check_says_who_may_talk(tmp_path: Path, access: str, words: str):
-    """Before anybody does."""
+def test_check_shows_who_may_talk(tmp_path: Path, access: str, words: str):
+    """It shows this before the bot starts."""
     lines = str(describe(load(tmp_path, access))).splitlines()
     assert f"  talks to: {words}" in lines
     assert ("  (of these each role may use some)" in lines) == ("roles" in access)
 
 
-def test_check_says_of_a_channel_without_access_that_it_is_open(tmp_path: Path):
-    """Whoever forgot it sees it."""
+def test_check_marks_a_channel_without_access_as_open(tmp_path: Path):
+    """An author who forgot it sees it."""
     assert "  talks to: everybody" in str(describe(load(tmp_path, "", channel="{platform: console}"))).splitlines()
 
 
 def shown(settings: Settings, user: str, text: str, *aliases: str) -> list[str]:
-    """What this user's words show the model."""
+    """Return the tools that the model gets for this user's text."""
     tools = open_tools(settings).tools
     with channel_run(ChannelRun(user, "web", "1", 60.0, "v", aliases=aliases)):
         return [
@@ -128,32 +128,32 @@ ROLES = "{roles: {allowed: {support: [find_*], admin: ['*']}, users: {'+49': adm
 
 
 def test_roles_restrict_before_any_selector(tmp_path: Path):
-    """Whatever it chooses, and whatever it always shows."""
+    """This holds for chosen tools and for tools that are always shown."""
     keyword = ", selector: {keyword: {find_invoice: [find], delete_invoice: [delete]}, always: ['*']}"
     assert shown(load(tmp_path, ROLES, keyword), "ana", "find and delete") == ["find_invoice"]
     assert "delete_invoice" in shown(load(tmp_path, ROLES, keyword), "+49", "find and delete")
 
 
-def test_selector_chooses_from_what_the_role_may_use(tmp_path: Path):
-    """Both hold."""
+def test_selector_chooses_from_the_tools_of_the_role(tmp_path: Path):
+    """Both restrictions hold."""
     keyword = ", selector: {keyword: {delete_invoice: [delete]}}"
     assert "delete_invoice" not in shown(load(tmp_path, ROLES, keyword), "ana", "delete it")
 
 
 def test_roles_need_no_selector(tmp_path: Path):
-    """They are one."""
+    """They work alone."""
     assert shown(load(tmp_path, ROLES), "ana", "delete it") == ["find_invoice"]
 
 
 def test_role_of_a_phone_number_holds_with_and_without_its_platform(tmp_path: Path):
-    """A turn's user is spelled whatsapp:+49."""
+    """A turn spells its user whatsapp:+49..."""
     settings = load(tmp_path, ROLES, channel=WHATSAPP)
     assert shown(settings, "whatsapp:+49", "hi") == shown(settings, "+49", "hi")
     assert len(shown(settings, "whatsapp:+49", "hi")) > 1
 
 
 def test_role_is_found_by_any_id_of_a_person(tmp_path: Path):
-    """platforms.md 1.1: a WhatsApp account comes with its number beside it; its own role counts first."""
+    """platforms.md 1.1: a WhatsApp account comes with its number; the account's own role counts first."""
     settings = load(tmp_path, ROLES)
     assert len(shown(settings, "DE.1", "hi", "4915", "+49")) > 1
     roles = ROLES.replace("{'+49': admin}", "{'+49': admin, DE.1: support}")
@@ -161,7 +161,7 @@ def test_role_is_found_by_any_id_of_a_person(tmp_path: Path):
 
 
 def test_explain_names_the_line_of_the_roles(tmp_path: Path):
-    """Where it stands who may use what."""
+    """That line decides who may use the tool."""
     load(tmp_path, ROLES)
     file = str(tmp_path / "sayso.yaml")
     said = CliRunner().invoke(main, ["explain", "web", "delete_invoice", "--config", file, "--user", "ana"]).output

@@ -1,4 +1,4 @@
-"""Outfit: what the YAML says of memories, caches, budgets, guards and observers is what an agent has."""
+"""Agent dependencies: memories, caches, budgets, guards and observers of an agent follow the YAML."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def broken():
 
 
 def configured(folder: Path, agent: str, rest: str = "") -> Settings:
-    """Settings with this agent and one console, and a module of plugins beside them."""
+    """Return settings with this agent and one console, with a module of plugins beside them."""
     (folder / "own_plugins.py").write_text(PLUGINS)
     file = folder / "sayso.yaml"
     file.write_text(f"agent: {agent}\nchannels:\n  web: {{platform: console}}\n{rest}")
@@ -55,19 +55,19 @@ def configured(folder: Path, agent: str, rest: str = "") -> Settings:
 
 
 def config(folder: Path, agent: str) -> AgentConfig:
-    """How the console's agent runs, alone."""
+    """Return the configuration of the console's agent without a worker."""
     return AgentDeps.open(configured(folder, agent), folder).config_of("web")
 
 
 def worker_config(folder: Path, agent: str, url: str) -> AgentConfig:
-    """How it runs in a worker."""
+    """Return the configuration of the agent in a worker."""
     media = LocalMediaStore(folder / "media", keys=["k"], public_url="http://x")
     settings = configured(folder, agent)
     return AgentDeps.open(settings, folder, media=media, redis=RedisParts.connect(settings, url)).config_of("web")
 
 
 def refusal(folder: Path, agent: str) -> str:
-    """Why nothing starts."""
+    """Return the error of the start."""
     with pytest.raises(ConfigError) as caught:
         describe(configured(folder, agent))
     return str(caught.value).replace(str(folder), "")
@@ -86,13 +86,13 @@ def refusal(folder: Path, agent: str) -> str:
         ("{observe: {plugin: 'no_such:Thing'}}", ":1:19: agent.observe.plugin.0: cannot make 'no_such:Thing': Module"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_made_is_told_before_a_start(tmp_path: Path, agent: str, said: str):
-    """With its place."""
+def test_invalid_part_is_reported_before_the_start(tmp_path: Path, agent: str, said: str):
+    """The error has its place."""
     assert said in refusal(tmp_path, agent)
 
 
-def test_a_budget_in_dollars_that_cannot_count_is_warned_of(tmp_path: Path):
-    """Of each model whose price nobody knows; a price of one's own is one."""
+def test_a_budget_in_dollars_without_a_price_is_warned_of(tmp_path: Path):
+    """The warning names each model without a known price; a configured price counts."""
     agent = "{model: 'ollama:mine', budget: {day_usd: 5}"
     assert "the price of 'ollama:mine' is unknown, so no limit in USD holds" in str(
         describe(configured(tmp_path, f"{agent}}}"))
@@ -102,7 +102,7 @@ def test_a_budget_in_dollars_that_cannot_count_is_warned_of(tmp_path: Path):
 
 
 def test_workers_share_a_budget_and_a_terminal_has_its_own(tmp_path: Path, redis_client: Redis, redis_url: str):
-    """What a run may spend, each keeps to by itself."""
+    """Each process applies the limit of a run by itself."""
     agent = "{budget: {conversation_tokens: 9, run_tokens: 5, run_usd: 0.5}}"
     alone, shared = config(tmp_path, agent), worker_config(tmp_path, agent, redis_url)
     assert isinstance(alone.budget, MemoryBudget)
@@ -111,8 +111,8 @@ def test_workers_share_a_budget_and_a_terminal_has_its_own(tmp_path: Path, redis
     assert config(tmp_path, "{budget: {run_tokens: 5}}").budget is None
 
 
-def test_answers_are_kept_where_it_is_said(tmp_path: Path, redis_client: Redis, redis_url: str):
-    """In this process, in the bot's Redis or in another one; by default nowhere."""
+def test_answers_are_cached_as_configured(tmp_path: Path, redis_client: Redis, redis_url: str):
+    """The cache is in this process, in the bot's Redis or in another one; by default there is none."""
     assert config(tmp_path, "{}").cache is None
     assert isinstance(config(tmp_path, "{cache: true}").cache, InMemoryCache)
     assert isinstance(config(tmp_path, "{cache: {store: redis}}").cache, InMemoryCache)
@@ -122,8 +122,8 @@ def test_answers_are_kept_where_it_is_said(tmp_path: Path, redis_client: Redis, 
         assert kept.get("no such key") is None
 
 
-def test_guards_are_as_they_are_written(tmp_path: Path):
-    """In their order, with what becomes of a text."""
+def test_guards_are_in_the_written_order(tmp_path: Path):
+    """Each has its action."""
     given = (
         "{guards: {input: [{length: {max: 9}}, {pattern: [x+], action: rewrite}, {injection: true, action: warn}, "
         "{plugin: 'own_plugins:NoShouting'}], output: [{topic: [court, law]}], loop: off}}"
@@ -142,7 +142,7 @@ def test_guards_are_as_they_are_written(tmp_path: Path):
 
 
 def test_memories_are_in_the_data_folder(tmp_path: Path):
-    """What a conversation knows of itself travels with it."""
+    """The memory of a conversation is stored with its history."""
     memory = "{summarize: {model: 'ollama:small'}, entities: true, relationships: true, knowledge: true}"
     made = config(tmp_path, f"{{model: 'ollama:m', memory: {memory}}}")
     assert (made.summarize_on_trim, made.summarize_model) == (True, "small")
@@ -153,8 +153,8 @@ def test_memories_are_in_the_data_folder(tmp_path: Path):
     assert (store.path, made.knowledge_memory.directory) == (tmp_path / "relationships.db", tmp_path / "knowledge")
 
 
-def test_a_channel_may_name_the_memorys_own_tool(tmp_path: Path):
-    """In its tools, its roles and its policy; where none of them does, it runs at once."""
+def test_a_channel_may_name_the_tool_of_the_memory(tmp_path: Path):
+    """Tools, roles and policy may name it; without that it runs at once."""
     roles = "{roles: {allowed: {a: [remember]}}}"
     web = f"{{platform: console, tools: [remember], policy: {{allow: [find_*]}}, selector: {roles}}}"
     settings = configured(tmp_path, "{memory: {knowledge: true}}", f"  own: {web}\n")
@@ -164,15 +164,15 @@ def test_a_channel_may_name_the_memorys_own_tool(tmp_path: Path):
     assert told.decided_by.where == f"{tmp_path}/sayso.yaml:1:18"
 
 
-def test_observers_of_ones_own_hear_of_runs(tmp_path: Path):
-    """Beside the log."""
+def test_own_observers_get_the_events_of_runs(tmp_path: Path):
+    """The log gets them too."""
     log, own = config(tmp_path, "{observe: {log: true, plugin: 'own_plugins:Watch'}}").observers
     assert isinstance(log, LoggingObserver)
     assert type(own).__name__ == "Watch"
 
 
-def test_a_worker_that_ends_lets_its_observers_finish(tmp_path: Path):
-    """What an async observer was told at last is not lost with the event loop."""
+def test_a_worker_waits_for_its_observers_at_its_exit(tmp_path: Path):
+    """The last event of an async observer is not lost with the event loop."""
     heard = []
 
     class Slow(AsyncAgentObserver):
@@ -190,8 +190,8 @@ def test_a_worker_that_ends_lets_its_observers_finish(tmp_path: Path):
 
 
 @pytest.mark.parametrize("is_worker", [True, False])
-def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, is_worker: bool, monkeypatch: pytest.MonkeyPatch):
-    """The web answers no turn: it has neither key nor library."""
+def test_only_a_worker_needs_a_model(tmp_path: Path, redis_url: str, is_worker: bool, monkeypatch: pytest.MonkeyPatch):
+    """The web answers no turn and needs neither key nor library."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     settings = configured(tmp_path, "{model: openai:gpt-5-mini}")
     if is_worker:
@@ -202,7 +202,7 @@ def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, is_worker:
 
 
 def test_files_that_people_send_reach_the_model(tmp_path: Path, redis_client: Redis, redis_url: str):
-    """Its provider reads them from the media store."""
+    """The provider reads them from the media store."""
     media = LocalMediaStore(tmp_path / "media", keys=["k"], public_url="http://x")
     file = media.put(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
     settings = configured(tmp_path, "{model: 'ollama:m'}")
@@ -211,8 +211,8 @@ def test_files_that_people_send_reach_the_model(tmp_path: Path, redis_client: Re
     assert made._load_media(file) == media.read(file.ref)
 
 
-def test_a_channels_own_words_and_limits_reach_its_agent(tmp_path: Path):
-    """What a model is told first, and how much of the conversation."""
+def test_a_channels_prompt_and_limits_reach_its_agent(tmp_path: Path):
+    """They are the system prompt and the length of the history."""
     given = configured(tmp_path, "{memory: {max_messages: 7, max_tokens: 99}, tool_timeout: 3}")
     file = tmp_path / "sayso.yaml"
     file.write_text(file.read_text().replace("console}", "console, agent: {system_prompt: Be a pirate.}}"))

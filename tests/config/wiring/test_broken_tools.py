@@ -1,4 +1,4 @@
-"""Tools that cannot be loaded: each told with its place and cure, and the bot answers with the rest."""
+"""Tools that cannot be loaded: each is reported with its place and cure, and the bot answers with the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ channels:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A configuration of which one file in five is good."""
+    """Return a configuration in which one file in five is valid."""
     (tmp_path / "good.py").write_text(GOOD.replace("{said}", "hello"))
     (tmp_path / "broken.py").write_text("x = 1\nimport nothing_of_that_name\n")
     (tmp_path / "again.py").write_text(GOOD.replace("{said}", "never"))
@@ -39,8 +39,8 @@ def desk(tmp_path: Path) -> Path:
     return tmp_path / "sayso.yaml"
 
 
-def test_the_bot_answers_with_the_rest_and_every_problem_is_told(desk: Path):
-    """Line of the YAML, line of the file, and what to do: import error, wrong path, a name twice, no document."""
+def test_bot_answers_with_the_other_tools_and_every_problem_is_reported(desk: Path):
+    """The report has the lines of the YAML and of the file, and the cure, for four kinds of problems."""
     told: list[str] = []
     with terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, report_problem=told.append) as agent:
         assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
@@ -55,15 +55,15 @@ def test_the_bot_answers_with_the_rest_and_every_problem_is_told(desk: Path):
     assert "gone.yaml" in document
 
 
-def test_check_fails_on_them(desk: Path):
-    """All at once: it is what one runs before a start."""
+def test_check_fails_on_broken_tools(desk: Path):
+    """It reports all of them at once."""
     with pytest.raises(ConfigError) as caught:
         describe(load_settings(desk, {}))
     assert len(caught.value.problems) == 4
 
 
 def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch):
-    """With `reload`: a new result, a file that is mended, and neither is taken from the agents that use them."""
+    """With `reload`, a new result and a repaired file reach the agents that use them."""
     begun: list[ToolReloader] = []
     monkeypatch.setattr(ToolReloader, "start", lambda self: begun.append(self))  # noqa: PLW0108  # a method of it
     services = bootstrap(load_settings(desk, {}), data=desk.parent, redis_url=redis_url, reload=True)
@@ -80,7 +80,7 @@ def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: p
 
 @pytest.fixture
 def follow(tmp_path: Path):
-    """Opens these tools and follows their files, as `sayso up --reload` does."""
+    """Return a function that opens tools and follows their files, as `sayso up --reload` does."""
 
     def begin(tools: str) -> tuple[OpenTools, ToolReloader]:
         (tmp_path / "sayso.yaml").write_text(f"tools: {tools}\nchannels: {{web: {{platform: console}}}}\n")
@@ -91,13 +91,13 @@ def follow(tmp_path: Path):
 
 
 def edit(file: Path, text: str) -> None:
-    """Save the file, later than it was saved before."""
+    """Save the file with a later time."""
     file.write_text(text)
     os.utime(file, ns=(file.stat().st_mtime_ns + 10**9,) * 2)
 
 
-def test_edits_of_a_section_are_taken_up_as_its_section_says(desk: Path, follow):
-    """Its prefix, its choice, who is asked and for how long stay what they were."""
+def test_edited_tools_keep_the_options_of_their_section(desk: Path, follow):
+    """Prefix, selection, confirmation and timeout stay."""
     opened, reload = follow("[{module: ./good.py, namespace: a, include: [greet], confirm: always, timeout: 9}]")
     edit(desk.parent / "good.py", GOOD.replace("{said}", "good day") + GOOD.replace("greet", "other"))
     assert reload.check() == ["./good.py"]
@@ -107,7 +107,7 @@ def test_edits_of_a_section_are_taken_up_as_its_section_says(desk: Path, follow)
 
 
 def test_edits_of_a_file_leave_the_tools_it_imports_with_their_own(desk: Path, follow, monkeypatch: pytest.MonkeyPatch):
-    """Those it had in common with another source before, and it may be edited again and again."""
+    """This holds for tools shared with another source, and for repeated edits."""
     monkeypatch.syspath_prepend(desk.parent)
     (desk.parent / "lent_to_reload.py").write_text(GOOD.replace("{said}", "hello"))
     (desk.parent / "more.py").write_text("from lent_to_reload import greet\n")
@@ -129,8 +129,8 @@ def test_edits_of_a_file_leave_the_tools_it_imports_with_their_own(desk: Path, f
         ("{toolbox: [calculator], exclude: ['*']}", "nothing is taken from 'calculator': see whether `include`"),
     ],
 )
-def test_source_without_tools_is_told(desk: Path, source: str, told: str):
-    """A misspelt module of another library, a file that is not written yet, a pattern that fits nothing."""
+def test_source_without_tools_is_reported(desk: Path, source: str, told: str):
+    """It is a misspelled module, a missing file, or a pattern without a match."""
     (desk.parent / "empty.py").write_text("x = 1\n")
     (desk.parent / "nothing").mkdir()
     desk.write_text(f"tools:\n  - {source}\nchannels:\n  web: {{platform: console}}\n")

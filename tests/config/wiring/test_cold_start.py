@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-#: All a worker does before its first turn, and then one message sent to a port where nobody listens.
+#: All that a worker does before its first turn, and then one message sent to a closed port.
 WORKER = """
 import asyncio, contextlib, json, sys
 from pathlib import Path
@@ -45,13 +45,13 @@ PLATFORMS = {
     "slack": "{platform: slack, bot_token: '${SECRET}', signing_secret: '${SECRET}', api_url: 'http://127.0.0.1:9'}",
 }
 SDKS = {"twilio", "telegram", "slack_sdk", "slack_bolt"}
-#: What only the web needs, only an example draws with, only a download or an adapter's own SDK brings.
+#: Packages that only the web, an example, a download or an adapter's own SDK needs.
 FOREIGN = {"flask", "werkzeug", "jinja2", "waitress", "matplotlib", "httpx", "requests"}
 
 
 @pytest.fixture
 def loaded(tmp_path: Path, redis_url: str):
-    """The names of the packages, or modules, a fresh process has when it is ready, and those its first send adds."""
+    """Return the modules that a new process has loaded when it is ready, and those that its first send adds."""
 
     def run(code: str, *platforms: str) -> tuple[set[str], set[str]]:
         file = tmp_path / f"bot-{secrets.token_hex(4)}.yaml"  # a name of its own: workers before it look alive
@@ -71,7 +71,7 @@ def loaded(tmp_path: Path, redis_url: str):
 
 
 def test_a_worker_with_a_console_only_loads_no_vendor_and_nothing_of_the_web(loaded):
-    """Who runs the demo pays for no platform, and a worker serves no pages."""
+    """The demo loads no platform, and a worker serves no pages."""
     ready, added = loaded(WORKER, "console")
     assert not ready & (SDKS | FOREIGN)
     assert not added & (SDKS | FOREIGN)
@@ -87,7 +87,7 @@ def test_a_worker_with_a_console_only_loads_no_vendor_and_nothing_of_the_web(loa
     ("platform", "sdk"), [("whatsapp", "twilio"), ("telegram", "telegram"), ("slack", "slack_sdk")]
 )
 def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, platform: str, sdk: str):
-    """Only its own, and all of it: an import would hold up every other turn on the loop."""
+    """It loads only its own, completely, since a later import would block every turn on the loop."""
     ready, added = loaded(WORKER, platform)
     assert ready & SDKS == {sdk}
     assert not [name for name in added if name.partition(".")[0] in SDKS]
@@ -96,7 +96,7 @@ def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, 
 
 @pytest.mark.parametrize("args", [["--help"], ["channel", "connect", "--help"], ["simulate", "--help"]])
 def test_help_loads_nothing_that_a_bot_needs(args: list[str]):
-    """A command imports what it needs when it is run."""
+    """A command imports its modules when it runs."""
     code = (
         "import json, sys\nfrom sayso.config.cli.main import main\n"
         "main(sys.argv[1:], standalone_mode=False)\nprint(json.dumps(sorted(sys.modules)))"
@@ -109,7 +109,7 @@ def test_help_loads_nothing_that_a_bot_needs(args: list[str]):
 
 
 def test_a_web_process_starts_without_any_vendors_library(loaded):
-    """Whichever platforms it serves, it loads what verifies their webhooks when the first one comes in."""
+    """It loads the code that verifies webhooks with the first webhook."""
     ready, _ = loaded(WEB, *PLATFORMS)
     assert {f"sayso.channels.{platform}.adapter" for platform in PLATFORMS} <= ready
     assert not ready & (SDKS | {"matplotlib", "httpx", "requests"})

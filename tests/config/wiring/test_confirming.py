@@ -1,4 +1,4 @@
-"""Confirming: what a channel's settings make of its parser."""
+"""Confirming: the settings of a channel decide on its parser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sayso.pending.consent import SHIPPED_LANGUAGES
 
 
 def settings_of(folder: Path, line: str):
-    """The settings of a console with this line of its own."""
+    """Return the settings of a console with this line."""
     file = folder / "sayso.yaml"
     file.write_text(f"channels:\n  web:\n    platform: console\n    {line}\ntools: [sayso.examples.invoices]\n")
     return load_settings(file, {})
@@ -31,7 +31,7 @@ def settings_of(folder: Path, line: str):
     ],
 )
 def test_language_without_a_table_is_refused(tmp_path: Path, line: str, said: str):
-    """At boot, with its place and those there are."""
+    """It is refused at boot, with its place and the known languages."""
     with pytest.raises(ConfigError) as caught:
         settings_of(tmp_path, line)
     assert said in str(caught.value)
@@ -46,14 +46,14 @@ def test_language_without_a_table_is_refused(tmp_path: Path, line: str, said: st
     ],
 )
 def test_channel_reads_its_own_languages(tmp_path: Path, line: str, version: str):
-    """All shipped ones when it names none; emoji only when it says so."""
+    """Without a list it reads all shipped ones; emoji only count if configured."""
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
         assert agent.parser.version == version
 
 
 @pytest.mark.parametrize(("line", "takes"), [("title: Sayso", False), ("confirm_ok: true", True)])
-def test_plain_ok_is_a_yes_only_where_the_channel_says_so(tmp_path: Path, line: str, takes: bool):
-    """By default it asks again."""
+def test_plain_ok_is_a_yes_only_if_configured(tmp_path: Path, line: str, takes: bool):
+    """By default the bot asks again."""
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
         agent.ask_channel("ana", "delete invoice INV-7")
         told = agent.ask_channel("ana", "ok").content
@@ -61,7 +61,7 @@ def test_plain_ok_is_a_yes_only_where_the_channel_says_so(tmp_path: Path, line: 
 
 
 def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
-    """A command was answered in between."""
+    """A command was answered between the question and the ok."""
     with terminal_agent(settings_of(tmp_path, "confirm_ok: true"), data=tmp_path / "data", channel=None) as agent:
         agent.ask_channel("ana", "delete invoice INV-8")
         agent.ask_channel("ana", "/status")
@@ -70,8 +70,8 @@ def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("line", "answered"), [("title: Sayso", True), ("commands: false", False)])
-def test_channel_answers_commands_unless_it_says_not_to(tmp_path: Path, line: str, answered: bool):
-    """Then they go to the model."""
+def test_channel_answers_commands_unless_switched_off(tmp_path: Path, line: str, answered: bool):
+    """Switched off, they go to the model."""
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
         told = agent.ask_channel("ana", "/whoami").content
         assert told.startswith("Your id here: `ana`") == answered

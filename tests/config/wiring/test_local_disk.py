@@ -21,14 +21,14 @@ MOUNTS = """\
 
 @pytest.fixture
 def share(tmp_path: Path) -> Path:
-    """A folder that is an NFS share by the machine's table of mounts."""
+    """Return a folder that is an NFS share in the machine's mount table."""
     folder = tmp_path / "team share"
     (tmp_path / "mountinfo").write_text(MOUNTS.format(share=str(folder).replace(" ", "\\040")))
     return folder
 
 
-def test_a_network_folder_is_told_from_a_local_disk_mounted_in_it(share: Path, tmp_path: Path):
-    """By what is mounted nearest, whether the folder is there yet or not."""
+def test_a_network_folder_differs_from_a_local_disk_mounted_in_it(share: Path, tmp_path: Path):
+    """The nearest mount counts, even if the folder does not exist yet."""
     mounts = tmp_path / "mountinfo"
     with pytest.raises(NotLocal, match="'nfs4'"):
         check_local(share / "data" / "bots", mounts=mounts)
@@ -36,7 +36,7 @@ def test_a_network_folder_is_told_from_a_local_disk_mounted_in_it(share: Path, t
         check_local(local, mounts=mounts)
 
 
-def test_where_nobody_can_tell_nothing_is_refused(tmp_path: Path):
+def test_nothing_is_refused_without_a_mount_table(tmp_path: Path):
     """Only Linux has such a table."""
     check_local(tmp_path, mounts=tmp_path / "no-such-table")
 
@@ -45,7 +45,7 @@ def test_where_nobody_can_tell_nothing_is_refused(tmp_path: Path):
 def test_no_process_starts_with_its_sqlite_file_on_a_network_share(
     share: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_worker: bool, named: str
 ):
-    """A worker for the ledger, a web for the spool; the error names the cure."""
+    """The worker needs it for the ledger, the web for the spool. The error names the cure."""
     monkeypatch.setattr(disk, "MOUNTS", tmp_path / "mountinfo")
     (tmp_path / "shop.yaml").write_text("spool: true\nchannels: {web: {platform: console}}\n")
     settings = load_settings(tmp_path / "shop.yaml")

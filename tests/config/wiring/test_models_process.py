@@ -17,7 +17,7 @@ from tests.config.processes import sayso
 __all__ = ["process", "server"]
 
 ROOT = Path(__file__).parents[3]
-#: All that a worker does before its first turn, one question to its model, and its good-bye to it.
+#: All that a worker does before its first turn, one call of its model, and the close at its exit.
 WORKER = """
 import asyncio, json, sys
 from pathlib import Path
@@ -43,7 +43,7 @@ cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_
 
 @pytest.fixture
 def file(tmp_path: Path, server: Server) -> Path:
-    """A desk whose model is the fake server's."""
+    """Return a configuration whose model is the fake server's."""
     path = tmp_path / "sayso.yaml"
     agent = (
         f"{{model: openai:gpt-4o-mini, api_key: '${{KEY}}', base_url: '{server.url}/v1', memory: {{knowledge: true}}}}"
@@ -52,8 +52,8 @@ def file(tmp_path: Path, server: Server) -> Path:
     return path
 
 
-def test_a_terminal_asks_before_it_does_what_a_model_called(file: Path, server: Server) -> None:
-    """With nothing else running; what was kept in mind is there the next time."""
+def test_terminal_asks_before_it_runs_a_destructive_call(file: Path, server: Server) -> None:
+    """No other process runs, and the remembered facts are there the next time."""
     server.script(
         {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}]},
         {"calls": [{"name": "remember", "arguments": {"content": "The user is Ana"}, "id": "b"}]},
@@ -72,7 +72,7 @@ def test_a_terminal_asks_before_it_does_what_a_model_called(file: Path, server: 
 def test_a_worker_loads_its_vendor_before_its_first_turn_and_leaves_no_connection(
     file: Path, server: Server, redis_url: str
 ) -> None:
-    """The first person waits for the model alone."""
+    """The first person waits only for the model."""
     server.script({"text": "Hi."})
     done = subprocess.run(
         [sys.executable, "-c", WORKER, str(file), str(file.parent / "data")],
