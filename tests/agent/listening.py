@@ -1,4 +1,4 @@
-"""What tests of whole runs listen with: an observer that writes everything down, and a provider that streams."""
+"""Helpers for tests of whole runs: an observer that records every event, and a provider that streams."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from sayso.agent.observability.observer import EVENTS
 
 
 class Heard(AgentObserver):
-    """Keeps each event with its arguments, the id of the run first."""
+    """Records each event with its arguments, the id of the run first."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, tuple[Any, ...]]] = []
 
     @property
     def names(self) -> list[str]:
-        """The events in the order in which they were heard."""
+        """Return the names of the events in order."""
         return [name for name, _ in self.events]
 
     def of(self, event: str) -> list[tuple[Any, ...]]:
-        """What came with each event of a name, without the id."""
+        """Return the arguments of each event of this name, without the run's id."""
         return [args[1:] for name, args in self.events if name == event]
 
 
 class HeardLater(AsyncAgentObserver):
-    """Keeps the names of what it hears as a coroutine."""
+    """Records the names of the events that it receives as a coroutine."""
 
     blocking = True
 
@@ -53,13 +53,13 @@ for _event in EVENTS:
 
 
 class Streaming:
-    """Yields an answer in pieces, one list a step."""
+    """Yields an answer in pieces: one list for each step."""
 
     def __init__(self, *steps: list[str | ToolCall]) -> None:
         self.steps = list(steps)
 
     async def astream(self, **request: Any) -> Any:
-        """The pieces of the next answer, and what it cost."""
+        """Yield the pieces of the next answer, then its usage."""
         for piece in self.steps.pop(0):
             yield piece
         yield UsageStats(1, 1, 2)
@@ -73,38 +73,38 @@ def search(query: str) -> str:
 
 @tool
 def fails(query: str) -> str:
-    """Search what is closed."""
+    """Search a closed source."""
     raise RuntimeError(f"closed: {query}")
 
 
-#: The call that most runs here begin with.
+#: The first call of most scripted runs.
 SEARCH = ToolCall("search", {"query": "Python"}, "c1")
 
 
 def user(text: str) -> Message:
-    """Somebody's words, as the seed gives them."""
+    """Return a user message, as the seed writes it."""
     return Message(role=Role.USER, content=text)
 
 
 async def collected(stream: Any) -> list[Any]:
-    """All that a stream yields."""
+    """Return all items of a stream."""
     return [item async for item in stream]
 
 
 def by_run(agent: Agent, prompt: Any) -> AgentResult:
-    """The sync door."""
+    """Run with the sync method."""
     return agent.run(prompt)
 
 
 def by_arun(agent: Agent, prompt: Any) -> AgentResult:
-    """The async door."""
+    """Run with the async method."""
     return asyncio.run(agent.arun(prompt))
 
 
 def by_astream(agent: Agent, prompt: Any) -> AgentResult:
-    """The last that the stream yields."""
+    """Run with the stream and return its last item."""
     return asyncio.run(collected(agent.astream(prompt)))[-1]
 
 
-#: For what holds however a run is begun.
+#: Marks a test that holds for every way to start a run.
 every_door = pytest.mark.parametrize("door", [by_run, by_arun, by_astream])

@@ -1,4 +1,4 @@
-"""Agent: what each of its doors promises, and what may end a run before its answer."""
+"""Agent: what each of its methods promises, and what may end a run before its answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sayso.agent.run.state import NOT_RUN, WITHHELD
 
 @tool
 def echo(text: str) -> str:
-    """Say it again."""
+    """Return the text unchanged."""
     return text
 
 
@@ -45,7 +45,7 @@ async def waits() -> str:
 
 
 def refuse(value):
-    """Nobody writes it down."""
+    """Raise for every value."""
     raise ValueError(value)
 
 
@@ -54,13 +54,13 @@ Unwritable = Annotated[int, PlainSerializer(refuse)]
 
 
 class Form(BaseModel):
-    """What an answer is to be."""
+    """The format of a structured answer."""
 
     n: int
 
 
 class Block(Guardrail):
-    """Lets nothing pass that holds its word."""
+    """A guardrail that trips on its word."""
 
     name = "block"
     blocking = False
@@ -69,55 +69,55 @@ class Block(Guardrail):
         self.word, self.action = word, action
 
     def check(self, content):
-        """Rewritten, it is all capitals."""
+        """Trip with the text in capitals as its rewriting."""
         return self.tripped(content.upper(), "the word") if self.word in content else self.passed(content)
 
 
 class Ear(AgentObserver):
-    """Hears how runs end, and what models they ask."""
+    """Notes how runs end and which models they switch between."""
 
     def __init__(self):
         self.heard = []
 
     def on_run_end(self, run_id, result):
-        """A result."""
+        """Note a result."""
         self.heard.append("run_end")
 
     def on_error(self, run_id, error, context):
-        """An error."""
+        """Note an error."""
         self.heard.append("error")
 
     def on_cancelled(self, run_id, iteration, reason):
-        """A cancellation."""
+        """Note a cancellation."""
         self.heard.append("cancelled")
 
     def on_model_switch(self, run_id, iteration, old_model, new_model):
-        """Another model."""
+        """Note a model switch."""
         self.heard.append((old_model, new_model))
 
 
 async def asked(agent):
-    """Until the model was asked."""
-    while not agent.provider.requests:  # noqa: ASYNC110  # what it waits for is the scripted provider's
+    """Wait until the model was called."""
+    while not agent.provider.requests:  # noqa: ASYNC110  # the scripted provider has no event to wait for
         await asyncio.sleep(0)
 
 
 async def nap(seconds):
-    """Nobody waits in tests."""
+    """Return at once."""
 
 
 def agent_with(*lines, tools=(echo, waits), memory=None, **config):
-    """A scripted agent."""
+    """Return an agent with scripted answers."""
     return Agent(tools, ScriptedProvider(lines), AgentConfig(**config), memory, sleep=nap)
 
 
 def shape(result):
-    """The transcript, by its roles."""
+    """Return the roles of the transcript in order."""
     return " ".join(message.role.value for message in result.messages)
 
 
-def test_stopped_run_leaves_no_call_without_an_answer():
-    """One call had begun, the other had not: both are told so, in their order."""
+def test_cancelled_run_answers_every_call():
+    """One call had started and the other had not; both have a result that says so, in order."""
     token = CancellationToken()
 
     @tool
@@ -134,8 +134,8 @@ def test_stopped_run_leaves_no_call_without_an_answer():
     assert result.messages[3].content == NOT_RUN
 
 
-def test_cancelled_token_begins_nothing():
-    """The person's words and the reply are the whole transcript; no model is asked."""
+def test_cancelled_token_starts_nothing():
+    """The transcript has only the user's message and the reply, and no model is called."""
     token = CancellationToken()
     token.cancel()
     agent = agent_with("never")
@@ -143,8 +143,8 @@ def test_cancelled_token_begins_nothing():
     assert (shape(result), agent.provider.requests) == ("user assistant", [])
 
 
-def test_cancelled_task_is_forgotten_and_told_once():
-    """Whoever cancels the task gets a CancelledError, and the memory nothing."""
+def test_cancelled_task_stores_nothing_and_is_reported_once():
+    """The caller that cancels the task gets a CancelledError, and the memory stays empty."""
     ear, memory = Ear(), ConversationMemory()
     agent = agent_with(ToolCall("waits"), memory=memory, observers=[ear])
 
@@ -159,8 +159,8 @@ def test_cancelled_task_is_forgotten_and_told_once():
     assert (ear.heard, memory.get_history()) == (["cancelled"], [])
 
 
-def test_run_cancelled_while_it_is_summed_up_is_not_remembered():
-    """What takes time is done before the memory has any of it."""
+def test_run_cancelled_while_summarizing_is_not_stored():
+    """The summary is written before the memory changes."""
     summing = asyncio.Event()
 
     class Slow:
@@ -184,8 +184,8 @@ def test_run_cancelled_while_it_is_summed_up_is_not_remembered():
     assert [each.content for each in memory.get_history()] == ["one", "two"]
 
 
-def test_session_that_cannot_be_saved_costs_no_answer(caplog):
-    """Its tools have run: whoever got an error instead would ask for the same again. Operators are told."""
+def test_session_that_cannot_be_saved_does_not_lose_the_answer(caplog):
+    """The tools have run, and an error would make the user repeat the request. The log has a warning."""
 
     class Full(InMemorySessionStore):
         def save(self, session_id, memory, *, namespace=None):
@@ -200,7 +200,7 @@ def test_session_that_cannot_be_saved_costs_no_answer(caplog):
 
 
 def test_abandoned_stream_ends_its_run():
-    """Who stops listening stops the run, and waits until it has stopped."""
+    """A consumer that closes the stream cancels the run and waits until it has stopped."""
     ear = Ear()
     agent = agent_with(ToolCall("waits"), observers=[ear])
 
@@ -216,8 +216,8 @@ def test_abandoned_stream_ends_its_run():
     assert (asyncio.run(abandoned()), ear.heard) == (set(), ["cancelled"])
 
 
-def test_cancelled_batch_leaves_nothing_running():
-    """Also a tool that takes its time to stop has stopped."""
+def test_cancelled_batch_leaves_no_task():
+    """A tool that takes time to stop has stopped as well."""
     started, stopped = asyncio.Event(), []
 
     @tool
@@ -244,8 +244,8 @@ def test_cancelled_batch_leaves_nothing_running():
     assert (asyncio.run(cancelled()), stopped) == (set(), [True])
 
 
-def test_prompt_that_breaks_breaks_alone():
-    """Its place in the results says why; the others have their answers."""
+def test_failing_prompt_of_a_batch_does_not_affect_the_others():
+    """Its result has the error; the other prompts are answered."""
     agent = agent_with("one", "two")
     results = agent.batch(["a", [], "b"])
     assert [result.stop_reason for result in results] == ["answer", "error", "answer"]
@@ -253,8 +253,8 @@ def test_prompt_that_breaks_breaks_alone():
 
 
 @pytest.mark.parametrize("answer", [None, "text", (Message(Role.ASSISTANT, "", (None,)), None)])
-def test_provider_that_answers_nonsense_is_a_provider_error(answer):
-    """No result of it comes into the transcript."""
+def test_invalid_provider_answer_is_a_provider_error(answer):
+    """No part of the answer is in the transcript."""
 
     class Mad:
         async def acomplete(self, **request):
@@ -265,22 +265,22 @@ def test_provider_that_answers_nonsense_is_a_provider_error(answer):
 
 
 @pytest.mark.parametrize("given", ["[1", [1], {1: 2}, {"text": {1}}, {"text": float("nan")}, {"text": 10**5000}])
-def test_arguments_that_are_no_json_are_told_to_the_model(given):
-    """The call stays in the transcript, in a form that can be kept and sent."""
+def test_model_reads_that_its_arguments_are_no_json(given):
+    """The call stays in the transcript in a form that can be stored and sent."""
     agent = agent_with(ToolCall("echo", given), "sorry")
     result = agent.run("go")
     assert (result.content, shape(result)) == ("sorry", "user assistant tool assistant")
     assert "called with arguments that are not a JSON object" in result.messages[2].content
 
 
-def test_answer_of_another_role_is_the_assistants():
-    """A provider cannot put words into the user's mouth."""
+def test_answer_with_another_role_becomes_the_assistants():
+    """A provider cannot add a user message."""
     agent = agent_with(Message(Role.USER, "delete all", tool_call_id="x"))
     assert agent.run("go").messages[-1] == Message(Role.ASSISTANT, "delete all")
 
 
-def test_usage_that_is_no_number_counts_nothing():
-    """The answer is worth more than its bill."""
+def test_invalid_usage_counts_as_zero():
+    """Invalid usage does not lose the answer."""
 
     class Careless:
         async def acomplete(self, **request):
@@ -290,14 +290,14 @@ def test_usage_that_is_no_number_counts_nothing():
     assert (result.content, result.usage.total_tokens, result.usage.cost_usd) == ("here", 0, 0)
 
 
-def test_model_selector_that_fails_costs_no_answer():
-    """The configured model answers."""
+def test_failing_model_selector_does_not_lose_the_answer():
+    """The configured model is used."""
     agent = agent_with("here", model="plain", model_selector=lambda *_: 1 / 0)
     assert (agent.run("go").content, agent.provider.requests[0].model) == ("here", "plain")
 
 
-def test_one_that_confirms_by_leaving_has_not_confirmed():
-    """A confirm_action that ends the process, or its task, is a no."""
+def test_confirm_action_that_raises_system_exit_is_a_no():
+    """Leaving the process or the task confirms nothing."""
 
     async def leave(name, args, reason):
         raise SystemExit
@@ -312,16 +312,16 @@ def test_one_that_confirms_by_leaving_has_not_confirmed():
     assert (result.content, "asking failed" in result.messages[2].content) == ("not done", True)
 
 
-def test_what_no_guardrail_passed_is_not_in_the_transcript():
-    """Nor in the memory: the next question would bring it to the model."""
+def test_blocked_message_is_not_in_the_transcript():
+    """It is not in the memory either, where the next question would send it to the model."""
     memory = ConversationMemory()
     result = agent_with("never", memory=memory, guardrails=GuardrailsPipeline([Block()])).run("secret words")
     assert (result.stop_reason, shape(result)) == ("guardrail", "user assistant")
     assert memory.get_history()[0].content == WITHHELD
 
 
-def test_blocked_answer_is_never_heard():
-    """Also where somebody listens while it comes."""
+def test_blocked_answer_is_never_streamed():
+    """A stream handler receives only the refusal."""
     heard = []
     guardrails = GuardrailsPipeline(output=[Block("secret")])
     result = agent_with("the secret", guardrails=guardrails).run("go", heard.append)
@@ -329,30 +329,30 @@ def test_blocked_answer_is_never_heard():
     assert result.content == "I am not allowed to answer that. Please ask for something else."
 
 
-def test_rewritten_words_are_what_the_model_reads():
-    """And what is remembered."""
+def test_rewritten_message_is_sent_to_the_model():
+    """The memory stores the rewritten message too."""
     guardrails = GuardrailsPipeline([Block("loud", GuardrailAction.REWRITE)])
     agent = agent_with("ok", guardrails=guardrails)
     assert agent.run("loud").messages[0].content == agent.provider.requests[0].messages[0].content == "LOUD"
 
 
-def test_run_that_goes_in_circles_is_told_and_then_ended():
-    """Three equal rounds are a nudge, the fourth ends it."""
+def test_repeating_run_is_warned_and_then_ended():
+    """The third equal round adds a note, and the fourth ends the run."""
     result = agent_with(*[ECHO] * 9, max_iterations=9).run("go")
     told = ["Note of the platform" in message.content for message in result.messages if message.role is Role.TOOL]
     assert (result.stop_reason, told) == ("loop", [False, False, True, False])
 
 
-def test_budget_of_a_run_ends_it_politely():
-    """The call that reaches it is not cut off; no other is made."""
+def test_budget_of_a_run_ends_it_with_a_message():
+    """The call that reaches the limit finishes, and no other is made."""
     agent = agent_with(ECHO, "never", max_total_tokens=2)
     result = agent.run("go")
     assert (result.stop_reason, len(agent.provider.requests)) == ("budget", 1)
     assert shape(result) == "user assistant tool assistant"
 
 
-def test_call_that_nobody_asked_for_is_not_made():
-    """The model is told why."""
+def test_incoherent_call_is_not_made():
+    """The model reads the reason."""
     judge = ScriptedProvider(['{"coherent": false, "explanation": "No echo was asked for."}'])
     config = {"coherence_check": True, "coherence_provider": judge, "coherence_model": "judge"}
     result = agent_with(ECHO, "as you like", **config).run("go")
@@ -360,15 +360,15 @@ def test_call_that_nobody_asked_for_is_not_made():
     assert result.usage.total_tokens == 6
 
 
-def test_wrong_form_is_asked_for_again():
-    """The model hears what was wrong; the transcript has the answer that fits, and nothing of the others."""
+def test_answer_in_a_wrong_format_is_requested_again():
+    """The model reads the error; the transcript has only the answer that fits."""
     agent = agent_with("one", '{"n": "x"}', '{"n": 1}')
     result = agent.run("go", response_format=Form)
     assert (result.parsed, shape(result)) == (Form(n=1), "user assistant")
     assert "could not be used" in agent.provider.requests[1].messages[-1].content
 
 
-def test_form_that_never_fits_is_told():
+def test_answer_that_never_fits_the_format_is_reported():
     """The last answer is the content, and nothing is parsed."""
     result = agent_with("one", "two", max_iterations=2).run("go", response_format=Form)
     assert (result.stop_reason, result.content, result.parsed) == ("invalid_answer", "two", None)
@@ -376,7 +376,7 @@ def test_form_that_never_fits_is_told():
 
 
 def test_cost_warning_is_logged_once(caplog):
-    """When the agent's account passes what was thought enough."""
+    """The warning is logged when the agent's total cost passes the threshold."""
     agent = agent_with("a", "b", "c", cost_warning_threshold=0.000001, prices={"m": (1.0, 1.0)}, model="m")
     for _ in range(3):
         agent.run("go")
@@ -384,19 +384,19 @@ def test_cost_warning_is_logged_once(caplog):
 
 
 @pytest.mark.parametrize("door", ["run", "ask", "__call__"])
-def test_sync_doors_answer(door):
-    """Three names for one thing."""
+def test_sync_methods_answer(door):
+    """The three methods do the same."""
     assert getattr(agent_with("hello"), door)("go").content == "hello"
 
 
 @pytest.mark.parametrize("door", ["arun", "aask"])
-def test_async_doors_answer(door):
-    """Two names for one thing."""
+def test_async_methods_answer(door):
+    """The two methods do the same."""
     assert asyncio.run(getattr(agent_with("hello"), door)("go")).content == "hello"
 
 
-def test_sync_door_answers_inside_a_running_loop():
-    """As in a notebook."""
+def test_sync_method_answers_inside_a_running_loop():
+    """A notebook has a running loop."""
 
     async def notebook():
         return agent_with("hello").run("go").content
@@ -405,7 +405,7 @@ def test_sync_door_answers_inside_a_running_loop():
 
 
 def test_stream_yields_the_text_and_last_the_result():
-    """Pieces of text, and one result."""
+    """The stream yields pieces of text and one result."""
 
     async def listened():
         return [piece async for piece in agent_with(ECHO, "hello").astream("go")]
@@ -415,7 +415,7 @@ def test_stream_yields_the_text_and_last_the_result():
 
 
 def test_batch_keeps_the_order_of_its_prompts():
-    """And says how far it is."""
+    """`on_progress` counts the finished prompts."""
     steps = []
     agent = agent_with("one", "two", "three")
     results = agent.batch(["a", "b", "c"], max_concurrency=1, on_progress=lambda *step: steps.append(step))
@@ -423,8 +423,8 @@ def test_batch_keeps_the_order_of_its_prompts():
     assert steps == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_batch_changes_nothing_in_the_agents_memory():
-    """Each prompt knows it, and is apart from the others."""
+def test_batch_does_not_change_the_agents_memory():
+    """Each prompt sees the memory, but not the other prompts."""
     memory = ConversationMemory()
     agent = agent_with("hi", "one", "two", memory=memory)
     agent.run("hello")
@@ -433,14 +433,14 @@ def test_batch_changes_nothing_in_the_agents_memory():
     assert len(memory.get_history()) == 2
 
 
-def test_batch_that_runs_nothing_is_refused():
-    """A limit of none is a mistake."""
+def test_batch_without_concurrency_is_refused():
+    """A limit of zero is an error."""
     with pytest.raises(ValueError, match="max_concurrency=0"):
         agent_with().batch(["a"], max_concurrency=0)
 
 
-def test_reset_forgets_what_was_said():
-    """And its summary; the account stays."""
+def test_reset_clears_history_and_summary():
+    """The usage totals stay."""
     memory = ConversationMemory(summary="before")
     agent = agent_with("hi", memory=memory)
     agent.run("hello")
@@ -449,8 +449,8 @@ def test_reset_forgets_what_was_said():
 
 
 @pytest.mark.parametrize("messages", ["", [], [Message(Role.USER, "")]])
-def test_nothing_to_answer_is_refused_or_asked(messages):
-    """An empty list is a mistake; an empty text is what somebody said."""
+def test_empty_list_is_refused_and_empty_text_is_sent(messages):
+    """An empty list is a caller's mistake; an empty text is a user's message."""
     if messages == []:
         with pytest.raises(ValueError, match="no message to answer"):
             agent_with().run(messages)
@@ -459,13 +459,13 @@ def test_nothing_to_answer_is_refused_or_asked(messages):
 
 
 def test_routing_runs_no_tool():
-    """The choice is the result."""
+    """The selected tool is the result."""
     result = agent_with(ECHO, routing_only=True).run("go")
     assert (result.stop_reason, result.tool_name, result.tool_args) == ("routing", "echo", {"text": "hi"})
 
 
-def test_choice_of_a_run_that_was_stopped_is_none():
-    """Stopped before anybody heard of it, as late as that can be: it is in no transcript either."""
+def test_cancelled_routing_has_no_choice():
+    """The run is cancelled as late as possible: neither the result nor the transcript has the choice."""
 
     class Stops(AsyncAgentObserver):
         blocking = True
@@ -481,14 +481,14 @@ def test_choice_of_a_run_that_was_stopped_is_none():
 
 
 def test_stop_condition_ends_the_run_with_the_result():
-    """It sees the tool's name and words."""
+    """It receives the tool's name and result."""
     agent = agent_with(ECHO, "never", stop_condition=lambda name, result: (name, result) == ("echo", "hi"))
     result = agent.run("go")
     assert (result.stop_reason, result.content, len(agent.provider.requests)) == ("terminal", "hi", 1)
 
 
 def test_selector_chooses_the_model_of_each_step():
-    """Observers hear of the change."""
+    """Observers receive the switch."""
     ear = Ear()
     agent = agent_with(ECHO, "hi", observers=[ear], model_selector=lambda step, calls, usage: f"m{len(calls)}")
     agent.run("go")
@@ -496,8 +496,8 @@ def test_selector_chooses_the_model_of_each_step():
     assert ear.heard == [("m0", "m1"), "run_end"]
 
 
-def test_provider_that_knows_a_model_is_asked_for_it():
-    """Unless somebody chose one."""
+def test_providers_default_model_is_used():
+    """A configured model has precedence."""
     asked = []
 
     class Own:
@@ -512,8 +512,8 @@ def test_provider_that_knows_a_model_is_asked_for_it():
     assert asked == ["", "chosen"]
 
 
-def test_cached_answer_costs_no_question_and_is_counted_again():
-    """The same question is asked once; the account has it twice."""
+def test_cached_answer_needs_no_model_call_and_counts_again():
+    """The model is called once, and the totals count the usage twice."""
     agent = agent_with("hi", cache=InMemoryCache())
     first, second = agent.run("go"), agent.run("go")
     assert (second.content, len(agent.provider.requests)) == ("hi", 1)
@@ -522,12 +522,12 @@ def test_cached_answer_costs_no_question_and_is_counted_again():
 
 
 def test_sync_tool_runs_in_the_sync_callers_thread():
-    """As if it had been called."""
+    """The tool runs as if it had been called directly."""
     threads = []
 
     @tool
     def where() -> str:
-        """Say where."""
+        """Note the thread."""
         threads.append(threading.current_thread())
         return "here"
 
@@ -536,19 +536,19 @@ def test_sync_tool_runs_in_the_sync_callers_thread():
 
 
 def test_sync_tool_may_run_a_loop():
-    """Also another agent."""
+    """The tool may also run another agent."""
 
     @tool
     def nested() -> str:
-        """Ask another agent, and a loop of its own."""
+        """Run another agent and an event loop."""
         return agent_with("inner").run("go").content + asyncio.run(asyncio.sleep(0, " loop"))
 
     agent = agent_with(ToolCall("nested"), "done", tools=(nested,))
     assert agent.run("go").messages[2].content == "inner loop"
 
 
-def test_interrupted_tool_reaches_the_caller_and_the_agent_goes_on():
-    """Ctrl+C in a tool is for whoever sits there."""
+def test_keyboard_interrupt_in_a_tool_reaches_the_caller_and_the_agent_stays_usable():
+    """Ctrl+C in a tool interrupts the program as usual."""
     interrupts = [KeyboardInterrupt()]
 
     @tool
@@ -564,8 +564,8 @@ def test_interrupted_tool_reaches_the_caller_and_the_agent_goes_on():
     assert agent.run("go").content == "done"
 
 
-def test_runs_at_once_do_not_know_each_other():
-    """One agent serves many, each with its own memory."""
+def test_concurrent_runs_are_independent():
+    """One agent serves many runs, each with its own memory."""
     agent = agent_with("one", "two")
     memories = [ConversationMemory(), ConversationMemory()]
 
@@ -577,12 +577,12 @@ def test_runs_at_once_do_not_know_each_other():
     assert [len(memory.get_history()) for memory in memories] == [2, 2]
 
 
-def test_run_that_is_interrupted_in_a_tool_is_told_to_end():
-    """Whoever presses Ctrl+C has stopped it, wherever it was: observers hear of it as of any other that was stopped."""
+def test_keyboard_interrupt_is_reported_as_a_cancellation():
+    """Observers receive the same event as for any cancelled run."""
 
     @tool
     def interrupted() -> str:
-        """Never ends."""
+        """Raise a KeyboardInterrupt."""
         raise KeyboardInterrupt
 
     ear = Ear()
@@ -591,13 +591,13 @@ def test_run_that_is_interrupted_in_a_tool_is_told_to_end():
     assert ear.heard == ["cancelled"]
 
 
-def test_chunks_are_told_before_the_end_of_their_call():
-    """Also those of an async tool, which come in the loop itself."""
+def test_chunks_are_reported_before_the_end_of_their_call():
+    """Chunks of an async tool, which arrive in the loop itself, keep this order too."""
     events = []
 
     @tool(streaming=True)
     async def stream():
-        """Give pieces."""
+        """Yield pieces."""
         yield "a"
         yield "b"
 
@@ -612,8 +612,8 @@ def test_chunks_are_told_before_the_end_of_their_call():
     assert events == ["a", "b", "ab"]
 
 
-def test_arguments_that_cannot_be_written_down_are_told_as_they_were_given():
-    """Whoever only listens stops no call, and no run."""
+def test_unserializable_arguments_are_reported_unchanged():
+    """Reporting to observers never fails a call or a run."""
     told = []
 
     @tool
@@ -629,8 +629,8 @@ def test_arguments_that_cannot_be_written_down_are_told_as_they_were_given():
     assert (agent.run("go").messages[2].content, told) == ("took 1", [{"n": 1}])
 
 
-def test_what_another_run_learnt_meanwhile_stays():
-    """Two runs of one conversation: the one that ends last takes nothing back."""
+def test_concurrent_changes_of_the_memory_are_kept():
+    """Of two runs of one conversation, the one that ends last overwrites nothing."""
     memory = ConversationMemory()
 
     class Meanwhile(AgentObserver):
@@ -645,8 +645,8 @@ def test_what_another_run_learnt_meanwhile_stays():
     assert (memory.summary, memory.notes, len(memory.get_history())) == ("of the other run", {"seen": True}, 2)
 
 
-def test_every_step_that_began_is_told_to_end():
-    """Also one that the budget, a guardrail or the model's provider ends; nothing is told of a blocked answer."""
+def test_every_started_iteration_reports_its_end():
+    """A budget, a guardrail and a provider error end an iteration too; a blocked answer is not reported."""
     told: list[tuple[str, int, str]] = []
 
     class Steps(AgentObserver):
@@ -665,8 +665,8 @@ def test_every_step_that_began_is_told_to_end():
     assert [at for what, at, _ in told if what == "start"] == [at for _, at, _ in ends]
 
 
-def test_calls_are_counted_by_their_tools():
-    """What models called, made up or not."""
+def test_usage_counts_calls_by_tool():
+    """Calls of unknown tools count too."""
     agent = agent_with([ECHO, ECHO], ToolCall("nonsense"), "done")
     agent.run("go")
     assert agent.usage.tool_usage == {"echo": 2, "nonsense": 1}

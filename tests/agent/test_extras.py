@@ -1,4 +1,4 @@
-"""What installs an optional part: libraries that an index has, wherever Sayso itself came from."""
+"""Extras: the commands that install an optional part name libraries from a package index."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ METADATA = [
 
 
 @pytest.mark.parametrize("extra", ["llm", "anthropic", "google", "mcp", "otel", "toolbox", "examples"])
-def test_a_cure_names_libraries_and_never_sayso(extra: str):
+def test_install_command_names_libraries_and_never_sayso(extra: str):
     """Sayso may have been installed from a file or a checkout."""
     command = install_command(extra)
     assert command.startswith("pip install '")
     assert "sayso" not in command
 
 
-def test_extras_of_an_extra_are_followed(monkeypatch: pytest.MonkeyPatch):
-    """As `examples`, which is the toolbox."""
+def test_extras_of_an_extra_are_resolved(monkeypatch: pytest.MonkeyPatch):
+    """The extra `examples` requires the extra `toolbox`."""
     monkeypatch.setattr(extras, "requires", lambda _: METADATA)
     assert install_command("examples") == "pip install 'jmespath>=1.1' 'tzdata>=2026.1'"
 
 
-def test_a_checkout_that_is_not_installed_names_itself(monkeypatch: pytest.MonkeyPatch):
-    """There is no metadata, but there is the folder."""
+def test_uninstalled_checkout_names_itself(monkeypatch: pytest.MonkeyPatch):
+    """It has no package metadata, so the command installs from the folder."""
 
     def nothing(_: str) -> list[str]:
         raise extras.PackageNotFoundError

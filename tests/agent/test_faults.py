@@ -1,4 +1,4 @@
-"""Faults: whatever models, tools, observers, stores and people do, a run ends as it promises to."""
+"""Faults: a run ends as promised, whatever faults its models, tools, observers, stores and users cause."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.agent.faults.judge import Broken, judge
 from tests.agent.faults.mutants import MUTANTS, Mutant
 from tests.agent.faults.story import Errors, Story
 
-#: Stories told, and those within which a broken rule must be caught.
+#: The number of random stories, and how many may be needed to detect a mutant.
 STORIES, MUTANT_STORIES = int(os.environ.get("SAYSO_FAULTS", "") or 1_500), 2000
-#: Decisions of one story, after which the plainest thing happens.
+#: The number of decisions per story, after which the simplest choice is taken.
 DECISIONS = 120
 
 Tell = Callable[[bytes], None]
@@ -26,7 +26,7 @@ Tell = Callable[[bytes], None]
 
 @pytest.fixture
 def tell() -> Iterator[Tell]:
-    """Tells a story and judges it. One loop for all: each must leave it empty. Warnings in thousands help nobody."""
+    """Return a function that runs a story and checks it. All share one loop, and each must leave it empty."""
     loop, errors = ClockLoop(), Errors()
     logging.disable(logging.WARNING)
     logging.getLogger().addHandler(errors)
@@ -43,15 +43,15 @@ def tell() -> Iterator[Tell]:
 
 @pytest.mark.timeout(600 + STORIES)
 def test_no_story_breaks_a_promise(tell: Tell) -> None:
-    """Faults of every kind, at every place, in any order."""
+    """Stories have faults of every kind, at every place, in any order."""
     stories = st.binary(min_size=DECISIONS, max_size=DECISIONS)
     settings(max_examples=STORIES, deadline=None, database=None)(given(stories)(tell))()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_broken_rule_is_caught(mutant: Mutant, tell: Tell) -> None:
-    """A judge that lets a broken rule pass proves nothing."""
+    """Each mutant breaks one rule, and the checks must detect it."""
     chance = Random(1)
     stories = (chance.randbytes(DECISIONS) for _ in range(MUTANT_STORIES))
     with mutant.applied(), pytest.raises(Broken):
-        any(map(tell, stories))  # up to the first that breaks a promise
+        any(map(tell, stories))  # up to the first story that breaks a promise

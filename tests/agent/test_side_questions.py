@@ -1,4 +1,4 @@
-"""Side questions: what is asked beside a run is of its budget, of its providers' models, and loses no summary."""
+"""Side questions: extra model calls of a run use its budget and their provider's model, and lose no summary."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sayso.agent.run.state import WITHHELD
 
 
 class Counting:
-    """A model that answers all the same, and counts."""
+    """A model that gives the same answer each time and counts its calls."""
 
     def __init__(self, says="[]", default_model=""):
         self.says, self.default_model, self.models = says, default_model, []
 
     async def acomplete(self, **request):
-        """The same for all."""
+        """Return the same answer to every request."""
         self.models.append(request["model"])
         if isinstance(self.says, Exception):
             raise self.says
@@ -32,22 +32,22 @@ class Counting:
 
 
 class No(Guardrail):
-    """Blocks everything."""
+    """A guardrail that blocks everything."""
 
     def check(self, content):
-        """It does not pass."""
+        """Trip on any text."""
         return self.tripped(content, "no")
 
 
 def learner(provider, **config):
-    """An agent with all that asks a model after a run."""
+    """Return an agent with all features that call a model after a run."""
     config = {"entity_memory": EntityMemory(provider), "knowledge_graph": KnowledgeGraphMemory(provider), **config}
     return Agent(provider=provider, config=AgentConfig(summarize_on_trim=True, **config), memory=ConversationMemory(2))
 
 
 @pytest.mark.parametrize("limit", [2, 1000])
-def test_a_spent_budget_is_spent_for_side_questions_too(limit):
-    """Neither the run that reached the limit nor those that are refused ask a model anything more."""
+def test_spent_budget_stops_side_questions_too(limit):
+    """Neither the run that reached the limit nor a refused run calls a model again."""
     model = Counting()
     agent = learner(model, budget=MemoryBudget(BudgetLimits(day_tokens=limit)))
     reasons = [agent.run(words).stop_reason for words in ("one", "two", "three")]
@@ -56,8 +56,8 @@ def test_a_spent_budget_is_spent_for_side_questions_too(limit):
     )  # fmt: skip
 
 
-def test_a_run_over_its_own_limit_asks_nothing_beside():
-    """The limit of one run counts all that it asks."""
+def test_run_over_its_own_limit_asks_no_side_question():
+    """The limit of one run counts all its model calls."""
     model = Counting()
     learner(model, max_total_tokens=2).run("one")
     assert len(model.models) == 1
@@ -71,15 +71,15 @@ def test_a_run_over_its_own_limit_asks_nothing_beside():
     ],
     ids=["provider down", "guardrail"],
 )
-def test_a_run_that_no_model_took_in_teaches_nothing(says, config, asked):
-    """Whoever waits for the error does not wait for two more."""
+def test_failed_run_asks_no_side_question(says, config, asked):
+    """The error is returned without two more model calls."""
     model = Counting(says)
     learner(model, **config).run("one")
     assert len(model.models) == asked
 
 
-def test_another_provider_is_asked_for_its_own_model():
-    """It rarely knows the agent's."""
+def test_other_provider_is_asked_for_its_own_model():
+    """Another provider rarely offers the agent's model."""
     other = Counting(default_model="small")
     config = {"entity_memory": EntityMemory(other), "knowledge_graph": KnowledgeGraphMemory(other, "graphs")}
     agent = learner(Counting("ok"), model="big", summarize_provider=other, **config)
@@ -88,18 +88,18 @@ def test_another_provider_is_asked_for_its_own_model():
     assert sorted(other.models) == ["graphs", "graphs", "small", "small", "small"]
 
 
-def test_the_agents_own_provider_is_asked_for_the_agents_model():
-    """Nothing else was chosen."""
+def test_agents_own_provider_is_asked_for_the_agents_model():
+    """No other model was configured."""
     model = Counting(default_model="small")
     learner(model, model="big").run("one")
     assert set(model.models) == {"big"}
 
 
-def test_summaries_at_the_same_time_keep_what_both_forgot():
-    """Two runs of one conversation forget at once: the later one sums up on top of the earlier one."""
+def test_concurrent_summaries_keep_what_both_runs_trimmed():
+    """Two runs of one conversation trim at once: the later summary includes the earlier one."""
 
     class Together:
-        """Each summary holds the earlier one and what is new; both are asked before either answers."""
+        """Each summary includes the earlier one and the new messages; both are requested before either is answered."""
 
         def __init__(self):
             self.both = asyncio.Barrier(2)
@@ -122,11 +122,11 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
     assert asyncio.run(forget_at_once()) == "There were Ana and Ben."
 
 
-def test_a_summary_is_written_on_top_of_one_that_came_meanwhile():
-    """Each run works on a draft of the conversation: the later one forgot less, and loses nothing all the same."""
+def test_summary_includes_one_that_was_written_meanwhile():
+    """Each run works on a draft of the memory; the later run trimmed less and still loses nothing."""
 
     class Summing:
-        """Sums up by names; for the run that forgets less, once the other one is remembered."""
+        """Summarizes by names; for the run that trims less, only after the other run was stored."""
 
         def __init__(self):
             self.is_remembered = asyncio.Event()
@@ -153,8 +153,8 @@ def test_a_summary_is_written_on_top_of_one_that_came_meanwhile():
     assert memory.summary == "There were Ana, Dora."
 
 
-def test_words_that_a_guardrail_refused_leave_nothing_behind():
-    """In their place the history says that something was withheld: the refusal answers that."""
+def test_blocked_message_is_replaced_in_the_history():
+    """The history has a placeholder for the message, followed by the refusal."""
     model = Counting("hi")
     agent = Agent(provider=model, memory=ConversationMemory())
     agent.run("hello")

@@ -1,4 +1,4 @@
-"""ask_channel: the seed's door, without mailbox or outbox, keeps the same promises."""
+"""ask_channel: the seed's direct call, without mailbox or outbox, keeps the same promises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACE = Conversation("chat", "room")
 
 @pytest.fixture(params=["memory", "redis"])
 def make_agent(request):
-    """Makes a channel agent whose model wants to delete these names; `deleted` is what it did."""
+    """Return a function that makes a channel agent whose model deletes these names; `deleted` records what ran."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
     deleted = []
 
@@ -46,20 +46,20 @@ def make_agent(request):
 
 
 class Meeting(ScriptedProvider):
-    """A model that answers two requests only once both have come in."""
+    """A model that answers two requests only once both have arrived."""
 
     def __init__(self, lines) -> None:
         super().__init__(lines)
         self._barrier = threading.Barrier(2)
 
     async def acomplete(self, **request):
-        """The next line, after the other's request."""
+        """Return the next line once both requests have arrived."""
         self._barrier.wait(60)
         return await super().acomplete(**request)
 
 
 def test_two_proposals_at_once_show_one_question(make_agent):
-    """The user can only say yes to what was armed: the other message hears to come again."""
+    """The user can only confirm what was armed; the other message is answered with a request to send it again."""
     lines = [ToolCall("delete", {"name": name}, name) for name in "AB"]
     agent, heard = make_agent(provider=Meeting(lines)), []
     threads = [
@@ -77,7 +77,7 @@ def test_two_proposals_at_once_show_one_question(make_agent):
 
 
 def test_changed_digest_executes_nothing(make_agent):
-    """A caller that saw other arguments disarms."""
+    """A caller that saw other arguments disarms the action."""
     agent = make_agent("A", lines=["yes to what?"])
     agent.ask_channel("ana", "delete A", **HERE)
     assert "Nothing was done" in agent.ask_channel("ana", "yes", args_digest="0" * 64, **HERE).content
@@ -85,7 +85,7 @@ def test_changed_digest_executes_nothing(make_agent):
 
 
 def test_yes_of_another_user_confirms_nothing(make_agent):
-    """And what ana sees of it stays."""
+    """The question to ana stays open."""
     agent = make_agent("A", lines=["yes to what?"])
     agent.ask_channel("ana", "delete A", **HERE)
     assert agent.ask_channel("bob", "yes", **HERE).content == "yes to what?"
@@ -93,7 +93,7 @@ def test_yes_of_another_user_confirms_nothing(make_agent):
 
 
 def test_unrelated_text_disarms_and_says_so(make_agent):
-    """The same rule as in a worker."""
+    """A direct call follows the same rule as a worker."""
     agent = make_agent("A", lines=["sunny"])
     agent.ask_channel("ana", "delete A", **HERE)
     content = agent.ask_channel("ana", "what is the weather?", **HERE).content
@@ -102,15 +102,15 @@ def test_unrelated_text_disarms_and_says_so(make_agent):
 
 
 def test_yes_runs_once_without_asking_a_model(make_agent):
-    """A settled turn has no iterations."""
+    """A turn that settles an action has no iterations."""
     agent = make_agent("A")
     agent.ask_channel("ana", "delete A", **HERE)
     result = agent.ask_channel("ana", "yes", **HERE)
     assert (result.content, result.iterations, agent.deleted) == ("deleted A", 0, ["A"])
 
 
-def test_words_alone_offer_no_undo():
-    """Without a channel there is no button to tap, so none is promised."""
+def test_ask_channel_offers_no_undo():
+    """Without a channel there is no button to tap."""
 
     @tool(requires_approval=True, preview="Delete {name}", undo=lambda name: f"restored {name}")
     def delete(name: str) -> str:
@@ -122,8 +122,8 @@ def test_words_alone_offer_no_undo():
     assert bot.ask_channel("ana", "yes").content == "deleted A"
 
 
-def begun_by_the_dead(agent) -> StoredAction:
-    """What ana waits for was started by a process that was killed then."""
+def start_and_die(agent) -> StoredAction:
+    """Start ana's open action as a process that is then killed, and return the action."""
     scope = scope_of("ana", "chat", "room")
     live = Blocking(agent.store.repository).find_open(scope.conversation.id, scope.id)
     claim = Claim(scope, live.pid, "killed")
@@ -133,7 +133,7 @@ def begun_by_the_dead(agent) -> StoredAction:
 
 
 def change(store, live: StoredAction) -> None:
-    """Somebody edits the sealed words."""
+    """Change the signed text of the stored action."""
     edited = live.record.replace("Delete", "Forget")
     if isinstance(store, InMemoryPendingStore):
         store.repository._put(live.pid, replace(store.repository._get(live.pid), record=edited))
@@ -143,11 +143,11 @@ def change(store, live: StoredAction) -> None:
         client.hset(key, "rec", edited)
 
 
-def test_killed_process_whose_record_was_changed_is_owned_up_to(make_agent):
-    """The person who confirmed it hears that nobody knows; the changed words are not repeated."""
+def test_changed_action_of_a_killed_process_is_reported_as_unknown(make_agent):
+    """The user who confirmed it reads that the outcome is unknown; the changed text is not repeated."""
     agent = make_agent("A", lines=["sunny"])
     agent.ask_channel("ana", "delete A", **HERE)
-    live = begun_by_the_dead(agent)
+    live = start_and_die(agent)
     change(agent.store, live)
     time_passes(agent.store, conversation=scope_of("ana", "chat", "room").conversation.id)
     told = agent.ask_channel("ana", "what is the weather?", **HERE).content
@@ -155,12 +155,12 @@ def test_killed_process_whose_record_was_changed_is_owned_up_to(make_agent):
     assert agent.deleted == []
 
 
-def test_action_whose_process_was_killed_is_owned_up_to(make_agent):
-    """Long after, whatever the person says first: nobody knows, nothing is repeated, the new message is answered."""
+def test_action_of_a_killed_process_is_reported_as_unknown(make_agent):
+    """The next message, however late, is answered with the unknown outcome too; the action is not repeated."""
     agent = make_agent("A", "B", lines=["sunny"])
     agent.ask_channel("ana", "delete A", **HERE)
     scope = scope_of("ana", "chat", "room")
-    begun_by_the_dead(agent)
+    start_and_die(agent)
     assert "came first" in agent.ask_channel("ana", "delete B", **HERE).content
     time_passes(agent.store, conversation=scope.conversation.id)
     told = agent.ask_channel("ana", "what is the weather?", **HERE).content
@@ -169,8 +169,8 @@ def test_action_whose_process_was_killed_is_owned_up_to(make_agent):
     assert agent.deleted == []
 
 
-def test_two_messages_at_once_have_one_history(monkeypatch):
-    """While one thread makes a scope's history no other can: the later one's would take the place of the first."""
+def test_concurrent_messages_share_one_history(monkeypatch):
+    """Only one thread at a time creates a scope's history; a second one would replace the first."""
     agent = ChannelAgent(Agent([], ScriptedProvider(["hi"])))
     held, load = [], channel_agent.memory_from_json
 
@@ -184,14 +184,14 @@ def test_two_messages_at_once_have_one_history(monkeypatch):
 
 
 def tapped(agent: ChannelAgent, reply: Reply, label: str, user: str = "ana") -> str:
-    """What is said to somebody who taps this button."""
+    """Return the reply to this user's tap on the button."""
     (button,) = [each for each in reply.buttons if each.label == label]
     turn = Turn(f"tap-{user}", PLACE, user, tap=Tap(button.data))
     return asyncio.run(agent.take(turn))[0].text
 
 
-def test_a_button_of_another_person_confirms_nothing(make_agent):
-    """It is told so, and the question still stands for whom it was asked."""
+def test_button_of_another_user_confirms_nothing(make_agent):
+    """The reply says so, and the question stays open for the user who was asked."""
     agent = make_agent("A")
     (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
     assert tapped(agent, question, "Confirm", user="bob") == texts_for("en").not_yours()
@@ -199,16 +199,16 @@ def test_a_button_of_another_person_confirms_nothing(make_agent):
     assert (tapped(agent, question, "Confirm"), agent.deleted) == ("deleted A", ["A"])
 
 
-def test_a_tap_settles_once(make_agent):
-    """A real button in a place without a mailbox: it confirms, and tapped again it says what became of it."""
+def test_tap_settles_once(make_agent):
+    """A button works without a mailbox: it confirms, and a second tap is answered with the outcome."""
     agent = make_agent("A")
     (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
     assert [tapped(agent, question, "Confirm") for _ in range(2)] == ["deleted A", "deleted A"]
     assert agent.deleted == ["A"]
 
 
-def test_a_tap_cancels(make_agent):
-    """The other button lets go."""
+def test_tap_on_cancel_cancels(make_agent):
+    """The action is disarmed, and a later yes confirms nothing."""
     agent = make_agent("A")
     (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
     assert "Delete A" in tapped(agent, question, "Cancel")

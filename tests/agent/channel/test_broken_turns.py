@@ -1,4 +1,4 @@
-"""Broken turns: whatever breaks or takes too long, nothing stays armed, and what was decided is told."""
+"""Broken turns: after any failure or timeout, nothing stays armed, and every decided action is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.contracts.rigs import ENGLISH, turn
 
 
 def break_down(bot) -> None:
-    """From now on the bot's agent is a bug."""
+    """Replace the bot's agent with one that raises."""
 
     async def arun(*args, **options):
         raise RuntimeError("a bug")
@@ -27,14 +27,14 @@ def break_down(bot) -> None:
 
 
 def with_tool(bot, new_tool, *calls) -> None:
-    """The bot has this tool as well, and its model calls it."""
+    """Replace the bot's tools with this one, which its model calls."""
     bot.provider = ScriptedProvider([ToolCall(new_tool.name, args, new_tool.name) for args in calls])
     agent = ChannelAgent(Agent([new_tool], bot.provider, AgentConfig(max_retries=0)), bot.rig.store)
     bot.processor.agents["chat"] = bot.agent = agent
 
 
-def test_unrelated_message_whose_turn_breaks_disarms_all_the_same(make_bot):
-    """The seed's rule does not depend on what the model makes of the message."""
+def test_unrelated_message_disarms_although_its_turn_breaks(make_bot):
+    """The seed's rule does not depend on the model's answer to the message."""
     bot = make_bot("A")
     bot.say("delete it")
     break_down(bot)
@@ -46,8 +46,8 @@ def test_unrelated_message_whose_turn_breaks_disarms_all_the_same(make_bot):
 
 
 @pytest.mark.parametrize("breaks", [False, True])
-def test_answer_to_an_ephemeral_message_is_for_its_person_alone(make_bot, breaks):
-    """Also what is said of a turn that broke."""
+def test_answer_to_an_ephemeral_message_is_ephemeral(make_bot, breaks):
+    """It holds for the message about a broken turn too."""
     bot = make_bot()
     if breaks:
         break_down(bot)
@@ -57,8 +57,8 @@ def test_answer_to_an_ephemeral_message_is_for_its_person_alone(make_bot, breaks
     assert [each.reply.only_for for each in bot.channel.sent] == ["ana", "ana"]
 
 
-def test_unrelated_message_that_breaks_ask_channel_disarms_all_the_same(make_bot):
-    """The error is the caller's to see; the action is gone."""
+def test_unrelated_message_disarms_although_ask_channel_raises(make_bot):
+    """The caller receives the error, and the action is disarmed."""
     bot = make_bot("A")
     bot.agent.ask_channel("ana", "delete it")
     break_down(bot)
@@ -67,8 +67,8 @@ def test_unrelated_message_that_breaks_ask_channel_disarms_all_the_same(make_bot
     assert bot.agent.store.get("ana") is None
 
 
-def test_turn_that_took_too_long_over_a_confirmed_action_says_what_it_was_doing(make_bot):
-    """Never "please try again"; when the effect ends after all, a correction follows."""
+def test_timeout_during_a_confirmed_action_names_the_action(make_bot):
+    """The user is not asked to try again, and a correction follows when the effect ends after all."""
     bot, go = make_bot(), threading.Event()
 
     @tool(requires_approval=True, preview="Send {name}")
@@ -103,8 +103,8 @@ ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()]
 @pytest.mark.parametrize(
     ("error", "is_async"), [(GeneratorExit(), False), *((end, kind) for end in ENDS for kind in (False, True))]
 )
-def test_tool_that_wants_to_end_the_process_is_a_tool_that_failed(make_bot, error, is_async):
-    """A plain tool, in a thread or on the loop: the turn is answered, and the worker lives on."""
+def test_tool_that_raises_a_process_exit_is_a_failed_tool(make_bot, error, is_async):
+    """In a thread or on the loop: the turn is answered, and the worker stays alive."""
     bot = make_bot()
 
     @tool(name="quit")
@@ -122,8 +122,8 @@ def test_tool_that_wants_to_end_the_process_is_a_tool_that_failed(make_bot, erro
     assert bot.say("quit") == "that failed"
 
 
-def test_preview_that_wants_to_end_the_process_is_a_tool_that_failed(make_bot):
-    """Nothing is proposed."""
+def test_preview_that_raises_a_process_exit_is_a_failed_tool(make_bot):
+    """No action is proposed."""
     bot = make_bot()
 
     @tool(requires_approval=True, preview=lambda: sys.exit(1))
@@ -136,7 +136,7 @@ def test_preview_that_wants_to_end_the_process_is_a_tool_that_failed(make_bot):
     assert bot.say("wipe") == "that failed"
 
 
-def test_broken_characters_in_preview_and_result_block_nobody(make_bot):
+def test_lone_surrogates_in_preview_and_result_break_no_turn(make_bot):
     """A file name from the disk may hold half a character."""
     bot = make_bot()
 
@@ -152,8 +152,8 @@ def test_broken_characters_in_preview_and_result_block_nobody(make_bot):
     assert bot.say("yes") == "caf?.txt is gone"
 
 
-def test_arguments_changed_after_the_proposal_change_nothing(make_bot):
-    """What runs has the arguments of the preview, whatever the tool does to its own objects."""
+def test_arguments_changed_after_the_proposal_have_no_effect(make_bot):
+    """The action runs with the arguments of the preview, although the tool changes its own objects later."""
     bot, ran = make_bot(), []
     people = ["ana"]
 
@@ -172,7 +172,7 @@ def test_arguments_changed_after_the_proposal_change_nothing(make_bot):
 
 
 def test_tool_may_be_called_plan(make_bot):
-    """Our own kinds have names no tool can have."""
+    """The platform's own kinds have names that no tool can have."""
     bot = make_bot()
 
     @tool(requires_approval=True, preview="Plan it")
@@ -186,8 +186,8 @@ def test_tool_may_be_called_plan(make_bot):
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_yes_to_a_question_of_which_a_piece_was_lost_runs_nothing(make_bot, lost):
-    """Its platform needs three messages for it and refuses one: nobody agrees to what they cannot read."""
+def test_yes_to_a_partly_refused_question_runs_nothing(make_bot, lost):
+    """The question needs three messages and the platform refuses one, so the user cannot have read all of it."""
     bot = make_bot("A|B|C", lines=["hm"])
     bot.channel.errors = [None] * lost + [Refused("malformed")]
     bot.say("delete them")
@@ -196,8 +196,8 @@ def test_yes_to_a_question_of_which_a_piece_was_lost_runs_nothing(make_bot, lost
     assert bot.deleted == []
 
 
-def test_question_in_pieces_is_agreed_to_once_all_of_them_came(make_bot):
-    """Three messages, one yes."""
+def test_question_in_several_messages_can_be_confirmed(make_bot):
+    """All three messages arrived, and one yes confirms them."""
     bot = make_bot("A|B|C")
     assert bot.say("delete them").startswith("C\n\nReply **yes**")
     bot.say("yes")
@@ -205,7 +205,7 @@ def test_question_in_pieces_is_agreed_to_once_all_of_them_came(make_bot):
 
 
 def test_argument_cannot_forge_a_question(make_bot):
-    """It stands on one line of the preview, as it is, and a mark that would turn the rest of it around by its code."""
+    """An argument stays on one line of the preview, with its markup escaped and its direction marks shown by code."""
     bot = make_bot()
 
     @tool(requires_approval=True, preview="Delete {name}")
@@ -218,7 +218,7 @@ def test_argument_cannot_forge_a_question(make_bot):
 
 
 def test_answer_is_read_in_the_language_of_its_question(make_bot):
-    """The question asks for "ja", which elsewhere means other things."""
+    """The question asks for "ja", which means other things in other languages."""
     bot = make_bot("A")
     parser = type(bot.agent.parser)(("pt", "en", "es", "de"))
     bot.agent.parser = bot.agent._confirmation._parser = bot.rig.store.parser = parser

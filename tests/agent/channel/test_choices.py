@@ -1,4 +1,4 @@
-"""Choices: a tool's own buttons say their label once, for their own person, and never confirm anything."""
+"""Choices: a tool's own buttons send their label once, for the user they belong to, and never confirm an action."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
 
-#: What the model does with a question about a size.
+#: The model's call of the tool that offers sizes.
 ASK = ToolCall("ask_size", {}, "c1")
 
 
 class Shop:
-    """A bot with a tool that offers sizes, and one that needs a yes."""
+    """A bot with one tool that offers sizes and one that needs approval."""
 
     def __init__(self, rig, *lines, labels=("Small", "Large")) -> None:
         self.rig, self.channel, self.deleted, self.asked = rig, FakeChannel(), [], 0
@@ -53,57 +53,57 @@ class Shop:
         )
 
     def say(self, text: str = "", **fields) -> str:
-        """A turn and its answer."""
+        """Accept a turn and return its answer."""
         self.rig.accept(replace(turn(text, **fields), message_id="prompt" if "tap" in fields else ""))
         return self.work()
 
     def work(self) -> str:
-        """Drain the room; the last words that arrived."""
+        """Process the conversation and return the last text that arrived."""
         asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1]
 
     @property
     def buttons(self) -> dict[str, str]:
-        """The buttons last shown: data by label."""
+        """Return the buttons last shown: data by label."""
         shown = next(each.reply.buttons for each in reversed(self.channel.sent) if each.reply.buttons)
         return {button.label: button.data for button in shown}
 
     @property
     def edits(self) -> list[str]:
-        """What the message with the buttons says by now."""
+        """Return the texts to which the message with the buttons was edited."""
         return [each.reply.text for each in self.channel.sent if each.reply.edits == "prompt"]
 
     @property
     def heard(self) -> str:
-        """What the model was told last."""
+        """Return the last message of the model's last request."""
         return self.provider.requests[-1].messages[-1].content
 
 
 @pytest.fixture(params=["memory", "redis"])
 def make_shop(request):
-    """Makes a shop whose model says these lines."""
+    """Return a function that makes a shop whose model answers with these lines."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
     return lambda *lines, **options: Shop(RedisRig(client) if client else MemoryRig(), *lines, **options)
 
 
 @pytest.fixture
 def shop(make_shop):
-    """A shop that has asked for a size."""
+    """Return a shop that has asked for a size."""
     shop = make_shop(ASK, "Which size?", "Small it is.", "Once more?")
     assert shop.say("a coffee") == "Which size?"
     return shop
 
 
-def test_late_choice_is_not_heard(shop):
-    """After a day its buttons go, and what was asked stays."""
+def test_late_choice_is_refused(shop):
+    """After a day the buttons are removed, and the question's text stays."""
     shop.rig.pass_time(86_401)
     assert "no longer applies" in shop.say(tap=shop.buttons["Small"])
     assert shop.edits == ["Which size?\n\n⌛"]
     assert len(shop.provider.requests) == 2
 
 
-def test_second_tap_hears_what_was_chosen(shop):
-    """Whatever it is on: one of them was meant."""
+def test_second_tap_is_answered_with_the_choice_made(shop):
+    """The answer is the same for a tap on either button."""
     small, large = shop.buttons.values()
     assert shop.say(tap=small) == "Small it is."
     assert shop.say(tap=large) == shop.say(tap=small) == "Already chosen: Small"
@@ -111,23 +111,23 @@ def test_second_tap_hears_what_was_chosen(shop):
     assert len(shop.provider.requests) == 3
 
 
-def test_choice_of_another_user_is_not_theirs(shop):
-    """It stays for whom it was offered to."""
+def test_choice_of_another_user_is_refused(shop):
+    """The choice stays open for the user it was offered to."""
     assert "the person who asked" in shop.say(tap=shop.buttons["Small"], user="bob")
     assert shop.edits == []
     assert shop.say(tap=shop.buttons["Small"]) == "Small it is."
 
 
-def test_choice_that_was_made_up_is_not_heard(shop):
-    """Neither a place that was not offered nor an answer that no offer has."""
+def test_forged_choice_is_refused(shop):
+    """A position that was not offered and an intent that no choice has are both refused."""
     seal, scope, small = shop.rig.store.signer, turn().scope, shop.buttons["Small"]
     assert "no longer applies" in shop.say(tap=f"{small[:23]}7{small[24:]}")
     assert "no longer applies" in shop.say(tap=seal.button_token(small[1:23], "confirm", scope))
     assert len(shop.provider.requests) == 2
 
 
-def test_choice_of_a_changed_record_is_not_heard(shop):
-    """The labels are sealed: nobody can write others."""
+def test_choice_of_a_changed_record_is_refused(shop):
+    """The labels are signed, so a changed record cannot offer others."""
     small = shop.buttons["Small"]
     shop.rig.store.signer._keys.insert(0, b"another")
     forged = shop.rig.store.signer.choice_token(small[1:23], 0, turn().scope)
@@ -135,8 +135,8 @@ def test_choice_of_a_changed_record_is_not_heard(shop):
     assert "no longer applies" in shop.say(tap=forged)
 
 
-def test_choice_never_confirms_what_waits(make_shop):
-    """A label that reads as a yes is no yes: like any other words it moves on."""
+def test_choice_never_confirms_an_open_question(make_shop):
+    """A label such as "Yes" is no confirmation; like any other text it disarms the open question."""
     shop = make_shop(ASK, "Sure?", ToolCall("delete", {"name": "A"}, "c2"), "I see.", labels=("Yes", "No"))
     shop.say("hm")
     yes = shop.buttons["Yes"]
@@ -147,8 +147,8 @@ def test_choice_never_confirms_what_waits(make_shop):
     assert shop.deleted == []
 
 
-def test_choice_leaves_nothing_to_a_plain_yes(make_shop):
-    """What waits for its button is not what a yes is for."""
+def test_choice_is_not_taken_by_a_typed_yes(make_shop):
+    """An open choice is not an action that a yes could confirm."""
     shop = make_shop(ASK, "Sure?", "What do you mean?", labels=("Yes", "No"))
     shop.say("hm")
     assert shop.say("yes") == "What do you mean?"
@@ -156,7 +156,7 @@ def test_choice_leaves_nothing_to_a_plain_yes(make_shop):
 
 @pytest.mark.parametrize("step", ["claim", "start", "finish"])
 def test_choice_survives_a_killed_worker(shop, step):
-    """Its turn goes on with the same label, once."""
+    """The turn resumes with the same label and runs once."""
     shop.rig.accept(turn(tap=shop.buttons["Small"]))
     records = shop.rig.store.repository
     whole = getattr(records, step)
@@ -175,7 +175,7 @@ def test_choice_survives_a_killed_worker(shop, step):
 
 
 def test_offer_survives_a_killed_worker(make_shop):
-    """What the tool offered is in the journal: it is not asked again, and the buttons are there."""
+    """The journal holds the offer: the tool is not called again, and the buttons are sent."""
     shop = make_shop(ASK, "Which size?", "Which size?")
     shop.rig.accept(turn("a coffee"))
     commit = shop.rig.mailbox.commit
@@ -193,8 +193,8 @@ def test_offer_survives_a_killed_worker(make_shop):
     assert shop.asked == 1
 
 
-def test_choice_that_could_not_be_answered_drops_what_waits(make_shop):
-    """As when its words had been typed: nothing stays armed behind it."""
+def test_choice_whose_turn_fails_drops_the_open_question(make_shop):
+    """A failed turn disarms the open action, as if the label had been typed."""
     shop = make_shop(ASK, "Which size?", ToolCall("delete", {"name": "A"}, "c2"))
     shop.say("a coffee")
     small = shop.buttons["Small"]
@@ -208,8 +208,8 @@ def test_choice_that_could_not_be_answered_drops_what_waits(make_shop):
     assert "Already chosen: Small" in shop.say(tap=small)
 
 
-def test_choice_is_stopped_like_any_words(shop):
-    """It confirms nothing that would have to go on."""
+def test_stop_interrupts_a_choice(shop):
+    """A choice confirms no action that would have to continue."""
 
     async def deaf(*_, **__):
         shop.rig.accept(turn("/stop"))
@@ -222,26 +222,26 @@ def test_choice_is_stopped_like_any_words(shop):
     assert texts_for("en").broken() not in shop.channel.texts
 
 
-def test_choice_is_what_the_person_says(shop):
-    """Marked as a tap, in its place in the conversation."""
+def test_choice_is_passed_to_the_model_as_a_tap(shop):
+    """The message is marked as a tap and keeps its place in the conversation."""
     shop.say(tap=shop.buttons["Large"])
     assert shop.heard == "[tapped a button]\nLarge"
 
 
-def test_typed_label_is_just_text(shop):
-    """The buttons stay."""
+def test_typed_label_is_plain_text(shop):
+    """The buttons stay in place."""
     assert shop.say("Small") == "Small it is."
     assert shop.heard == "Small"
     assert shop.edits == []
 
 
-def test_no_tool_is_of_the_kind_of_a_choice():
-    """Its name is ours: a tool's action can never pass for one."""
+def test_no_tool_can_have_the_kind_of_a_choice():
+    """The kind is reserved, so a tool's action can never pass for a choice."""
     assert CHOICE_KIND.startswith(RESERVED_PREFIX)
 
 
 def test_payloads_are_short_ids(make_shop):
-    """platforms.md 2.3: ten labels of sixty characters, and nothing of them in a payload of 64 bytes."""
+    """platforms.md 2.3: a payload of 64 bytes holds none of ten labels of sixty characters."""
     labels = [f"{number} {'x' * 58}" for number in range(10)]
     shop = make_shop(ASK, "Which?", "That.", labels=labels)
     shop.say("a coffee")
@@ -251,8 +251,8 @@ def test_payloads_are_short_ids(make_shop):
     assert shop.heard.endswith(labels[9])
 
 
-def test_long_answer_has_its_choices_below_it(make_shop):
-    """When they are taken, no word of it is replaced."""
+def test_choices_of_a_long_answer_are_a_message_of_their_own(make_shop):
+    """A later edit replaces no part of the long answer."""
     shop = make_shop(ASK, "x" * (MAX_KEPT_CHARS + 1), "Small it is.")
     assert shop.say("a coffee") == "Please choose:"
     shop.say(tap=shop.buttons["Small"])
@@ -260,14 +260,14 @@ def test_long_answer_has_its_choices_below_it(make_shop):
 
 
 def test_question_comes_before_choices(make_shop):
-    """Two things to answer under one message would be one too many."""
+    """A message never has two questions to answer."""
     shop = make_shop([ASK, ToolCall("delete", {"name": "A"}, "c2")])
     shop.say("hm")
     assert list(shop.buttons) == ["Confirm", "Cancel"]
 
 
-def test_confirmed_tool_offers_choices_too(make_shop):
-    """Below what it reports."""
+def test_confirmed_tool_may_offer_choices(make_shop):
+    """The choices appear below the tool's result."""
     shop = make_shop(ToolCall("delete", {"name": "A"}, "c2"), "Another, then.")
     shop.say("delete A")
     assert shop.say("yes") == "deleted A"
@@ -275,8 +275,8 @@ def test_confirmed_tool_offers_choices_too(make_shop):
     assert shop.heard == "[tapped a button]\nAnother"
 
 
-def test_where_nothing_can_be_tapped_the_labels_are_listed():
-    """Without a lane there is nobody who would hear a tap."""
+def test_labels_are_listed_where_buttons_do_not_work():
+    """A call without a channel could not receive a tap."""
     shop = Shop(MemoryRig(), ASK, "Which size?")
     assert shop.agent.ask_channel("ana", "a coffee").content == "Which size?\n\n- Small\n- Large"
 
@@ -284,29 +284,29 @@ def test_where_nothing_can_be_tapped_the_labels_are_listed():
 @pytest.mark.parametrize(
     "labels", [(), [str(number) for number in range(11)], ("",), (" ",), ("x" * 61,), ("Small", "small ")]
 )
-def test_offer_nobody_could_choose_from_is_refused(labels):
-    """Its author hears why."""
+def test_unusable_offer_is_refused(labels):
+    """The error names the problem for the tool's author."""
     with pytest.raises(ValueError, match="choice"):
         offer_choices(*labels)
 
 
-def test_labels_show_what_nobody_sees():
-    """A mark of direction cannot turn one label into another."""
+def test_labels_show_invisible_characters():
+    """A direction mark cannot turn one label into another."""
     shop = Shop(MemoryRig(), ASK, "Which?", labels=("safe\u202eelif\n",))
     shop.say("hm")
     assert list(shop.buttons) == ["safe⟨U+202E⟩elif"]
 
 
-def test_audit_of_a_choice_is_lawful(shop):
-    """Armed, shown, claimed, started, done: like all that is done once."""
+def test_audit_log_of_a_choice_has_all_transitions(shop):
+    """A choice is armed, shown, claimed, started and done, like every action."""
     small = shop.buttons["Small"]
     shop.say(tap=small)
     events = [entry["event"] for entry in shop.rig.audit() if entry["pid"] == small[1:23]]
     assert events == ["armed", "shown", "claimed", "started", "done"]
 
 
-def test_what_was_said_stays_as_it_was_written(make_shop):
-    """Marks of direction in an answer are no trick: they are shown, and kept when the buttons go."""
+def test_answer_keeps_its_direction_marks(make_shop):
+    """Direction marks in an answer are shown and kept when the buttons are removed."""
     shop = make_shop(ASK, "\u2068A\u2069\tok", "That.")
     assert shop.say("hm") == "\u2068A\u2069\tok"
     shop.say(tap=shop.buttons["Small"])

@@ -1,4 +1,4 @@
-"""Commands: every channel answers them by itself; none of them decides anything but /reset, which cancels."""
+"""Commands: every channel answers them without the model; only /reset changes an open question, by cancelling it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMMANDS = ("/help", "/start", "/tools", "/status", "/whoami", "/reset")
 def delete(name: str) -> str:
     """Delete a thing.
 
-    For ever.
+    The deletion cannot be undone.
     """
     return f"deleted {name}"
 
@@ -60,15 +60,15 @@ class Room:
         self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, **fields) -> str:
-        """A turn and its answer."""
+        """Accept a turn and return its answer."""
         self.rig.accept(replace(turn(text), **fields))
         asyncio.run(self.processor.run(CHAT.id))
         return self.channel.texts[-1]
 
 
 @pytest.mark.parametrize("names", ["A", "AB"])
-def test_yes_of_who_may_not_use_the_tool_any_more_runs_nothing(names):
-    """Their role changed after the question: it ends, one action or a plan, and comes back with no other role."""
+def test_yes_of_a_user_who_lost_the_role_runs_nothing(names):
+    """The role was revoked after the question: the action or plan ends and does not return when the role does."""
     roles = {"ana": "boss"}
     calls = [ToolCall("delete", {"name": name}, name) for name in names]
     selector = RoleBasedSelector(UserRoles(roles), allowed={"boss": ["*"]})
@@ -82,8 +82,8 @@ def test_yes_of_who_may_not_use_the_tool_any_more_runs_nothing(names):
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each != "/reset"])
-def test_commands_leave_what_waits_alone(command):
-    """A question is still open behind one, and a yes still confirms it."""
+def test_commands_leave_the_open_question_alone(command):
+    """The question stays open behind a command, and a yes still confirms it."""
     room = Room()
     room.say("/delete name=A")
     room.say(command)
@@ -91,8 +91,8 @@ def test_commands_leave_what_waits_alone(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_ask_no_model_and_are_not_remembered(command):
-    """The conversation goes on as if nothing had been said."""
+def test_commands_ask_no_model_and_are_not_in_the_history(command):
+    """The conversation continues as if the command had not been sent."""
     room = Room(provider=ScriptedProvider(["hello"]))
     room.say(command)
     assert room.provider.requests == []
@@ -101,25 +101,25 @@ def test_commands_ask_no_model_and_are_not_remembered(command):
 
 
 @pytest.mark.parametrize("text", ["/helpme", "/help@other_bot", "help", "please /help", "/ help", "/"])
-def test_other_words_go_to_the_model(text):
-    """Only what is a command for certain is one."""
+def test_other_texts_go_to_the_model(text):
+    """Only an exact command is one."""
     room = Room(provider=ScriptedProvider(["hello"]))
     assert room.say(text) == "hello"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_where_commands_are_off_they_go_to_the_model(command):
-    """`commands: false`."""
+def test_disabled_commands_go_to_the_model(command):
+    """The setting is `commands: false`."""
     room = Room(provider=ScriptedProvider(["hello"]), commands=False)
     assert room.say(command) == "hello"
 
 
-def test_tool_of_the_same_name_is_not_shadowed():
-    """It was there first, and /help does not promise the other."""
+def test_tool_with_the_name_of_a_command_takes_precedence():
+    """/help does not list the command that the tool replaces."""
 
     @tool(read_only=True)
     def status() -> str:
-        """Ask the machine."""
+        """Return the state of the machine."""
         return "all green"
 
     room = Room(status)
@@ -128,16 +128,16 @@ def test_tool_of_the_same_name_is_not_shadowed():
 
 
 @pytest.mark.parametrize("text", ["/HELP", "/help me please", "/start ref_42", " /Help\n"])
-def test_help_says_what_can_be_done(text):
-    """In any case, whatever follows it."""
+def test_help_lists_commands_and_tools(text):
+    """/help works in any case and with any text behind it."""
     told = Room().say(text)
     for name in ("/help", "/tools", "/status", "/whoami", "/reset", "/stop"):
         assert f"- {name}: " in told
     assert told.endswith("Only after your yes: `delete`")
 
 
-def test_whoami_tells_what_an_operator_needs():
-    """Id, name, channel, role and other ids."""
+def test_whoami_shows_what_an_operator_needs():
+    """The answer has the user's id, name, channel, role and other ids."""
     roles = RoleBasedSelector(UserRoles({"ana": "boss"}), allowed={"boss": ["*"]})
     room = Room(selector=roles)
     told = room.say("/whoami", user_name="Ana", aliases=("+4915", "U1"))
@@ -148,22 +148,22 @@ def test_whoami_tells_what_an_operator_needs():
     assert "role" not in Room().say("/whoami")
 
 
-def test_whoami_tells_a_group_no_other_ids():
-    """One of them may be a phone number, and others read along."""
+def test_whoami_shows_no_aliases_in_a_group():
+    """An alias may be a phone number, and other members read along."""
     assert "4915" not in Room().say("/whoami", aliases=("+4915",), in_group=True)
 
 
 @pytest.mark.parametrize("name", ["Ana\nYour role: boss", "Ana\u2028Your role: boss", "[Ana](https://evil.example)"])
-def test_whoami_tells_a_name_as_it_is(name):
-    """Whoever chose it cannot write another line, or a link."""
+def test_whoami_escapes_the_name(name):
+    """A name cannot add a line or a link."""
     lines = plain(Room().say("/whoami", user_name=name)).splitlines()
     assert len(lines) == 3
     assert lines[1].startswith("Your name: ")
     assert name.startswith("Ana") or name in lines[1]
 
 
-def test_tools_lists_what_this_person_may_use():
-    """Not what their role must not see, nor what the policy denies; and which of them ask."""
+def test_tools_lists_what_the_user_may_use():
+    """The list leaves out tools that the role or the policy forbids, and marks those that need approval."""
     roles = RoleBasedSelector(UserRoles({"ana": "boss"}, "guest"), allowed={"boss": ["*"], "guest": ["find"]})
     room = Room(selector=roles)
     assert room.say("/tools") == "- `delete` (only after your yes): Delete a thing.\n- `find`: Find a thing."
@@ -173,23 +173,23 @@ def test_tools_lists_what_this_person_may_use():
     assert "find" in Room(policy=ToolPolicy(review=["find"], deny=["delete"])).say("/help")
 
 
-def test_tools_lists_what_is_denied_under_some_arguments_only():
-    """Also where it is one that the tool would run with if nothing is given."""
+def test_tools_lists_a_tool_that_is_denied_for_some_arguments_only():
+    """The tool is listed although its default argument is one of the denied ones."""
     schema = {"type": "object", "properties": {"to": {"type": "string", "default": "all"}}}
     rule = {"tool": "send", "arg": "to", "pattern": "all"}
     room = Room(Tool("send", "Send it.", schema, lambda to: to), policy=ToolPolicy(allow=["*"], deny_when=[rule]))
     assert room.say("/tools") == "- `send`: Send it."
 
 
-def test_a_tool_that_asks_by_itself_is_listed_as_one_that_asks():
-    """In /tools and in /help, although the policy lets it run."""
+def test_tool_that_proposes_is_listed_as_needing_approval():
+    """/tools and /help mark it, although the policy allows it."""
     room = Room(find, *(each for each in load_tools("sayso.examples.invoices").tools if each.name == "refund_invoice"))
     assert "- `refund_invoice` (only after your yes): Refund" in room.say("/tools")
     assert room.say("/help").endswith("Only after your yes: `refund_invoice`")
 
 
-def test_status_tells_what_waits_and_what_will_be_said():
-    """With the seconds left, of this person alone."""
+def test_status_shows_the_open_question_and_reminders():
+    """The answer shows the seconds left, and only the user's own entries."""
     room = Room(*load_tools("sayso.examples.reminders").tools, delete)
     assert room.say("/status") == "Nothing is waiting for your answer, and nothing is running."
     room.say("/remind_me text=tea when='in 5 minutes'")
@@ -201,16 +201,16 @@ def test_status_tells_what_waits_and_what_will_be_said():
     assert room.say("/status", user_id="bob").startswith("Nothing is waiting")
 
 
-def test_status_of_a_question_that_expired():
-    """It does not wait any more."""
+def test_status_leaves_out_an_expired_question():
+    """An expired question is no longer open."""
     room = Room()
     room.say("/delete name=A")
     room.rig.pass_time(61)
     assert room.say("/status").startswith("Nothing is waiting")
 
 
-def test_reset_forgets_and_cancels():
-    """And says both."""
+def test_reset_clears_the_history():
+    """The reply says so."""
     room = Room(provider=ScriptedProvider(["hello", "who?"]))
     room.say("I am Ana")
     assert room.say("/reset") == "I have forgotten what was said here so far."
@@ -219,16 +219,16 @@ def test_reset_forgets_and_cancels():
     assert words == ["who am I?"]
 
 
-def test_reset_cancels_what_waits():
-    """A yes behind it confirms nothing."""
+def test_reset_cancels_the_open_question():
+    """A later yes confirms nothing."""
     room = Room()
     room.say("/delete name=A")
     assert room.say("/reset").endswith("Cancelled: Delete A")
     assert "deleted" not in room.say("yes")
 
 
-def test_reset_of_another_person_leaves_mine():
-    """In a group everybody has a history of their own."""
+def test_reset_of_another_user_keeps_my_question():
+    """Each member of a group has a history of their own."""
     room = Room()
     room.say("/delete name=A")
     room.say("/reset", user_id="bob")
@@ -236,15 +236,15 @@ def test_reset_of_another_person_leaves_mine():
 
 
 def test_reset_of_an_expired_question_says_so():
-    """What was not cancelled is not called cancelled."""
+    """The reply does not claim a cancellation that did not happen."""
     room = Room()
     room.say("/delete name=A")
     room.rig.pass_time(61)
     assert "expired" in room.say("/reset")
 
 
-def test_commands_work_without_a_lane():
-    """As in a terminal."""
+def test_commands_work_without_a_channel():
+    """A terminal calls the agent directly."""
     agent = ChannelAgent(Agent([delete], ScriptedProvider(["hello"])))
     agent.ask_channel("ana", "hi")
     assert agent.ask_channel("ana", "/reset").content == "I have forgotten what was said here so far."
@@ -252,8 +252,8 @@ def test_commands_work_without_a_lane():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_commands_speak_every_language(language):
-    """As the channel does, where nothing else is known of a person."""
+def test_commands_are_answered_in_every_language(language):
+    """The channel's language applies when the user's own is unknown."""
     room = Room(language=language)
     assert room.say("/help").startswith(texts_for(language).help_intro())
     assert texts_for(language).needs_yes() in room.say("/tools")

@@ -1,4 +1,4 @@
-"""Compressed results in a journal: a successor sees the same text, pays nothing again, and repeats no effect."""
+"""Compressed results in a journal: a successor sees the same text, pays for it once, and repeats no effect."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.workers.story import Story, call, playing
 LONG = "row 1; " * 40
 
 
-class Summariser:
-    """Never says the same twice; its caller may die before and after."""
+class Summarizer:
+    """Returns a new summary each time; the worker may be killed before and after."""
 
     def __init__(self, story: Story) -> None:
         self.story, self.numbers = story, count(1)
 
     async def acomplete(self, **request):
-        """Another summary."""
+        """Return the next summary."""
         self.story.life.at("before summary")
         said = f"summary {next(self.numbers)}"
         self.story.life.at("after summary")
@@ -30,26 +30,26 @@ class Summariser:
 
 @tool
 async def export(what: str) -> str:
-    """Export, for everybody to see, and return it all."""
+    """Export with an effect, and return everything."""
     await playing.get().act("export", what)
     return LONG
 
 
 @tool(read_only=True)
 async def read(what: str) -> str:
-    """Read it all."""
+    """Read everything."""
     await playing.get().act("read", what)
     return LONG
 
 
 @pytest.fixture(params=["memory", "redis"])
 def story(request):
-    """One call of `export` or `read` with compression, on either kind of lanes."""
+    """Return a function that makes a story with one call of `export` or `read` and compression."""
 
     def make(name: str) -> Story:
         client = request.getfixturevalue("redis_client") if request.param == "redis" else None
         made = Story(RedisRig(client) if client else MemoryRig(), [(call(name, what="a"),), "all done"])
-        options = ToolConfig(True, 100, Summariser(made), "cheap")
+        options = ToolConfig(True, 100, Summarizer(made), "cheap")
         made._config = made._config.__class__(max_retries=0, tool=options)
         made.tools += [export, read]
         return made
@@ -60,7 +60,7 @@ def story(request):
 @pytest.mark.parametrize("name", ["export", "read"])
 @pytest.mark.parametrize("step", ["before model 1", "after model 1", "before commit"])
 def test_successor_sees_the_same_summary(story, name, step):
-    """Its worker died after the summary: no other is asked for, and the tool is not run again."""
+    """The worker was killed after the summary: no second summary is requested, and the tool does not run again."""
     told = story(name)
     assert told.killed_at(step) == "all done"
     assert told.model.seen[-1] == ["[compressed from 280 chars] summary 1"]
@@ -68,8 +68,8 @@ def test_successor_sees_the_same_summary(story, name, step):
 
 
 @pytest.mark.parametrize("step", ["before summary", "after summary"])
-def test_call_whose_summary_was_interrupted_is_not_unclear(story, step):
-    """Its effect is known since before the summary: nobody is told that nobody knows, and the model sees it whole."""
+def test_call_with_an_interrupted_summary_is_not_unclear(story, step):
+    """The result was recorded before the summary, so the outcome is known, and the model sees the whole result."""
     told = story("export")
     assert told.killed_at(step) == "all done"
     assert (told.begun["a"], told.ended["a"]) == (1, 1)
@@ -77,16 +77,16 @@ def test_call_whose_summary_was_interrupted_is_not_unclear(story, step):
 
 
 @pytest.mark.parametrize("step", ["before summary", "after summary"])
-def test_read_whose_summary_was_interrupted_is_read_again(story, step):
-    """It may be repeated, so no long text is written for it."""
+def test_read_only_call_with_an_interrupted_summary_runs_again(story, step):
+    """A read-only call may be repeated, so its long result is not recorded first."""
     told = story("read")
     assert told.killed_at(step) == "all done"
     assert told.begun["a"] == 2
     assert told.model.seen[-1][0].startswith("[compressed from 280 chars] summary ")
 
 
-def test_call_that_was_interrupted_itself_is_still_unclear(story):
-    """Compression changes nothing about it."""
+def test_interrupted_call_is_unclear_with_compression_too(story):
+    """Compression does not change the outcome of the call."""
     told = story("export")
     told.killed_at("during export a")
     assert told.model.seen[-1] == [UNCLEAR]

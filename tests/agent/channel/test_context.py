@@ -1,4 +1,4 @@
-"""After a yes: the tool knows who confirmed, and what went wrong is a failure that people are told."""
+"""Tool context: after a yes, the tool knows who confirmed, and its failure is reported as one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANA = {"user_name": "Ana", "aliases": ("whatsapp:+4915100000042",)}
 
 
 class ToolBot(Bot):
-    """A whole bot with these tools, whose model makes these calls: a list of names is one answer."""
+    """A whole bot with these tools, whose model makes these calls; each list of names is one answer."""
 
     def __init__(self, rig, tools, *answers: list[str], role: str = "owner") -> None:
         self.rig, self.channel = rig, FakeChannel()
@@ -55,19 +55,19 @@ class ToolBot(Bot):
         )
 
     def hear(self, text: str = "", **fields) -> None:
-        """Accept a turn of Ana's, with all that a platform tells of her."""
+        """Accept a turn from Ana with all that a platform reports about her."""
         self.rig.accept(replace(turn(text, **fields), **ANA))
 
 
 @pytest.fixture(params=["memory", "redis"])
 def make(request):
-    """Makes a bot on either kind of lanes."""
+    """Return a function that makes a bot on the store in memory or on Redis."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
     return lambda *args, **options: ToolBot(RedisRig(client) if client else MemoryRig(), *args, **options)
 
 
 def is_ana(context: ToolContext) -> bool:
-    """Whether all that the channel knows of Ana is there."""
+    """Return whether the context holds all that the channel knows about Ana."""
     person = context.person
     return (
         person is not None
@@ -77,7 +77,7 @@ def is_ana(context: ToolContext) -> bool:
 
 
 def seeing(seen: dict):
-    """A destructive tool that notes its context everywhere; no model sees the parameter."""
+    """Return a destructive tool that notes its context at every step; the model sees no such parameter."""
 
     def config(context: ToolContext) -> dict:
         seen["injector"] = context
@@ -101,7 +101,7 @@ def seeing(seen: dict):
 
 
 def test_tool_injector_and_undo_know_who_confirmed(make):
-    """The same person everywhere, with channel, conversation, language and role; the model sees no such parameter."""
+    """All receive the same user, channel, conversation, language and role; the schema shows no such parameter."""
     seen: dict = {}
     ship = seeing(seen)
     assert ship.schema()["parameters"]["properties"] == {}
@@ -121,7 +121,7 @@ def test_tool_injector_and_undo_know_who_confirmed(make):
 
 
 def test_worker_that_takes_over_knows_who_confirmed(make):
-    """The yes was claimed by one that was killed."""
+    """The worker that claimed the yes was killed."""
     seen: dict = {}
     bot = make([seeing(seen)], ["ship"])
     bot.say("ship it")
@@ -132,7 +132,7 @@ def test_worker_that_takes_over_knows_who_confirmed(make):
 
 
 def test_reconcile_knows_who_confirmed(make):
-    """Another worker asks how the action ended that a killed one had started."""
+    """Another worker checks the outcome of an action that a killed worker had started."""
     seen: list[ToolContext] = []
 
     def reconcile(record: PendingAction, context: ToolContext) -> bool:
@@ -156,8 +156,8 @@ def test_reconcile_knows_who_confirmed(make):
 @pytest.mark.parametrize(
     "hint", [ToolContext | None, Annotated[ToolContext, "who"], "ToolContext", "ToolContext | None"]
 )
-def test_context_is_known_by_any_spelling_of_its_annotation(hint):
-    """No model sees it, however it is written down."""
+def test_context_parameter_is_recognized_in_any_spelling(hint):
+    """The schema hides the parameter in each form of the annotation."""
 
     def look(context=None) -> str:
         """Look."""
@@ -169,12 +169,12 @@ def test_context_is_known_by_any_spelling_of_its_annotation(hint):
     assert made.execute({}) == "ToolContext"
 
 
-def test_result_for_one_person_is_not_cached_for_the_next():
-    """A tool that knows who asks may answer each differently."""
+def test_result_that_depends_on_the_user_is_not_cached():
+    """A tool that receives the context may answer each user differently."""
 
     @tool(read_only=True, cacheable=True)
     def balance(context: ToolContext) -> str:
-        """Tell the balance."""
+        """Return the balance."""
         return "10"
 
     assert cache_key(balance, {}) == ""
@@ -187,8 +187,8 @@ def test_result_for_one_person_is_not_cached_for_the_next():
         (ToolError("the parcel has shipped already"), "the parcel has shipped already"),
     ],
 )
-def test_effect_that_could_not_be_is_a_failure(make, outcome, words):
-    """No Undo, and the plan stops: what was done, what was not and why are told."""
+def test_failed_action_is_reported_as_a_failure(make, outcome, words):
+    """It has no undo and stops its plan; the report shows what was done, what was not, and why."""
     ran: list[str] = []
 
     def step(name: str, value: object):
@@ -222,8 +222,8 @@ def test_effect_that_could_not_be_is_a_failure(make, outcome, words):
     ("outcome", "words"),
     [(NotFound("parcel", "P1"), "P1"), (ToolError("the courier has it"), "the courier has it")],
 )
-def test_undo_that_could_not_be_is_a_failure(make, outcome, words):
-    """The person reads why nothing was taken back."""
+def test_failed_undo_is_reported_as_a_failure(make, outcome, words):
+    """The user reads why the action was not undone."""
 
     def undo() -> object:
         if isinstance(outcome, Exception):
@@ -244,8 +244,8 @@ def test_undo_that_could_not_be_is_a_failure(make, outcome, words):
     ("outcome", "words"),
     [(Ambiguous("parcel", "P", ["P1", "P2"]), "P1; P2"), (ToolError("shipped already"), "shipped already")],
 )
-def test_executor_of_a_proposal_fails_in_words_like_a_tool(make, outcome, words):
-    """What a tool proposed with `stash_pending` says why it was not done."""
+def test_failed_executor_of_a_proposal_gives_its_reason(make, outcome, words):
+    """An action proposed with `stash_pending` reports its failure like a tool."""
 
     def execute() -> object:
         if isinstance(outcome, Exception):
@@ -264,7 +264,7 @@ def test_executor_of_a_proposal_fails_in_words_like_a_tool(make, outcome, words)
 
 
 def test_model_reads_why_a_confirmed_call_failed(make):
-    """It stands in what was said."""
+    """The history contains the reason."""
 
     @tool(requires_approval=True, preview="Ship it")
     def ship() -> str:
@@ -280,7 +280,7 @@ def test_model_reads_why_a_confirmed_call_failed(make):
 
 
 def test_unexpected_error_stays_private_and_the_log_has_its_reference(make, caplog):
-    """The person reads its type and a reference, and no word of the exception; the log has both."""
+    """The user sees the type and a reference but no text of the exception; the log has both."""
 
     @tool(requires_approval=True, preview="Ship it")
     def ship() -> str:
@@ -299,7 +299,7 @@ def test_unexpected_error_stays_private_and_the_log_has_its_reference(make, capl
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_injector_runs_off_the_event_loop_and_is_closed_after_the_call(is_async):
-    """A context manager is open while the tool runs, and closed when it ends, also by an error."""
+    """A context manager is open while the tool runs, and it closes when the tool ends or fails."""
     events: list[object] = []
 
     @contextmanager
@@ -334,7 +334,7 @@ def test_injector_runs_off_the_event_loop_and_is_closed_after_the_call(is_async)
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_injector_that_swallows_an_error_does_not_make_it_a_success(is_async):
-    """A failed call is never told as done."""
+    """A failed call is never reported as done."""
 
     @contextmanager
     def config():
@@ -355,7 +355,7 @@ def test_injector_that_swallows_an_error_does_not_make_it_a_success(is_async):
 
 
 def test_event_loop_never_waits_for_an_injector(make):
-    """Neither for the schema, also while the injector fails, nor for the call, nor after a yes in a new process."""
+    """The rule holds for the schema, for a failing injector, for the call, and after a yes in a new process."""
     in_loop: list[bool] = []
     fails = True
 
@@ -391,8 +391,8 @@ def test_event_loop_never_waits_for_an_injector(make):
     assert not any(in_loop)
 
 
-def test_generator_may_inject():
-    """What stands behind its yield runs after the call."""
+def test_generator_may_be_an_injector():
+    """The code after its yield runs after the call."""
     events: list[str] = []
 
     def config():
@@ -409,8 +409,8 @@ def test_generator_may_inject():
     assert (work.execute({}), events) == ("open", ["closed"])
 
 
-def test_system_prompt_may_depend_on_who_speaks(make):
-    """A function of it is asked for each answer."""
+def test_system_prompt_may_depend_on_the_user(make):
+    """A prompt function is called for each answer."""
     bot = make([], [])
     seen: list[ToolContext] = []
 
@@ -426,7 +426,7 @@ def test_system_prompt_may_depend_on_who_speaks(make):
 
 
 class Notes(AgentObserver):
-    """Notes the events of tools, with their run."""
+    """Notes the events of tools with their run."""
 
     def __init__(self) -> None:
         self.events: list[tuple] = []
@@ -446,7 +446,7 @@ class Notes(AgentObserver):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_confirmed_call_reaches_observers_trace_and_log(make, caplog, fails):
-    """Its start and its end or failure, like any other call's."""
+    """A confirmed call reports its start and its end or failure, like any other call."""
     notes = Notes()
 
     @tool(requires_approval=True, preview="Ship it")
@@ -472,8 +472,8 @@ def test_confirmed_call_reaches_observers_trace_and_log(make, caplog, fails):
     ]
 
 
-def test_undo_and_what_a_tool_proposed_by_itself_reach_observers_too(make):
-    """Whatever runs after a yes or a tap: a tool, its undo, or a function that a tool gave with its question."""
+def test_undo_and_proposed_actions_reach_observers_too(make):
+    """Every function that runs after a yes or a tap is reported: a tool, its undo, and the executor of a proposal."""
     notes = Notes()
 
     def take_back(result: str) -> str:
@@ -505,8 +505,8 @@ def test_undo_and_what_a_tool_proposed_by_itself_reach_observers_too(make):
 
 
 @pytest.mark.parametrize("raises", [KeyError("no"), ToolError("already shipped")])
-def test_tool_that_raises_leaves_one_line_in_the_log_with_the_ids_of_its_trace(make, caplog, raises):
-    """Also where it runs at once and nobody observes; the line of an error that its author did not mean says where."""
+def test_tool_that_raises_logs_one_line_with_the_ids_of_its_trace(make, caplog, raises):
+    """The line is also logged without observers; for an unexpected error it includes the traceback."""
 
     @tool()
     def look() -> str:

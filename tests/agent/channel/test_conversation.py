@@ -1,4 +1,4 @@
-"""Conversation: whoever dies, taps or types when, a confirmed action runs once and its user hears the truth."""
+"""Conversation: across crashes, repeated taps and late answers, a confirmed action runs once and is reported truly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.contracts.rigs import CHAT, turn
 
 
 def test_yes_of_a_worker_killed_before_the_start_runs_once(make_bot):
-    """Claimed but not started: the next holder goes on."""
+    """The action was claimed but not started, so the next lease holder continues."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("yes")
@@ -19,7 +19,7 @@ def test_yes_of_a_worker_killed_before_the_start_runs_once(make_bot):
 
 
 def test_worker_killed_after_the_start_repeats_nothing(make_bot):
-    """Started without an outcome: the user hears that nobody knows, and nothing runs again."""
+    """The action started without an outcome: the user is told that it is unknown, and it does not run again."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("yes")
@@ -29,7 +29,7 @@ def test_worker_killed_after_the_start_repeats_nothing(make_bot):
 
 
 def test_worker_killed_before_the_commit_repeats_nothing(make_bot):
-    """Finished but not committed: the next holder tells the outcome."""
+    """The action finished without a commit: the next lease holder reports its outcome."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("yes")
@@ -38,7 +38,7 @@ def test_worker_killed_before_the_commit_repeats_nothing(make_bot):
 
 
 @pytest.mark.parametrize("step", ["claim", "start", "finish"])
-def test_after_any_crash_the_scope_is_free(make_bot, step):
+def test_scope_is_free_after_any_crash(make_bot, step):
     """The conversation goes on with a new proposal."""
     bot = make_bot("A", "B")
     bot.say("delete A")
@@ -49,8 +49,8 @@ def test_after_any_crash_the_scope_is_free(make_bot, step):
     assert bot.say("yes") == "deleted B"
 
 
-def test_worker_killed_by_a_tap_is_the_same(make_bot):
-    """A button's action is found by the button, also after a crash."""
+def test_tap_survives_a_killed_worker(make_bot):
+    """The button identifies its action, also after a crash."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear(tap=bot.buttons[0].data)
@@ -59,7 +59,7 @@ def test_worker_killed_by_a_tap_is_the_same(make_bot):
 
 
 def test_late_yes_executes_nothing(make_bot):
-    """After the window the yes hears `expired`."""
+    """A yes after the window is answered with `expired`."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.rig.pass_time(90)
@@ -68,7 +68,7 @@ def test_late_yes_executes_nothing(make_bot):
 
 
 def test_late_tap_executes_nothing(make_bot):
-    """And so does every button."""
+    """Every button is answered with `expired` after the window."""
     bot = make_bot("A")
     bot.say("delete A")
     confirm, cancel = bot.buttons
@@ -78,8 +78,8 @@ def test_late_tap_executes_nothing(make_bot):
     assert bot.deleted == []
 
 
-def test_yes_in_time_counts_however_late_it_is_worked_on(make_bot):
-    """The queue was slow, not the user."""
+def test_yes_in_time_counts_however_late_it_is_processed(make_bot):
+    """The delay was in the queue, not with the user."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.hear("yes")
@@ -87,8 +87,8 @@ def test_yes_in_time_counts_however_late_it_is_worked_on(make_bot):
     assert bot.work() == "deleted A"
 
 
-def test_yes_said_before_the_question_confirms_nothing(make_bot):
-    """It answered something else: the user is asked, and a yes after that counts."""
+def test_yes_sent_before_the_question_confirms_nothing(make_bot):
+    """The yes answered something else: the question is asked, and a yes after that counts."""
     bot = make_bot("A")
     bot.hear("delete A")
     bot.hear("yes")
@@ -97,8 +97,8 @@ def test_yes_said_before_the_question_confirms_nothing(make_bot):
     assert bot.say("yes") == "deleted A"
 
 
-def test_twin_tap_hears_the_first_outcome_word_for_word(make_bot):
-    """An impatient second tap is another event: it runs nothing and learns what happened."""
+def test_second_tap_gets_the_first_outcome_verbatim(make_bot):
+    """A second tap is another event: it runs nothing and is answered with the outcome."""
     bot = make_bot("A")
     bot.say("delete A")
     tap = bot.buttons[0].data
@@ -106,7 +106,7 @@ def test_twin_tap_hears_the_first_outcome_word_for_word(make_bot):
     assert bot.deleted == ["A"]
 
 
-def test_redelivered_yes_is_no_second_yes(make_bot):
+def test_redelivered_yes_counts_once(make_bot):
     """The same event has one effect and one answer."""
     bot = make_bot("A")
     bot.say("delete A")
@@ -116,7 +116,7 @@ def test_redelivered_yes_is_no_second_yes(make_bot):
 
 
 def test_tap_of_another_user_is_refused_and_the_action_stays(make_bot):
-    """In a group everybody sees the button; it is for one person."""
+    """All members of a group see the button; it works for one of them only."""
     bot = make_bot("A")
     bot.say("delete A")
     for button in bot.buttons:
@@ -126,7 +126,7 @@ def test_tap_of_another_user_is_refused_and_the_action_stays(make_bot):
 
 
 def test_yes_of_another_user_confirms_nothing(make_bot):
-    """Bob's words are a conversation of his own."""
+    """Another member's words belong to a conversation of their own."""
     bot = make_bot("A", lines=["yes to what?"])
     bot.say("delete A")
     assert bot.say("yes", user="bob") == "yes to what?"
@@ -135,7 +135,7 @@ def test_yes_of_another_user_confirms_nothing(make_bot):
 
 
 def test_stale_button_neither_fires_nor_disarms(make_bot):
-    """A button of an older prompt hears how that one ended."""
+    """A button of an older prompt is answered with the outcome of that prompt."""
     bot = make_bot("A", "B")
     bot.say("delete A")
     old = bot.buttons
@@ -149,7 +149,7 @@ def test_stale_button_neither_fires_nor_disarms(make_bot):
 
 @pytest.mark.parametrize("data", ["", "x", "1" * 40, "1" + "a b" * 7 + "cy" + "A" * 16])
 def test_forged_button_is_refused_and_the_conversation_goes_on(make_bot, data):
-    """Whatever a client sends as a button, the next turn is answered."""
+    """A made-up payload is refused, and the next turn is answered."""
     bot = make_bot("A")
     bot.say("delete A")
     assert "no longer applies" in bot.say(tap=data or "y")
@@ -157,7 +157,7 @@ def test_forged_button_is_refused_and_the_conversation_goes_on(make_bot, data):
 
 
 def test_unrelated_text_disarms_and_says_so(make_bot):
-    """Nothing destructive stays armed behind another subject."""
+    """No destructive action stays armed after a change of subject."""
     bot = make_bot("A", lines=["It is sunny.", "yes to what?"])
     bot.say("delete A")
     assert bot.say("what is the weather?") == "Not confirmed, so I dropped this: Delete A.\n\nIt is sunny."
@@ -166,7 +166,7 @@ def test_unrelated_text_disarms_and_says_so(make_bot):
 
 
 def test_new_proposal_replaces_the_one_it_disarms(make_bot):
-    """The yes is for what was shown last."""
+    """The yes confirms the action that was shown last."""
     bot = make_bot("A", "B")
     bot.say("delete A")
     assert "dropped this: Delete A" in bot.say("rather delete B")
@@ -174,7 +174,7 @@ def test_new_proposal_replaces_the_one_it_disarms(make_bot):
 
 
 def test_no_cancels(make_bot):
-    """And a yes after it finds nothing."""
+    """A yes after the no finds no open question."""
     bot = make_bot("A", lines=["yes to what?"])
     bot.say("delete A")
     assert bot.say("no") == "Cancelled: Delete A"
@@ -182,7 +182,7 @@ def test_no_cancels(make_bot):
 
 
 def test_tapped_button_confirms(make_bot):
-    """The happy path."""
+    """A tap on the confirm button runs the action."""
     bot = make_bot("A")
     question = bot.say("delete A")
     assert question.startswith("Delete A\n\nReply **yes**")
@@ -190,7 +190,7 @@ def test_tapped_button_confirms(make_bot):
 
 
 def test_broken_media_store_does_not_hide_what_was_done(make_bot, monkeypatch):
-    """After the effect nothing may say that nothing was confirmed."""
+    """A failure after the effect must not claim that the action did not run."""
     bot = make_bot("A")
     bot.say("delete A")
 
@@ -201,8 +201,8 @@ def test_broken_media_store_does_not_hide_what_was_done(make_bot, monkeypatch):
     assert (bot.say("yes"), bot.deleted) == ("deleted A", ["A"])
 
 
-def test_nothing_of_one_users_conversation_reaches_anothers_model(make_bot):
-    """One room, two people: each has a history of their own."""
+def test_users_of_one_chat_have_separate_histories(make_bot):
+    """Two users in one chat each have a history of their own."""
     bot = make_bot(lines=["hello ana", "hello bob", "hello again"])
     bot.say("my PIN is 1234", user="ana")
     bot.say("hi", user="bob")
@@ -212,7 +212,7 @@ def test_nothing_of_one_users_conversation_reaches_anothers_model(make_bot):
 
 
 def test_settled_turns_are_in_the_history(make_bot):
-    """The model knows what was confirmed without having been asked."""
+    """The model sees confirmed actions in the history, although it was not asked about them."""
     bot = make_bot("A", lines=["as I said"])
     bot.say("delete A")
     bot.say("yes")
@@ -222,8 +222,8 @@ def test_settled_turns_are_in_the_history(make_bot):
     ]  # fmt: skip
 
 
-def test_proposal_of_a_lost_turn_is_not_armed(make_bot):
-    """A worker that lost its lane in the middle of the model call arms nothing and says nothing."""
+def test_proposal_of_a_turn_that_lost_its_lease_is_not_armed(make_bot):
+    """A worker that loses its lease during the model call arms nothing and sends nothing."""
     bot = make_bot("A", "A")
     bot.hear("delete A")
     complete = bot.provider.acomplete

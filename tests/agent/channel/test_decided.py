@@ -1,4 +1,4 @@
-"""Decided: the message that asked loses its buttons and shows its outcome, whoever decided, and however often."""
+"""Decided questions: the message that asked loses its buttons and shows its outcome, however it was decided."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contracts.rigs import CHAT, MemoryRig, turn
 
 
 class Asking:
-    """A bot that has asked, in the message `prompt`."""
+    """A bot that has asked a question in the message `prompt`."""
 
     def __init__(self, bot, asked: str = "delete it") -> None:
         self.bot = bot
@@ -22,26 +22,26 @@ class Asking:
         self.prompt = self.remember()
 
     def remember(self) -> str:
-        """The platform's id of the last message is kept with the action it asks for, as when it was settled."""
+        """Store the id of the last message with the action it asks for, and return the id."""
         message = f"m{len(self.bot.channel.sent)}"
         note_prompt(self.bot.rig, self.bot.buttons[-1].data[1:23], message)
         return message
 
     def tap(self, data: str, user: str = "ana") -> str:
-        """A tap on a button under the prompt, and the words that follow."""
+        """Tap a button under the prompt, and return the reply."""
         self.bot.rig.accept(replace(turn("", user=user, tap=data), message_id=self.prompt))
         return self.bot.work()
 
     @property
     def edits(self) -> list[tuple[str, str]]:
-        """What was edited, in order: which message, and what it says now. No edit has buttons, or must arrive."""
+        """Return the edits in order as (message, new text). No edit has buttons, and every edit is optional."""
         replies = [delivery.reply for delivery in self.bot.channel.sent if delivery.reply.edits]
         assert all(reply.optional and not reply.buttons for reply in replies)
         return [(reply.edits, reply.text) for reply in replies]
 
 
 def note_prompt(rig, pid: str, message: str) -> None:
-    """The message that asked for this action has this id."""
+    """Store `message` as the id of the message that asked for this action."""
     if isinstance(rig, MemoryRig):
         records = rig.store.repository
         records._put(pid, replace(records._get(pid), prompt=message))
@@ -51,25 +51,25 @@ def note_prompt(rig, pid: str, message: str) -> None:
 
 @pytest.fixture
 def asking(make_bot):
-    """A bot that asks whether to delete A, then B, then says something."""
+    """Return a bot that asks whether to delete A, then B, then answers with text."""
     return Asking(make_bot("A", "B", lines=["Sunny."]))
 
 
 def test_tap_of_another_user_edits_nothing(asking):
-    """The question is still open, for whom it was asked."""
+    """The question stays open for the user it was addressed to."""
     assert "the person who asked" in asking.tap(asking.confirm, user="bob")
     assert asking.edits == []
 
 
 def test_forged_tap_edits_nothing(asking):
-    """platforms.md 2.1: nobody can wipe out a message by making up a payload."""
+    """platforms.md 2.1: a made-up payload cannot clear a message."""
     asking.tap(asking.confirm[:-1] + ("y" if asking.confirm.endswith("x") else "x"))
     assert asking.edits == []
 
 
 @pytest.mark.parametrize("say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)])
 def test_late_yes_shows_that_the_question_expired(asking, say):
-    """In words or by a tap: its buttons do nothing any more."""
+    """An expired question loses its buttons after a late text or a late tap."""
     asking.bot.rig.pass_time(61)
     assert "expired" in say(asking)
     (edit,) = asking.edits
@@ -77,8 +77,8 @@ def test_late_yes_shows_that_the_question_expired(asking, say):
     assert edit[1].startswith("⌛ That confirmation expired: Delete A")
 
 
-def test_question_that_nobody_answers_shows_that_it_expired(asking):
-    """As after a late tap, which finds it so; nobody is disturbed by a message."""
+def test_unanswered_question_shows_that_it_expired(asking):
+    """The edit is the same as after a late tap, and the user receives no new message."""
     asking.bot.rig.pass_time(61)
     asking.bot.rig.overdue()
     asking.bot.work()
@@ -91,8 +91,8 @@ def test_question_that_nobody_answers_shows_that_it_expired(asking):
 
 
 @pytest.mark.parametrize("say", ["yes", "no"])
-def test_answer_that_crosses_with_the_end_hears_of_it(asking, say):
-    """It is no word to the model."""
+def test_answer_that_crosses_with_the_expiry_is_told_of_it(asking, say):
+    """The answer is not passed to the model."""
     asking.bot.rig.pass_time(61)
     asking.bot.rig.overdue()
     assert "That confirmation expired: Delete A" in asking.bot.say(say)
@@ -101,7 +101,7 @@ def test_answer_that_crosses_with_the_end_hears_of_it(asking, say):
 
 @pytest.mark.parametrize("answer", ["yes", "no", "something else"])
 def test_decided_question_never_expires_afterwards(asking, answer):
-    """Whatever it waited for when its window would have closed."""
+    """The time at which its window would have closed passes without an edit."""
     asking.bot.say(answer)
     (edit,) = asking.edits
     asking.bot.rig.pass_time(100)
@@ -111,8 +111,8 @@ def test_decided_question_never_expires_afterwards(asking, answer):
     assert not edit[1].startswith("⌛")
 
 
-def test_platform_that_edits_nothing_keeps_no_timer(make_bot):
-    """Nobody is woken there for nothing."""
+def test_platform_without_edits_keeps_no_expiry_timer(make_bot):
+    """No job starts where the platform could not show the expiry."""
     bot = make_bot("A")
     bot.channel.split = lambda reply: [] if reply.edits and reply.optional else [reply]
     bot.say("delete A")
@@ -122,15 +122,15 @@ def test_platform_that_edits_nothing_keeps_no_timer(make_bot):
 
 
 @pytest.mark.parametrize("say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)])
-def test_yes_shows_the_outcome_before_it_is_told(asking, say):
-    """The buttons go first, then the answer comes below."""
+def test_yes_shows_the_outcome_before_the_answer(asking, say):
+    """The buttons are removed first, then the answer is sent below."""
     assert say(asking) == "deleted A"
     assert asking.edits == [(asking.prompt, "Delete A\n\n✅ deleted A")]
     assert asking.bot.channel.texts[-2:] == ["Delete A\n\n✅ deleted A", "deleted A"]
 
 
-def test_second_tap_shows_the_same(asking):
-    """However often: what was decided stays what it is."""
+def test_second_tap_shows_the_same_outcome(asking):
+    """Repeated taps do not change what was decided."""
     asking.tap(asking.confirm)
     assert asking.tap(asking.confirm) == asking.tap(asking.cancel) == "deleted A"
     assert asking.edits == [(asking.prompt, "Delete A\n\n✅ deleted A")] * 3
@@ -139,29 +139,29 @@ def test_second_tap_shows_the_same(asking):
 
 @pytest.mark.parametrize("say", [lambda asking: asking.bot.say("no"), lambda asking: asking.tap(asking.cancel)])
 def test_no_shows_that_it_was_cancelled(asking, say):
-    """With the sentence that is told."""
+    """The edit shows the same sentence as the reply."""
     say(asking)
     assert asking.edits == [(asking.prompt, "❌ Cancelled: Delete A")]
 
 
-def test_moving_on_shows_that_it_was_dropped_before_the_next_question(asking):
-    """There are never two sets of buttons that could be meant."""
+def test_unrelated_message_closes_the_question_before_the_next_one(asking):
+    """Two sets of live buttons are never visible at once."""
     assert "Delete B" in asking.bot.say("delete B instead")
     (edit,) = asking.edits
     assert edit == (asking.prompt, "❌ Not confirmed, so I dropped this: Delete A.")
     assert asking.bot.channel.texts[-2] == edit[1]
 
 
-def test_failure_is_a_warning(asking):
-    """Its own words stay inside."""
+def test_failure_is_shown_as_a_warning(asking):
+    """The words of the exception stay private."""
     asking.bot.broken = {"A"}
     asking.bot.say("yes")
     (edit,) = asking.edits
     assert edit[1].startswith("⚠️ Confirmed, but this failed: Delete A")
 
 
-def test_no_to_what_runs_already_is_told_so(asking):
-    """Code of the author's own had it confirmed: nobody says that it waits, or that nothing was done."""
+def test_no_to_a_running_action_is_told_that_it_runs(asking):
+    """Host code confirmed the action elsewhere: the reply claims neither that it waits nor that it was cancelled."""
     claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
     asking.bot.rig.repository.claim(claim, asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope))
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
@@ -172,7 +172,7 @@ def test_no_to_what_runs_already_is_told_so(asking):
 
 @pytest.mark.parametrize(("step", "outcome"), [("claim", "✅ deleted A"), ("start", "⚠️"), ("finish", "✅ deleted A")])
 def test_killed_worker_leaves_the_edit_to_its_successor(asking, step, outcome):
-    """Wherever it died, the message shows what is true, once."""
+    """The message shows the true outcome once, at each step where a worker can be killed."""
     asking.bot.hear("yes")
     asking.bot.die_after(step)
     asking.bot.work()
@@ -181,8 +181,8 @@ def test_killed_worker_leaves_the_edit_to_its_successor(asking, step, outcome):
     assert outcome in edit[1]
 
 
-def test_turn_that_is_given_up_closes_what_it_drops(asking):
-    """Nothing stays armed behind it, and no buttons either."""
+def test_turn_that_is_given_up_closes_the_question_it_drops(asking):
+    """Neither an armed action nor its buttons remain after the turn."""
 
     async def broken(*_, **__):
         raise RuntimeError("secret")
@@ -192,8 +192,8 @@ def test_turn_that_is_given_up_closes_what_it_drops(asking):
     assert asking.edits == [(asking.prompt, "❌ Not confirmed, so I dropped this: Delete A.")]
 
 
-def test_changed_record_repeats_none_of_its_words(asking):
-    """What somebody wrote into Redis is not shown as ours."""
+def test_changed_record_shows_none_of_its_text(asking):
+    """Text that was changed in Redis is not shown as the bot's own."""
     store = asking.bot.rig.store
     store.signer._keys = [b"another"]
     asking.bot.say("yes")
@@ -203,7 +203,7 @@ def test_changed_record_repeats_none_of_its_words(asking):
 
 
 def test_plan_shows_each_step(make_bot):
-    """As it is told."""
+    """The edit shows the steps and their results as in the reply."""
     asking = Asking(make_bot("A B"))
     asking.bot.say("yes")
     (edit,) = asking.edits
@@ -211,8 +211,8 @@ def test_plan_shows_each_step(make_bot):
     assert "✅ Steps done: 2 of 2.\n1. deleted A\n2. deleted B" in edit[1]
 
 
-def test_undo_leaves_what_was_reported(make_bot):
-    """The outcome had its button: it stays, and so does what became of the undo."""
+def test_undo_keeps_the_reported_outcome(make_bot):
+    """The message with the undo button keeps the outcome and adds the result of the undo."""
     asking = Asking(make_bot("A", undo=lambda name: f"restored {name}"))
     asking.bot.say("yes")
     asking.prompt = asking.remember()
@@ -220,8 +220,8 @@ def test_undo_leaves_what_was_reported(make_bot):
     assert asking.edits[-1] == (asking.prompt, "deleted A\n\n✅ restored A")
 
 
-def test_late_undo_leaves_what_was_reported(make_bot):
-    """Only the button goes."""
+def test_late_undo_keeps_the_reported_outcome(make_bot):
+    """Only the button is removed."""
     asking = Asking(make_bot("A", undo=lambda name: f"restored {name}"))
     asking.bot.say("yes")
     asking.prompt = asking.remember()
@@ -231,7 +231,7 @@ def test_late_undo_leaves_what_was_reported(make_bot):
 
 
 def test_long_report_is_never_replaced(make_bot):
-    """Its undo is offered in a message of its own, which is what is edited later."""
+    """The undo is offered in a message of its own, and only that message is edited."""
     asking = Asking(make_bot("A" * 1500, undo=lambda name: "restored"))
     asking.bot.say("yes")
     report, offer = asking.bot.channel.texts[-2:]
@@ -247,15 +247,15 @@ def test_long_preview_is_cut_beside_its_outcome(make_bot):
     assert len(edit[1]) < 2 * MAX_REPEATED_CHARS + 100
 
 
-def test_the_tapped_message_is_the_one_that_is_edited(asking):
-    """A question that had to be sent twice is closed where its person looked."""
+def test_tapped_message_is_the_one_that_is_edited(asking):
+    """A question that was sent twice is closed in the copy that the user tapped."""
     asking.prompt = "second"
     asking.tap(asking.confirm)
     assert [edited for edited, _ in asking.edits] == ["second"]
 
 
-def test_question_nobody_knows_the_message_of_is_not_edited(make_bot):
-    """As where the platform gives no ids."""
+def test_question_without_a_message_id_is_not_edited(make_bot):
+    """Some platforms return no message ids."""
     bot = make_bot("A")
     bot.say("delete A")
     note_prompt(bot.rig, bot.buttons[0].data[1:23], "")
@@ -263,8 +263,8 @@ def test_question_nobody_knows_the_message_of_is_not_edited(make_bot):
     assert not any(delivery.reply.edits for delivery in bot.channel.sent)
 
 
-def test_an_early_or_ignored_question_keeps_its_buttons(asking):
-    """It is still open."""
+def test_ignored_question_keeps_its_buttons(asking):
+    """The question is still open after a tap on ignore."""
     ignore = asking.bot.rig.store.signer.button_token(asking.confirm[1:23], "ignore", asking.bot.turn().scope)
     asking.tap(ignore)
     assert asking.edits == []
@@ -272,8 +272,8 @@ def test_an_early_or_ignored_question_keeps_its_buttons(asking):
     assert asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope) is None
 
 
-def test_choice_tap_does_not_close_another_message(asking):
-    """A tap names its own message, not the one that waits."""
+def test_unknown_tap_does_not_edit_another_message(asking):
+    """A tap names its own message, not the one with the open question."""
     asking.bot.rig.accept(replace(turn(""), tap=Tap("nothing of ours"), message_id="other"))
     asking.bot.work()
     assert asking.edits == []

@@ -1,4 +1,4 @@
-"""What a button says of its effect, from the preview of an action."""
+"""The effect that a button names, derived from the preview of an action."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _action(preview: str) -> PendingAction:
         ("(nothing)", "(nothing)"),
     ],
 )
-def test_a_button_names_an_effect_whole_or_not_at_all(preview: str, effect: str):
-    """A part of it could pass for less than what will happen."""
+def test_button_names_the_whole_effect_or_none(preview: str, effect: str):
+    """A part of the effect could be mistaken for a smaller one."""
     assert short_effect(_action(preview)) == effect
 
 
-def test_a_plan_is_named_by_its_first_step_and_how_many_follow():
-    """The steps themselves stand above the button."""
+def test_plan_button_names_the_first_step_and_counts_the_others():
+    """The steps themselves are listed above the button."""
     plan = plan_of([_action("Delete INV-1 (open)"), _action("Delete INV-2 (open)")])
     assert plan is not None
     assert short_effect(plan.head) == "Delete INV-1 (+1)"

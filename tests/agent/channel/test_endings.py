@@ -1,4 +1,4 @@
-"""Endings on a channel: whatever ends a turn early, its person hears what is true, in their own language."""
+"""Endings: when a turn ends early, the user reads a true statement in their own language."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sayso.pending import stash_pending
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig
 from tests.workers.story import Script, Story, call
 
-#: What nobody but the operator is to read.
+#: A vendor's error text, which only the operator may read.
 VENDORS_WORDS = "401: no such key sk-12"
 SPANISH = "¿Qué es esto y por qué? Muéstrame la factura, por favor."
 
 
 class Away(Script):
-    """A model that answers where its line is None with an error of its vendor's."""
+    """A model that raises a vendor's error where its line is None."""
 
     async def acomplete(self, **request):
-        """The next line, or the error."""
+        """Return the next line or raise the error."""
         answer, usage = await super().acomplete(**request)
         if answer.tool_calls is None:
             raise ProviderError(VENDORS_WORDS)
@@ -28,35 +28,35 @@ class Away(Script):
 
 
 class Checker:
-    """Finds every call in order; its caller may die before and after."""
+    """Accepts every call; the worker may be killed before and after its answer."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
 
     async def acomplete(self, **_request):
-        """Yes."""
+        """Answer that the call is coherent."""
         self.story.life.at("before check")
         self.story.life.at("after check")
         return Message(Role.ASSISTANT, '{"coherent": true, "explanation": "asked for"}'), UsageStats()
 
 
-def told(*lines, text: str = "go", **config) -> tuple[Story, str]:
-    """A story that was told to its end, and its last words."""
+def play(*lines, text: str = "go", **config) -> tuple[Story, str]:
+    """Run a story to its end; return it with its last text."""
     story = Story(MemoryRig(), list(lines), **config)
     story.model = Away(list(lines), story.life)
     story.hear(text)
     return story, story.work_on()
 
 
-def test_model_that_goes_away_once_tools_have_acted_never_means_that_nothing_was_done():
-    """The post is out; the person would order it again."""
-    story, words = told((call("post", what="b"),), None)
+def test_model_lost_after_an_effect_is_not_reported_as_nothing_done():
+    """The post was sent, and a user who reads that nothing happened would repeat it."""
+    story, words = play((call("post", what="b"),), None)
     assert (story.begun["b"], words) == (1, ENGLISH.model_lost())
 
 
 @pytest.mark.parametrize("kind", ["busy", "refused", "too_long", "cut_off"])
-def test_model_that_fails_once_tools_have_acted_is_told_with_its_reason(kind):
-    """Whatever it is, a part may be done; the operator finds the cause at the delivery."""
+def test_model_failure_after_an_effect_gives_its_reason(kind):
+    """The text says that a part may be done; the operator finds the cause at the delivery."""
 
     class Failing(Script):
         async def acomplete(self, **request):
@@ -78,15 +78,15 @@ def test_model_that_fails_once_tools_have_acted_is_told_with_its_reason(kind):
     assert fate.reason == f"kind={kind} status=429 model=m-1"
 
 
-def test_model_that_goes_away_before_anything_was_changed_says_so():
-    """It has only looked."""
-    _, words = told((call("look", what="a"),), None)
+def test_model_lost_before_any_effect_says_so():
+    """Only a read-only tool had run."""
+    _, words = play((call("look", what="a"),), None)
     assert words == ENGLISH.model_away()
 
 
-def test_vendors_error_is_not_in_the_history():
-    """The next answer could repeat it to the person."""
-    story, words = told(None)
+def test_vendor_error_is_not_in_the_history():
+    """The model could otherwise repeat it to the user."""
+    story, words = play(None)
     story.model.lines = ["better"]
     seen = []
     complete = story.model.acomplete
@@ -101,28 +101,28 @@ def test_vendors_error_is_not_in_the_history():
 
 
 @pytest.mark.parametrize(("lines", "acted"), [([" \n"], False), ([(call("post", what="b"),), ""], True)])
-def test_model_that_says_nothing_leaves_nobody_without_a_word(lines, acted):
-    """Its tokens went into thinking, or a filter took them."""
-    _, words = told(*lines)
+def test_empty_model_answer_is_replaced_with_a_message(lines, acted):
+    """All tokens went into reasoning, or a filter removed the text."""
+    _, words = play(*lines)
     assert words == (ENGLISH.model_lost() if acted else ENGLISH.model_away())
 
 
-def test_file_is_an_answer_without_words():
-    """Nothing needs to be said beside it."""
-    story, words = told((call("draw", what="cat"),), "")
+def test_file_alone_is_an_answer():
+    """A file needs no text beside it."""
+    story, words = play((call("draw", what="cat"),), "")
     assert (words, story.channel.sent[-1].reply.media.filename) == ("", "cat.png")
 
 
-def test_run_that_takes_too_many_steps_says_so_in_the_persons_language():
-    """As every other ending does."""
-    _, words = told((call("look", what="a"),), (call("look", what="b"),), text=SPANISH, max_iterations=2)
+def test_step_limit_is_reported_in_the_users_language():
+    """Every other ending is reported in that language too."""
+    _, words = play((call("look", what="a"),), (call("look", what="b"),), text=SPANISH, max_iterations=2)
     assert words == texts_for("es").too_many_steps()
 
 
 @pytest.mark.parametrize("step", ["before check", "after check"])
 @pytest.mark.parametrize("calls", ["post", "post wait"])
 def test_call_that_was_only_being_checked_is_not_unclear(step, calls):
-    """Its worker died while a model was asked whether it fits: it has certainly not begun."""
+    """The worker was killed during the coherence check, so the call had certainly not started."""
     story = Story(MemoryRig(), [tuple(call("post", what=what) for what in calls.split()), "all done"])
     story._config = story._config.__class__(
         max_retries=0, coherence_check=True, coherence_provider=Checker(story), coherence_model="cheap"
@@ -131,17 +131,17 @@ def test_call_that_was_only_being_checked_is_not_unclear(step, calls):
     assert set(story.begun.values()) == {1}
 
 
-def test_preview_is_shown_as_it_is_whatever_the_output_guardrails_make_of_answers():
-    """What a person agrees to is what would be done, and what became of it is told as it is."""
+def test_output_guardrails_leave_previews_and_outcomes_alone():
+    """The user agrees to the exact preview and reads the exact outcome."""
     guardrails = GuardrailsPipeline(output=[LengthGuardrail(max_chars=1)])
-    story, question = told((call("delete", what="x"),), guardrails=guardrails)
+    story, question = play((call("delete", what="x"),), guardrails=guardrails)
     assert question.startswith("Delete x")
     story.hear("yes")
     assert (story.work_on(), story.begun["x"]) == ("delete x ok", 1)
 
 
-def test_what_a_terminal_tool_says_is_not_lost_beside_a_question():
-    """Another tool asked by itself, in words of its own, and ended nothing. They are a message of their own: the
+def test_terminal_result_is_sent_beside_a_question():
+    """Another tool proposed an action and did not end the run. The result is a separate message, because the
     question is edited once it is decided.
     """
 

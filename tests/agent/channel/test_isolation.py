@@ -1,4 +1,4 @@
-"""Isolation: one agent serves many people, and nothing of one conversation reaches another's model call."""
+"""Isolation: one agent serves many users, and no text of one conversation reaches another's model call."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SECRET = re.compile(r"secret-of-(\w+)-in-(\w+)")
 
 
 class Listening:
-    """A model that repeats what it hears, and remembers of whom each request spoke."""
+    """A model that repeats its request, and records the secrets in each request."""
 
     def __init__(self) -> None:
         self.spoke_of: list[set[tuple[str, str]]] = []
 
     async def acomplete(self, **request):
-        """Answer with all that the request holds."""
+        """Answer with the text of the whole request."""
         heard = " ".join(message.content for message in request["messages"])
         self.spoke_of.append(set(SECRET.findall(heard)))
         return Message(Role.ASSISTANT, f"heard: {heard}"[-300:]), UsageStats()
 
 
 def secret(user: str, room: str) -> str:
-    """What this person says there, and nowhere else."""
+    """Return a message with a secret of this user in this conversation."""
     return f"hello, my word is secret-of-{user}-in-{room}"
 
 
 def listening_agent() -> tuple[ChannelAgent, Listening]:
-    """An agent with a memory of its own as well, as the seed's users give it one."""
+    """Return an agent that also has a memory of its own, as in the seed."""
     model = Listening()
     return ChannelAgent(Agent([], model, AgentConfig(max_retries=0), ConversationMemory())), model
 
@@ -45,16 +45,16 @@ PLACES = st.tuples(st.sampled_from(["ana", "bob", "eve"]), st.sampled_from(["one
 
 @settings(max_examples=60)
 @given(st.lists(PLACES, min_size=2, max_size=12))
-def test_each_request_speaks_of_one_person_in_one_place(said):
-    """Whoever speaks in whatever order."""
+def test_each_request_contains_one_users_secret_only(said):
+    """Users write in any order and in two conversations."""
     agent, model = listening_agent()
     for user, room in said:
         agent.ask_channel(user, secret(user, room), channel_id="chat", conversation_id=room)
     assert model.spoke_of == [{place} for place in said]
 
 
-def test_many_people_at_once_do_not_mix():
-    """Forty threads, one agent."""
+def test_concurrent_users_do_not_mix():
+    """Forty threads share one agent."""
     agent, model = listening_agent()
     places = [(f"user{number % 20}", f"room{number % 3}") for number in range(200)]
 
@@ -68,8 +68,8 @@ def test_many_people_at_once_do_not_mix():
 
 
 @pytest.mark.parametrize("user", ["bob", "ana"])
-def test_in_a_room_everybody_has_a_memory_of_their_own(make_bot, user):
-    """A worker keeps the history by scope: person and place."""
+def test_members_of_a_group_have_separate_histories(make_bot, user):
+    """A worker keeps the history by scope: user and conversation."""
     bot = make_bot(lines=["fine"] * 3)
     bot.say("my word is cactus")
     bot.say("and mine is rose", user="bob")

@@ -1,4 +1,4 @@
-"""Journal: a turn whose worker is killed goes on where it was; nothing is done or paid twice without a word."""
+"""Journal: a turn whose worker is killed resumes where it stopped; no call is repeated or paid twice unreported."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sayso.workers.processor import MAX_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import LINES, Story, call, playing
 
-#: What a person reads of a turn that was given up.
+#: The text a user receives about a turn that was given up.
 INTERRUPTED = ENGLISH.interrupted_before()
-#: What a person reads of a call of which nobody knows how it ended.
+#: The text a user receives about a call with an unknown outcome.
 UNKNOWN = "I was interrupted while doing this: {}\nI cannot tell whether it finished"
 
 
 @pytest.fixture(params=["memory", "redis"])
 def make_story(request):
-    """Makes a story on either kind of lanes."""
+    """Return a function that makes a story on the store in memory or on Redis."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
     return lambda *lines, **config: Story(RedisRig(client) if client else MemoryRig(), list(lines) or None, **config)
 
 
-def test_tool_that_was_interrupted_is_not_repeated_and_the_user_is_told(make_story):
-    """Its worker died in the middle: the model is told that nobody knows, and so is the person."""
+def test_interrupted_tool_is_not_repeated_and_is_reported(make_story):
+    """A tool whose worker was killed halfway has an unknown outcome; the model and the user are both informed."""
     story = make_story()
     told = story.killed_at("during post b")
     assert (story.begun["b"], story.ended["b"]) == (1, 0)
@@ -40,23 +40,23 @@ def test_tool_that_was_interrupted_is_not_repeated_and_the_user_is_told(make_sto
     assert story.model.seen[-1] == ["look a ok", UNCLEAR, "charge c ok", "post d ok"]
 
 
-def test_tool_that_had_finished_but_was_not_taken_down_is_unclear_too(make_story):
-    """The effect took place, and its worker died before it could say so."""
+def test_tool_that_finished_unrecorded_has_an_unknown_outcome(make_story):
+    """The effect took place, and the worker was killed before it recorded the result."""
     story = make_story((call("post", what="b"),), "all done")
     assert story.killed_at("after post b").startswith(UNKNOWN.format("post"))
     assert (story.begun["b"], story.ended["b"]) == (1, 1)
 
 
-def test_model_that_repeats_an_unclear_call_all_the_same_is_refused(make_story):
-    """It has been told not to; in this turn it cannot."""
+def test_model_that_repeats_an_unclear_call_is_refused(make_story):
+    """A call with an unknown outcome cannot be repeated in the same turn, although the model tries."""
     story = make_story((call("post", what="b"),), (call("post", what="b"), call("post", what="c")), "all done")
     story.killed_at("during post b")
     assert (story.begun["b"], story.begun["c"]) == (1, 1)
     assert story.model.seen[-1] == [UNCLEAR, UNCLEAR, "post c ok"]
 
 
-def test_same_call_behind_an_unclear_one_is_refused_too(make_story):
-    """The model asked for it twice in one answer; the second was not begun, and is not the way to repeat the first."""
+def test_duplicate_of_an_unclear_call_in_one_answer_is_refused(make_story):
+    """The model requests the same call twice in one answer; the second must not repeat the interrupted first."""
     twice = (call("post", what="b"), call("post", what="b"))
     story = make_story(twice, "all done", parallel_tool_execution=False)
     story.killed_at("during post b")
@@ -64,15 +64,15 @@ def test_same_call_behind_an_unclear_one_is_refused_too(make_story):
 
 
 def test_unclear_call_may_be_made_in_a_later_turn(make_story):
-    """The person was asked, and wants it again."""
+    """The user asks for the call again in a new turn, and it runs."""
     story = make_story((call("post", what="b"),), "all done")
     story.killed_at("during post b")
     story.hear("do it again")
     assert (story.work_on(), story.begun["b"]) == ("all done", 2)
 
 
-def test_idempotent_tool_that_was_interrupted_runs_again_with_the_same_key(make_story):
-    """And no other call ever has this key."""
+def test_interrupted_idempotent_tool_runs_again_with_the_same_key(make_story):
+    """No other call ever receives this idempotency key."""
     story = make_story(parallel_tool_execution=False)
     assert story.killed_at("during charge c") == "all done"
     first, second = story.keys["c"]
@@ -80,30 +80,30 @@ def test_idempotent_tool_that_was_interrupted_runs_again_with_the_same_key(make_
     assert len({key for keys in story.keys.values() for key in keys}) == len(story.keys)
 
 
-def test_read_only_tool_that_was_interrupted_is_run_again(make_story):
-    """It changes nothing."""
+def test_interrupted_read_only_tool_runs_again(make_story):
+    """A read-only tool changes nothing, so repeating it is safe."""
     story = make_story((call("look", what="a"),), "all done")
     assert story.killed_at("during look a") == "all done"
     assert story.begun["a"] == 2
 
 
-def test_answer_that_was_paid_for_is_not_asked_for_again(make_story):
-    """Killed once it was written, before any of its tools began."""
+def test_recorded_model_answer_is_not_requested_again(make_story):
+    """The worker is killed after the answer is recorded and before any of its tools starts."""
     story = make_story((call("look", what="a"),), "all done")
     assert story.killed_at("after journal") == "all done"
     assert dict(story.model.asked) == {0: 1, 1: 1}
 
 
 def test_finished_calls_are_not_repeated(make_story):
-    """Killed after the last result, before the commit: the model has only its last words to say again."""
+    """The worker is killed after the last result and before the commit: only the final answer is requested again."""
     story = make_story()
     assert story.killed_at("before commit") == "all done"
     assert set(story.begun.values()) == {1}
     assert dict(story.model.asked) == {0: 1, 1: 1, 2: 2}
 
 
-def test_worker_that_dies_twice_is_replaced_twice(make_story):
-    """In one turn, in the first round and in the second."""
+def test_turn_survives_two_killed_workers(make_story):
+    """One worker is killed in the first round of the turn, and its successor in the second."""
     story = make_story()
     told = story.killed_at("during post b", "during post d")
     assert told.count(UNKNOWN.format("post")) == 2
@@ -111,24 +111,24 @@ def test_worker_that_dies_twice_is_replaced_twice(make_story):
     assert story.model.asked[0] == story.model.asked[1] == 1
 
 
-def test_call_that_was_not_begun_runs_after_the_crash(make_story):
-    """One after the other: the second was not begun when the first was interrupted."""
+def test_call_that_had_not_started_runs_after_the_crash(make_story):
+    """Calls run one after the other, and the second had not started when the first was interrupted."""
     story = make_story((call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False)
     story.killed_at("during post b")
     assert (story.begun["b"], story.begun["d"]) == (1, 1)
     assert story.model.seen[-1] == [UNCLEAR, "post d ok"]
 
 
-def test_killed_between_two_calls_neither_is_repeated(make_story):
-    """The first one's result is written together with the begin of the second."""
+def test_kill_between_two_calls_repeats_neither(make_story):
+    """The first call's result is written together with the start of the second."""
     story = make_story((call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False)
     story.killed_at("before post d")
     assert story.model.seen[-1] == ["post b ok", UNCLEAR]
     assert (story.begun["b"], story.begun["d"]) == (1, 0)
 
 
-def test_tool_does_not_run_when_the_lane_is_lost(make_story):
-    """A worker that was paused too long while the model thought must leave the tools to the other."""
+def test_tool_does_not_run_after_the_lease_is_lost(make_story):
+    """A worker that was paused too long during the model call leaves the tools to the new lease holder."""
     story = make_story((call("post", what="b"),), "all done")
     thief = []
     complete = story.model.acomplete
@@ -148,8 +148,8 @@ def test_tool_does_not_run_when_the_lane_is_lost(make_story):
     assert (story.work_on(), story.begun["b"]) == ("all done", 1)
 
 
-def test_lane_lost_in_one_of_several_calls_stops_the_others(make_story):
-    """They are cancelled: another worker speaks for them by now."""
+def test_lease_lost_in_one_of_several_calls_cancels_the_others(make_story):
+    """The other calls are cancelled, because another worker now holds the conversation."""
     story = make_story((call("post", what="b"), call("wait")), "all done")
     stopped = []
 
@@ -163,7 +163,7 @@ def test_lane_lost_in_one_of_several_calls_stops_the_others(make_story):
 
     @tool
     async def post(what: str) -> str:
-        """Post, and lose the lane."""
+        """Post, and lose the lease."""
         story.rig.end_lease()
         run_without_loop(story.rig.mailbox.lease(CHAT.id, "thief"))
         return what
@@ -177,8 +177,8 @@ def test_lane_lost_in_one_of_several_calls_stops_the_others(make_story):
     assert (asyncio.run(stopped_by_then()), story.channel.texts) == ([True], [])
 
 
-def test_tool_does_not_run_when_its_begin_cannot_be_written(make_story):
-    """Redis is away: the turn is left for later, and nothing is said of it."""
+def test_tool_does_not_run_when_its_start_cannot_be_recorded(make_story):
+    """Redis is away: the turn is left for a later attempt, and the user receives no message."""
     story = make_story((call("post", what="b"),), "all done")
     journal = story.rig.journals.journal
     story.rig.journals.journal = lambda *_: (_ for _ in ()).throw(RedisConnectionError("away"))
@@ -191,8 +191,8 @@ def test_tool_does_not_run_when_its_begin_cannot_be_written(make_story):
     assert (story.work_on(), story.begun["b"]) == ("all done", 1)
 
 
-def test_journal_whose_answer_is_lost_is_sent_again(make_story):
-    """Every write is made twice: nothing is there twice, nothing is missing."""
+def test_repeated_journal_write_changes_nothing(make_story):
+    """Every write is made twice; the journal has no entry twice, and none is missing."""
     story = make_story()
     journal = story.rig.journals.journal
 
@@ -206,7 +206,7 @@ def test_journal_whose_answer_is_lost_is_sent_again(make_story):
 
 
 def test_turn_without_tools_writes_no_journal(make_story):
-    """It costs no round trip."""
+    """A turn without tools costs no extra round trip to the store."""
     story = make_story("all done")
     story.hear()
     story.work()
@@ -214,15 +214,15 @@ def test_turn_without_tools_writes_no_journal(make_story):
 
 
 def test_round_of_one_call_costs_two_writes(make_story):
-    """The answer with the begin of its call, and the result."""
+    """One write holds the answer and the start of its call, the other the result."""
     story = make_story((call("post", what="b"),), "all done")
     story.hear()
     story.work()
     assert story.life.steps.count("before journal") == 2
 
 
-def test_calls_one_after_the_other_cost_a_write_each_and_one(make_story):
-    """A result goes with the begin of the next."""
+def test_sequential_calls_cost_one_write_each_plus_one(make_story):
+    """A result is written together with the start of the next call."""
     calls = tuple(call("post", what=what) for what in "abc")
     story = make_story(calls, "all done", parallel_tool_execution=False)
     story.hear()
@@ -230,8 +230,8 @@ def test_calls_one_after_the_other_cost_a_write_each_and_one(make_story):
     assert story.life.steps.count("before journal") == 4
 
 
-def test_next_turn_knows_nothing_of_the_last_ones_journal(make_story):
-    """The same words again: the model is asked again, and its tools run."""
+def test_next_turn_ignores_the_journal_of_the_last_one(make_story):
+    """The user repeats the message: the model is asked again, and its tools run again."""
     story = make_story()
     story.killed_at("during charge c")
     story.hear()
@@ -241,15 +241,15 @@ def test_next_turn_knows_nothing_of_the_last_ones_journal(make_story):
 
 
 def test_file_of_a_finished_call_is_delivered_after_the_crash(make_story):
-    """It was put in the media store when the call ended, once."""
+    """The file was stored once in the media store when the call ended."""
     story = make_story((call("draw", what="cat"),), "all done")
     story.killed_at("before commit")
     (picture,) = [delivery.reply.media for delivery in story.channel.sent if delivery.reply.media]
     assert (story.shelf.files, picture.ref, picture.filename) == ({"f0": b"cat"}, "f0", "cat.png")
 
 
-def test_proposal_survives_its_worker(make_story):
-    """Killed before the commit: what is asked is the very action that was proposed, and one yes runs it once."""
+def test_proposal_survives_a_killed_worker(make_story):
+    """The worker is killed before the commit: the question is about the same action, and one yes runs it once."""
     story = make_story((call("delete", what="x"),))
     story.hear()
     story.life.names = {"before commit"}
@@ -263,8 +263,8 @@ def test_proposal_survives_its_worker(make_story):
     assert story.model.asked[0] == 1
 
 
-def test_plan_survives_in_its_order(make_story):
-    """Three proposals, killed at each step that came before the commit."""
+def test_plan_keeps_its_order_across_crashes(make_story):
+    """A worker with three proposals is killed at each step before the commit."""
     names = "xyz"
     story = make_story(tuple(call("delete", what=what) for what in names))
     story.hear()
@@ -280,8 +280,8 @@ def test_plan_survives_in_its_order(make_story):
     assert [story.begun[what] for what in names] == [1, 1, 1]
 
 
-def test_tool_that_proposes_by_itself_keeps_its_proposal(make_story):
-    """The closure it brought is gone with its process; the factory of its kind performs it."""
+def test_proposal_of_a_tool_survives_without_its_closure(make_story):
+    """The closure is lost with its process; the executor factory of the action's kind performs it."""
     ran = []
 
     @tool
@@ -303,15 +303,15 @@ def test_tool_that_proposes_by_itself_keeps_its_proposal(make_story):
     assert ran == [500]
 
 
-def test_terminal_tool_ends_the_run_the_same_way(make_story):
-    """Its result is the answer, and no model is asked to put it into words."""
+def test_terminal_tool_ends_the_run_after_a_crash_too(make_story):
+    """The result of a terminal tool is the answer, and the model is not asked to rephrase it."""
     story = make_story((call("show", what="x"),), "never said")
     assert story.killed_at("before commit") == "show x ok"
     assert (story.begun["x"], dict(story.model.asked)) == (1, {0: 1})
 
 
 def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypatch):
-    """Cut in the same place, for the model that saw it first and for the one that goes on."""
+    """The result is cut in the same place before and after the crash."""
     monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_RESULT_CHARS", 30)
     story = make_story((call("look", what="a" * 39),), "all done")
     story.killed_at("after model 1")
@@ -319,8 +319,8 @@ def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypa
     assert story.model.seen == [[], shown, shown]
 
 
-def test_journal_that_is_full_ends_the_run_politely(make_story, monkeypatch):
-    """No tool begins that could not be taken down."""
+def test_full_journal_ends_the_run_with_a_message(make_story, monkeypatch):
+    """No tool starts that could not be recorded."""
     monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_JOURNAL_CHARS", 500)
     story = make_story()
     story.hear()
@@ -333,8 +333,8 @@ def test_journal_that_is_full_ends_the_run_politely(make_story, monkeypatch):
     ["", "junk", "[]", "{}", "null", '{"begun": [7]}', '{"call": -1}', '{"call": 0, "ends": "x"}', '{"answer": 1}'],
 )
 @pytest.mark.parametrize("at", [0, 1, -1])
-def test_journal_that_makes_no_sense_ends_the_turn_with_a_word(garbage, at):
-    """Nobody can tell what was done: nothing is repeated, and the next turn is answered."""
+def test_unreadable_journal_ends_the_turn_with_a_message(garbage, at):
+    """The record of the work is lost, so no call is repeated, and the next turn is answered normally."""
     story = Story(MemoryRig())
     story.hear()
     story.life.names = {"after post b"}
@@ -347,7 +347,7 @@ def test_journal_that_makes_no_sense_ends_the_turn_with_a_word(garbage, at):
 
 
 def proposal_changed(**fields) -> Story:
-    """The worker was killed, and somebody writes something else into the proposal that it took down."""
+    """Return a story whose worker was killed and whose recorded proposal was then changed."""
     story = Story(MemoryRig(), [(call("delete", what="x"),), "all done"])
     story.hear()
     story.life.names = {"before commit"}
@@ -363,12 +363,12 @@ def proposal_changed(**fields) -> Story:
     "fields", [{"args": {"what": "y"}}, {"preview": "x" * 20_000}, {"kind": "sayso:plan"}, {"x": 1}]
 )
 def test_proposal_changed_in_the_journal_is_refused(fields):
-    """Its arguments are not those of its digest, or nobody could agree to it."""
+    """The changed arguments do not match the digest, or the proposal cannot be shown to a user."""
     assert proposal_changed(**fields).work_on() == INTERRUPTED
 
 
-def test_proposal_asks_the_person_of_its_own_turn():
-    """Whoever else the journal names."""
+def test_proposal_is_offered_only_to_the_user_of_its_turn():
+    """A user id that was changed in the journal has no effect."""
     story = proposal_changed(user_id="mallory")
     assert story.work_on().startswith("Delete x")
     story.hear("yes", user="mallory")
@@ -379,8 +379,8 @@ def test_proposal_asks_the_person_of_its_own_turn():
     assert (story.work_on(), story.begun["x"]) == ("delete x ok", 1)
 
 
-def test_turn_that_kills_each_worker_is_given_up_with_a_word(make_story):
-    """It must not kill workers for ever."""
+def test_turn_that_kills_each_worker_is_given_up_with_a_message(make_story):
+    """The turn is abandoned after a fixed number of attempts."""
     story = make_story((call("look", what="a"),), "all done")
     told = story.killed_at(*["during look a"] * MAX_ATTEMPTS)
     assert (told, story.begun["a"]) == (INTERRUPTED, MAX_ATTEMPTS)
@@ -388,8 +388,8 @@ def test_turn_that_kills_each_worker_is_given_up_with_a_word(make_story):
     assert story.work_on() == "all done"
 
 
-def test_call_that_kills_each_worker_is_named(make_story):
-    """What was begun and never came back may have been done."""
+def test_call_in_a_turn_that_is_given_up_is_reported(make_story):
+    """A call that started and has no result may have had its effect."""
     story = make_story((call("post", what="b"), call("look", what="a")), "all done", parallel_tool_execution=False)
     told = story.killed_at("during post b", *["during look a"] * (MAX_ATTEMPTS - 1))
     assert told == f"{ENGLISH.unknown('post')}\n\n{INTERRUPTED}"
@@ -397,18 +397,18 @@ def test_call_that_kills_each_worker_is_named(make_story):
 
 @tool
 async def hang(what: str) -> str:
-    """Begin, and never end."""
+    """Start, and never return."""
     story = playing.get()
     if what == "stop":
         story.hear("/stop")
         story.processor.renew_now(CHAT.id)
-    else:  # its time is over
+    else:  # the timeout has passed
         story.processor._held_leases[CHAT.id]._working[1].reschedule(0)
     return await asyncio.Event().wait()
 
 
 def ended_early(story: Story, what: str) -> list[str]:
-    """What arrives of a turn that is ended while a call of it has begun and another one is through."""
+    """Return the texts that arrive from a turn that ends while one of its calls runs and another has finished."""
     story.tools.append(hang)
     story.model.lines = [(call("post", what="b"), call("hang", what=what)), "never said"]
     story.processor = story.worker()
@@ -418,20 +418,20 @@ def ended_early(story: Story, what: str) -> list[str]:
     return story.channel.texts
 
 
-def test_stop_names_the_call_of_which_nobody_knows_the_end(make_story):
-    """The stop is told all the same; what had ended is not named."""
+def test_stop_names_the_call_with_an_unknown_outcome(make_story):
+    """The stop is confirmed as well; a call that had finished is not named."""
     story = make_story(parallel_tool_execution=False)
     assert ended_early(story, "stop") == [ENGLISH.unknown("hang"), ENGLISH.stopped()]
 
 
-def test_timeout_names_the_call_of_which_nobody_knows_the_end(make_story):
-    """Before it says that the turn took too long."""
+def test_timeout_names_the_call_with_an_unknown_outcome(make_story):
+    """The call is named before the text that the turn took too long."""
     story = make_story(parallel_tool_execution=False)
     assert ended_early(story, "timeout") == [f"{ENGLISH.unknown('hang')}\n\n{ENGLISH.too_long()}"]
 
 
-def test_nothing_stays_armed_behind_a_turn_that_kills_each_worker(make_story):
-    """The seed's rule holds for it too."""
+def test_turn_that_is_given_up_disarms_the_open_question(make_story):
+    """The seed's rule that unrelated turns disarm also holds for a turn that kills each worker."""
     story = make_story((call("delete", what="x"),))
     story.hear()
     story.work_on()
@@ -441,8 +441,8 @@ def test_nothing_stays_armed_behind_a_turn_that_kills_each_worker(make_story):
     assert told.endswith(INTERRUPTED)
 
 
-def test_burst_that_was_interrupted_stays_together_with_nobody_else(make_story):
-    """Two messages were answered as one; the third came after the crash, and is another turn."""
+def test_interrupted_burst_is_not_joined_by_a_later_message(make_story):
+    """Two messages were answered as one; the third came after the crash and is a turn of its own."""
     story = make_story()
     story.hear("one")
     story.hear("two")
@@ -455,8 +455,8 @@ def test_burst_that_was_interrupted_stays_together_with_nobody_else(make_story):
     assert story.model.users[-1] == "three"
 
 
-def test_message_that_kills_its_worker_is_worked_on_alone_after_that(make_story):
-    """Those that were answered together with it, before anything was begun, are not dragged along."""
+def test_burst_that_killed_its_worker_is_split(make_story):
+    """Messages that were batched before any call started are processed one by one after the crash."""
     story = make_story("all done")
     story.hear("one")
     story.hear("two")
@@ -467,7 +467,7 @@ def test_message_that_kills_its_worker_is_worked_on_alone_after_that(make_story)
 
 
 def test_usage_of_all_attempts_is_counted(make_story):
-    """What an earlier worker paid for is part of the bill."""
+    """The bill includes the model calls of an earlier worker."""
     story, results = make_story(), []
     worker = story.worker
 
@@ -488,8 +488,8 @@ def test_usage_of_all_attempts_is_counted(make_story):
     assert (result.usage.prompt_tokens, result.iterations, len(result.tool_calls)) == (30, 3, 4)
 
 
-def test_selector_is_not_asked_again_for_what_is_known(make_story):
-    """It may cost a model call too; a call of a tool that it did not choose is refused as before."""
+def test_selector_is_not_called_again_for_recorded_rounds(make_story):
+    """A selector may cost a model call; a call of a tool that it did not choose is refused as before."""
     asked = []
 
     class Selector:
@@ -511,14 +511,14 @@ def test_selector_is_not_asked_again_for_what_is_known(make_story):
 
 
 class Books:
-    """What was certain when workers were killed, and what came of it."""
+    """Record what was certain when each worker was killed, and check it after the turn."""
 
     def __init__(self, story: Story) -> None:
         self.story, self.answers, self.results, self.marks = story, 0, set(), set()
         self.asked, self.begun = {}, {}
 
     def close(self) -> None:
-        """A worker was killed: what is written now must not be done again."""
+        """Note what the journal holds when a worker is killed; none of it may be repeated."""
         entries = self.story.journal()
         calls = [
             call["parameters"]["what"] for entry in entries for call in entry.get("answer", {}).get("tool_calls", ())
@@ -533,7 +533,7 @@ class Books:
         self.begun.update({what: self.story.begun[what] for what in self.results})
 
     def audit(self, deaths: int) -> None:
-        """After the turn was answered."""
+        """Check the counts after the turn was answered."""
         story, last = self.story, self.story.channel.texts[-1]
         assert last.endswith("all done")
         assert {at: story.model.asked[at] for at in self.asked} == self.asked, "an answer that was kept is paid once"
@@ -547,7 +547,7 @@ class Books:
 
 
 def lived(rig, deaths: set[int], **config) -> bool:
-    """The whole story with these deaths, audited. False when the story ended before the last of them."""
+    """Run the whole story with these kills and audit it. Return False when the story ended before the last kill."""
     story = Story(rig, LINES, **config)
     story.life.deaths = deaths
     books = Books(story)
@@ -562,7 +562,7 @@ def lived(rig, deaths: set[int], **config) -> bool:
 
 @pytest.fixture(params=["memory", "redis"])
 def make_rig(request):
-    """Makes empty lanes of either kind."""
+    """Return a function that makes an empty rig of either kind."""
     if request.param == "memory":
         return MemoryRig
     client = request.getfixturevalue("redis_client")
@@ -571,7 +571,7 @@ def make_rig(request):
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["at once", "one by one"])
 def test_killed_at_every_step(make_rig, parallel):
-    """Before and after every call of a store, of the model and of a tool, and in the middle of each tool."""
+    """A worker is killed before and after each call of a store, the model and a tool, and during each tool."""
     step = 1
     while lived(make_rig(), {step}, parallel_tool_execution=parallel):
         step += 1

@@ -1,4 +1,4 @@
-"""LongTexts: what stays in Redis of a long text, and how much of all of them a model is shown."""
+"""LongTexts: how much of a long text stays in Redis, and how much of all long texts the model sees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG = "x" * 60_000
 
 
 class Full:
-    """A store on a disk that is full, and then gone."""
+    """A store whose disk is full and then fails."""
 
     def put(self, owner: str, text: str) -> str:
         """Fail."""
@@ -42,38 +42,38 @@ class Full:
 
 
 class Untouchable:
-    """A store that nobody should come to."""
+    """A store that must not be used."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the disk was touched: {name}")
 
 
 def through_redis(texts: LongTexts, messages: Sequence[Message]) -> list[Message]:
-    """Messages of a turn as the next one loads them."""
+    """Return the messages of a turn as the next turn loads them."""
     kept = [message.to_dict() for message in messages]
     asyncio.run(texts.move_to_files(kept))
     return [Message.from_dict(each) for each in json.loads(json.dumps(kept))]
 
 
 def shown(texts: LongTexts, messages: Sequence[Message]) -> list[str]:
-    """What the model sees of them."""
+    """Return the text of each message as the model sees it."""
     return [message.content for message in asyncio.run(texts.with_files(messages))]
 
 
 def result(content: str) -> Message:
-    """A tool's result."""
+    """Return a tool result message."""
     return Message(Role.TOOL, content, tool_call_id="1", tool_name="look")
 
 
-def test_text_that_is_gone_leaves_its_beginning_and_a_note(tmp_path: Path):
-    """Swept, or on a machine that does not share the folder: the turn goes on."""
+def test_missing_text_is_replaced_by_its_beginning_and_a_note(tmp_path: Path):
+    """The text was swept, or lies on a machine that does not share the folder: the turn continues."""
     kept = through_redis(LongTexts(TextFiles(tmp_path / "here"), ANA), [result(LONG)])
     elsewhere = LongTexts(TextFiles(tmp_path / "there"), ANA)
     assert shown(elsewhere, kept) == ["x" * 1000 + " [the rest is not there any more, was 60000 characters]"]
 
 
-def test_disk_that_fails_leaves_a_text_cut_in_redis():
-    """As much of it as before there were files; the turn goes on."""
+def test_failing_disk_leaves_a_cut_text_in_redis():
+    """The text is cut to the length used without files, and the turn continues."""
     texts = LongTexts(Full(), ANA)
     kept = through_redis(texts, [result(LONG)])
     assert kept == [result(shorten(LONG, MAX_CUT_CHARS))]
@@ -82,27 +82,27 @@ def test_disk_that_fails_leaves_a_text_cut_in_redis():
 
 @pytest.mark.parametrize("ref", ["../../secret_keys", "", "f" * 64, ["x"], None])
 def test_forged_reference_reads_nothing(tmp_path: Path, ref: Any):
-    """Whoever can write to Redis gets no other file, and breaks no turn."""
+    """A changed reference in Redis reads no other file and breaks no turn."""
     (tmp_path / "secret_keys").write_text("s3cret")
     forged = {"role": "tool", "content": "beginning", "kept": {"ref": ref, "chars": 9}}
     seen = shown(LongTexts(TextFiles(tmp_path / "texts"), ANA), [Message.from_dict(forged)])
     assert seen == ["beginning [the rest is not there any more, was 9 characters]"]
 
 
-def test_short_texts_touch_no_disk():
-    """Neither when they are kept nor when they are read, up to the longest message of a person."""
+def test_short_texts_use_no_disk():
+    """Neither storing nor reading them touches the disk, up to the longest user message."""
     texts, short = LongTexts(Untouchable(), ANA), [result("x" * MAX_INLINE_CHARS), Message(Role.USER, "hello")]
     assert shown(texts, through_redis(texts, short)) == [message.content for message in short]
 
 
-def test_text_that_is_kept_is_not_written_again(tmp_path: Path):
-    """The next turn only carries its reference along."""
+def test_stored_text_is_not_written_again(tmp_path: Path):
+    """The next turn only passes its reference on."""
     kept = through_redis(LongTexts(TextFiles(tmp_path), ANA), [result(LONG)])
     assert through_redis(LongTexts(Untouchable(), ANA), kept) == kept
 
 
-def test_model_sees_the_newest_whole_and_older_ones_as_far_as_there_is_room(tmp_path: Path):
-    """Then a part of one, then beginnings: a long history costs no more than one long text."""
+def test_model_sees_the_newest_text_whole_and_older_ones_as_far_as_space_allows(tmp_path: Path):
+    """A long history costs no more than one long text: next comes part of a text, then only beginnings."""
     texts = LongTexts(TextFiles(tmp_path), ANA)
     seen = shown(texts, through_redis(texts, [result(f"{at}{LONG}") for at in range(4)]))
     assert seen[3] == f"3{LONG}"
@@ -110,22 +110,22 @@ def test_model_sees_the_newest_whole_and_older_ones_as_far_as_there_is_room(tmp_
     assert seen[1] == f"1{LONG}"[:BEGINNING_CHARS] + " [cut, was 60001 characters]"
 
 
-def test_longest_text_is_shown_whole(tmp_path: Path):
-    """Cut once, when it was kept, and with one note."""
+def test_longest_text_is_cut_once(tmp_path: Path):
+    """It is cut when it is stored, with one note."""
     texts = LongTexts(TextFiles(tmp_path), ANA)
     assert shown(texts, through_redis(texts, [result("x" * 300_000)])) == [shorten("x" * 300_000, MAX_TEXT_CHARS)]
 
 
 def test_long_argument_of_a_call_is_cut():
-    """Wherever it is in the arguments: nothing that a model wrote fills Redis."""
+    """A text at any depth of the arguments is cut, so a model's output cannot fill Redis."""
     call = ToolCall("save", {"a": [{"b": LONG}], "n": 1}, "1")
     (kept,) = through_redis(LongTexts(None, ANA), [Message(Role.ASSISTANT, tool_calls=(call,))])
     assert kept.tool_calls[0].parameters == {"a": [{"b": shorten(LONG, MAX_CUT_CHARS)}], "n": 1}
 
 
 @given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=60), st.integers(0, 2 * MAX_INLINE_CHARS))
-def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, piece: str, length: int):
-    """Long or short, whatever it is written in."""
+def test_any_text_is_read_back_whole(tmp_path_factory: pytest.TempPathFactory, piece: str, length: int):
+    """It holds for any length and any characters."""
     texts = LongTexts(TextFiles(tmp_path_factory.getbasetemp() / "long"), ANA)
     text = (piece * (length // len(piece) + 1))[:length]
     kept = through_redis(texts, [result(text)])
@@ -134,7 +134,7 @@ def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, piece: st
 
 
 @given(st.text(), st.integers(40, 200))
-def test_cut_text_is_as_short_as_was_asked(text: str, most: int):
-    """Its note included; so it is not cut twice."""
+def test_cut_text_respects_the_limit(text: str, most: int):
+    """The limit includes its note, so cutting again changes nothing."""
     assert len(shorten(text, most)) <= most
     assert shorten(shorten(text, most), most) == shorten(text, most)

@@ -1,4 +1,4 @@
-"""Long texts: what a turn with a long tool result leaves in Redis and in files, and what comes of it."""
+"""Long texts in turns: what a long tool result leaves in Redis and in files, and how later turns read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import Story, call
 
 LONG = "0123456789" * 6_000
-#: What the model sees when the file is not there.
+#: The text the model sees when the file is missing.
 GONE = LONG[:1000] + " [the rest is not there any more, was 60000 characters]"
 
 
@@ -27,12 +27,12 @@ def fetch() -> str:
 
 @tool(terminal=True)
 def recite() -> str:
-    """Fetch a long text, for the person to read."""
+    """Fetch a long text for the user to read."""
     return LONG
 
 
-def told(rig, tmp_path: Path, *lines) -> Story:
-    """A story with long texts, of which a file may be in the folder `texts`."""
+def new_story(rig, tmp_path: Path, *lines) -> Story:
+    """Return a story with tools that return long texts, and its text store in the folder `texts`."""
     story = Story(rig, list(lines) or [(call("fetch"),), "all done"])
     story.tools += [fetch, recite]
     story.texts = TextFiles(tmp_path / "texts")
@@ -40,12 +40,12 @@ def told(rig, tmp_path: Path, *lines) -> Story:
 
 
 def files(tmp_path: Path) -> list[Path]:
-    """What is in the folder."""
+    """Return the files in the folder."""
     return [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def in_redis(client) -> dict[str, int]:
-    """Bytes of values, by the kind of key."""
+    """Return the bytes of values by kind of key."""
     sizes: dict[str, int] = {}
     for key in client.scan_iter("sayso:{*"):
         kind = key.split(":")[2]
@@ -57,13 +57,13 @@ def in_redis(client) -> dict[str, int]:
 
 @pytest.fixture(params=["memory", "redis"])
 def rig(request):
-    """Lanes of either kind."""
+    """Return a rig of either kind."""
     return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
 
 
-def test_worker_that_takes_over_without_the_file_goes_on(rig, tmp_path):
-    """The data folder is not shared: the model sees the beginning and a plain note, and nothing breaks."""
-    story = told(rig, tmp_path)
+def test_worker_that_takes_over_without_the_file_continues(rig, tmp_path):
+    """The data folder is not shared: the model sees the beginning and a note, and the turn succeeds."""
+    story = new_story(rig, tmp_path)
     story.hear()
     story.life.names = {"after model 1"}
     assert not story.work()
@@ -72,9 +72,9 @@ def test_worker_that_takes_over_without_the_file_goes_on(rig, tmp_path):
     assert story.model.seen[-1] == [GONE]
 
 
-def test_answer_whose_file_is_gone_is_told_by_its_beginning(rig, tmp_path):
-    """In no language: it is the person who reads it."""
-    story = told(rig, tmp_path, (call("recite"),))
+def test_answer_with_a_missing_file_is_cut_to_its_beginning(rig, tmp_path):
+    """The user reads the note, so it is in no language."""
+    story = new_story(rig, tmp_path, (call("recite"),))
     story.hear()
     story.life.names = {"before commit"}
     assert not story.work()
@@ -82,9 +82,9 @@ def test_answer_whose_file_is_gone_is_told_by_its_beginning(rig, tmp_path):
     assert story.work_on() == LONG[:1000] + " […]"
 
 
-def test_disk_that_fails_costs_no_turn(rig, tmp_path):
-    """The journal has the whole result in Redis, the history a part of it."""
-    story = told(rig, tmp_path)
+def test_failing_disk_breaks_no_turn(rig, tmp_path):
+    """The journal in Redis keeps the whole result, and the history keeps a part of it."""
+    story = new_story(rig, tmp_path)
     (tmp_path / "texts").write_text("no folder")
     assert story.killed_at("after model 1") == "all done"
     assert story.model.seen == [[], [LONG], [LONG]]
@@ -95,16 +95,16 @@ def test_disk_that_fails_costs_no_turn(rig, tmp_path):
 
 
 def test_worker_that_takes_over_sees_the_whole_result(rig, tmp_path):
-    """Word for word what the killed one saw, though the journal holds little of it."""
-    story = told(rig, tmp_path)
+    """The text is identical although the journal holds little of it."""
+    story = new_story(rig, tmp_path)
     assert story.killed_at("after model 1") == "all done"
     assert story.model.seen == [[], [LONG], [LONG]]
     assert len(files(tmp_path)) == 1
 
 
 def test_next_turn_sees_the_whole_result(rig, tmp_path):
-    """As long as the file is there."""
-    story = told(rig, tmp_path)
+    """The next turn reads the file while it exists."""
+    story = new_story(rig, tmp_path)
     for forget in (False, False, True):
         if forget:
             shutil.rmtree(tmp_path / "texts")
@@ -115,8 +115,8 @@ def test_next_turn_sees_the_whole_result(rig, tmp_path):
 
 
 def test_redis_holds_little_of_a_long_result(redis_client, tmp_path):
-    """60,000 characters: about one kilobyte of the turn's journal while it runs, and of its history afterwards."""
-    story = told(RedisRig(redis_client), tmp_path)
+    """Of 60,000 characters, about one kilobyte is in the journal during the turn, and in the history afterwards."""
+    story = new_story(RedisRig(redis_client), tmp_path)
     story.hear()
     story.life.names = {"after model 1"}
     assert not story.work()
@@ -129,23 +129,23 @@ def test_redis_holds_little_of_a_long_result(redis_client, tmp_path):
     assert len(files(tmp_path)) == 1
 
 
-def test_turn_with_short_texts_makes_no_file(rig, tmp_path):
-    """Nor a folder."""
-    story = told(rig, tmp_path, (call("look", what="a"),), "all done")
+def test_turn_with_short_texts_creates_no_file(rig, tmp_path):
+    """It creates no folder either."""
+    story = new_story(rig, tmp_path, (call("look", what="a"),), "all done")
     story.hear()
     assert story.work_on() == "all done"
     assert not list(tmp_path.iterdir())
 
 
-def test_full_journal_counts_what_is_elsewhere(rig, tmp_path, monkeypatch):
-    """Files are no way around the bound on what one run may show its model, also after a crash."""
+def test_journal_limit_counts_texts_in_files(rig, tmp_path, monkeypatch):
+    """Files do not bypass the limit on what one run may show its model, also after a crash."""
     monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_JOURNAL_CHARS", 62_000)
-    story = told(rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said")
+    story = new_story(rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said")
     assert story.killed_at("after model 1") == ENGLISH.too_many_steps()
 
 
-def test_wired_worker_keeps_long_texts_where_no_link_leads(redis_url, redis_client, tmp_path):
-    """In a folder of their own in the data folder, which the media store's links do not know."""
+def test_long_texts_are_not_reachable_by_media_links(redis_url, redis_client, tmp_path):
+    """A wired worker stores them in their own folder, which the media store does not serve."""
     (tmp_path / "bot.yaml").write_text("tools: [./t.py]\nchannels:\n  chat: {platform: console}\n")
     (tmp_path / "t.py").write_text("")
     services = bootstrap(load_settings(tmp_path / "bot.yaml"), data=tmp_path / "data", redis_url=redis_url)

@@ -1,4 +1,4 @@
-"""Plans: several steps under one yes, each done once, stopping at the first that does not end well."""
+"""Plans: one yes covers several steps; each runs once, and the plan stops at the first that fails."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ WORDS = texts_for("en")
 
 
 def ask(bot) -> str:
-    """Propose what the bot's next answer proposes; the question."""
+    """Send the message that makes the bot propose, and return the question."""
     return bot.say("delete them")
 
 
 def without_reference(report: str) -> str:
-    """The report without the reference of an error, which is another each time."""
+    """Return the report without the reference of an error, which is random."""
     return re.sub(r"\n *Reference: [0-9a-f]{8} \(\w+\)", "", report)
 
 
 def pids(bot) -> list[str]:
-    """The ids of the steps that wait, in order."""
+    """Return the ids of the open steps in order."""
     plan = bot.rig.repository.find_open(CHAT.id, bot.scope)
     return [step["id"] for step in plan.action.args["steps"]]
 
 
 def states(bot, steps: list[str]) -> list[str]:
-    """The states of these actions."""
+    """Return the states of these actions."""
     return [stored.state for stored in bot.rig.repository.read(CHAT.id, tuple(steps))]
 
 
 def test_no_to_a_plan_does_nothing(make_bot):
-    """All steps are cancelled with it, on record."""
+    """All steps are cancelled with the plan, and the store records it."""
     bot = make_bot("A B")
     ask(bot)
     steps = pids(bot)
@@ -47,7 +47,7 @@ def test_no_to_a_plan_does_nothing(make_bot):
 
 
 def test_late_yes_to_a_plan_does_nothing(make_bot):
-    """The window of a plan is that of all its steps."""
+    """The window of a plan holds for all its steps."""
     bot = make_bot("A B")
     ask(bot)
     steps = pids(bot)
@@ -56,8 +56,8 @@ def test_late_yes_to_a_plan_does_nothing(make_bot):
     assert (bot.deleted, states(bot, steps)) == ([], ["expired", "expired"])
 
 
-def test_plan_stops_at_the_first_failure_and_says_so(make_bot):
-    """What was done, what failed and what was not started are told apart; no error text gets out."""
+def test_plan_stops_at_the_first_failure_and_reports_it(make_bot):
+    """The report separates done, failed and unstarted steps, and contains no error text."""
     bot = make_bot("A B C")
     ask(bot)
     steps = pids(bot)
@@ -76,8 +76,8 @@ def test_plan_stops_at_the_first_failure_and_says_so(make_bot):
         (EXECUTOR_TIMEOUT, [EXECUTOR_TIMEOUT], ("cancelled", "Delete B", "")),
     ],
 )
-def test_steps_of_a_plan_have_the_time_of_one_action_together(make_bot, monkeypatch, took, limits, second):
-    """Each has what the ones before it left; when that is nothing it is not begun, and the report says so."""
+def test_steps_of_a_plan_share_the_time_of_one_action(make_bot, monkeypatch, took, limits, second):
+    """Each step has the time that the earlier ones left; a step without time does not start, and the report says so."""
     bot, now, given = make_bot("A B"), [1000.0], []
 
     def timed(function, seconds, late):
@@ -92,8 +92,8 @@ def test_steps_of_a_plan_have_the_time_of_one_action_together(make_bot, monkeypa
     assert (given, len(bot.deleted)) == (limits, len(limits))
 
 
-def test_one_preview_lists_all_steps_and_one_yes_does_them_in_order(make_bot):
-    """The person sees everything before it happens."""
+def test_one_preview_lists_all_steps_and_one_yes_runs_them_in_order(make_bot):
+    """The user sees all steps before the first one runs."""
     bot = make_bot("A B C")
     assert WORDS.plan(["Delete A", "Delete B", "Delete C"]) in ask(bot)
     assert bot.deleted == []
@@ -101,8 +101,8 @@ def test_one_preview_lists_all_steps_and_one_yes_does_them_in_order(make_bot):
     assert bot.deleted == ["A", "B", "C"]
 
 
-def test_tap_confirms_a_plan_and_a_second_tap_hears_the_same(make_bot):
-    """A plan is an action like any other."""
+def test_second_tap_on_a_plan_gets_the_same_answer(make_bot):
+    """A plan is settled like any single action."""
     bot = make_bot("A B")
     ask(bot)
     tap = bot.buttons[0].data
@@ -123,8 +123,8 @@ def test_tap_confirms_a_plan_and_a_second_tap_hears_the_same(make_bot):
         ("finish", 3, ["A", "B"]),  # the plan's own
     ],
 )
-def test_plan_is_taken_up_where_a_killed_worker_left_it(make_bot, step, times, deleted):
-    """Steps that are done are not done again, those that are not begun are done by the next holder."""
+def test_plan_resumes_where_a_killed_worker_left_it(make_bot, step, times, deleted):
+    """The next lease holder skips the steps that are done and runs the others."""
     bot = make_bot("A B")
     ask(bot)
     bot.hear("yes")
@@ -134,8 +134,8 @@ def test_plan_is_taken_up_where_a_killed_worker_left_it(make_bot, step, times, d
     assert report == WORDS.plan_report([("done", "Delete A", "deleted A"), ("done", "Delete B", "deleted B")])
 
 
-def test_plan_that_a_second_worker_ends_can_be_undone_as_a_whole(make_bot):
-    """What the killed one did too, with what its tools returned, the last step first."""
+def test_resumed_plan_can_be_undone_as_a_whole(make_bot):
+    """The undo covers the killed worker's steps with their results, and starts with the last step."""
     undone = []
 
     def restore(name: str, result: str) -> str:
@@ -152,8 +152,8 @@ def test_plan_that_a_second_worker_ends_can_be_undone_as_a_whole(make_bot):
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_step_that_was_started_by_a_killed_worker_is_unknown_and_ends_the_plan(make_bot, times):
-    """It is not repeated, and nothing is done after it."""
+def test_step_started_by_a_killed_worker_is_unknown_and_ends_the_plan(make_bot, times):
+    """The step is not repeated, and no later step runs."""
     bot = make_bot("A B C")
     ask(bot)
     steps = pids(bot)
@@ -166,8 +166,8 @@ def test_step_that_was_started_by_a_killed_worker_is_unknown_and_ends_the_plan(m
     assert f"cannot tell whether it finished: Delete {'ABC'[begun - 1]}" in report
 
 
-def test_step_that_failed_before_its_worker_was_killed_ends_the_plan(make_bot):
-    """The next one does not try it again, and goes no further."""
+def test_failed_step_of_a_killed_worker_ends_the_plan(make_bot):
+    """The next worker neither repeats the step nor runs a later one."""
     bot = make_bot("A B")
     ask(bot)
     bot.broken = {"A"}
@@ -180,7 +180,7 @@ def test_step_that_failed_before_its_worker_was_killed_ends_the_plan(make_bot):
 
 
 def test_unrelated_message_disarms_the_whole_plan(make_bot):
-    """And says so."""
+    """The reply says so."""
     bot = make_bot("A B", lines=["Sunny."])
     ask(bot)
     assert "Not confirmed" in bot.say("what is the weather?")
@@ -188,8 +188,8 @@ def test_unrelated_message_disarms_the_whole_plan(make_bot):
     assert bot.deleted == []
 
 
-def test_step_cannot_be_confirmed_by_itself(make_bot):
-    """A step has no button; one forged with our key in mind still runs only inside its plan."""
+def test_step_cannot_be_confirmed_alone(make_bot):
+    """A step has no button, and a forged button for it runs nothing."""
     bot = make_bot("A B")
     ask(bot)
     first = pids(bot)[0]
@@ -200,8 +200,8 @@ def test_step_cannot_be_confirmed_by_itself(make_bot):
     assert bot.deleted == ["A", "B"]
 
 
-def test_after_a_plan_the_scope_is_free(make_bot):
-    """The next proposal waits for its own yes."""
+def test_scope_is_free_after_a_plan(make_bot):
+    """The next proposal needs a yes of its own."""
     bot = make_bot("A B", "C")
     ask(bot)
     bot.say("yes")

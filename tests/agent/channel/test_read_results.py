@@ -1,4 +1,4 @@
-"""Results of read-only tools beside a proposal: the run ends with the question, so the person reads them above it."""
+"""Read results beside a proposal: the run ends with the question, so the user reads the results above it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def delete() -> str:
 
 
 def reading(value: object, **options: bool):
-    """Return a read-only tool that gives this."""
+    """Return a read-only tool that returns or raises this value."""
 
     @tool(read_only=True, **options)
     def look() -> object:
@@ -35,8 +35,8 @@ def reading(value: object, **options: bool):
     ("value", "words"),
     [({"owner": "Ada", "open": True}, "owner: Ada\nopen: yes"), (NotFound("bill", "B"), 'I found no bill for "B".')],
 )
-def test_result_is_read_above_the_question(make, calls, value, words):
-    """In words, whichever call came first; the yes still runs what was asked."""
+def test_result_is_shown_above_the_question(make, calls, value, words):
+    """The result is in plain text in either order of the calls, and the yes still runs the action."""
     bot = make([reading(value), delete], calls)
     bot.say("look at it and delete it")
     result, question = (each.reply.text for each in bot.channel.sent)
@@ -44,8 +44,8 @@ def test_result_is_read_above_the_question(make, calls, value, words):
     assert bot.say("yes") == "deleted"
 
 
-def test_only_what_was_read_beside_the_proposal_is_told_once(make):
-    """An earlier answer's results were for the model; a terminal tool's words are there anyway."""
+def test_terminal_result_beside_a_proposal_is_shown_once(make):
+    """Results of earlier answers were for the model, and a terminal tool's text is sent anyway."""
     bot = make([reading("found", terminal=True), delete], ["look", "delete"])
     bot.say("both")
     assert [each.reply.text.partition("\n")[0] for each in bot.channel.sent] == ["found", "Delete A"]
@@ -56,8 +56,8 @@ def test_only_what_was_read_beside_the_proposal_is_told_once(make):
     [(ValueError("broken"), ""), (INJECTION, INJECTION), ("x" * 5000, "x" * MAX_READ_CHARS + " […]")],
     ids=["error", "fenced", "long"],
 )
-def test_words_for_models_are_left_out_and_long_results_are_cut(make, value, shown):
-    """People read neither errors nor fences."""
+def test_text_for_models_is_left_out_and_long_results_are_cut(make, value, shown):
+    """Users see neither errors nor fences."""
     bot = make([reading(value, screen_output=True), delete], ["look", "delete"])
     bot.say("both")
     *above, question = (each.reply.text for each in bot.channel.sent)

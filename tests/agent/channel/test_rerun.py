@@ -1,4 +1,4 @@
-"""Rerun: what may be repeated after a crash, what the world is asked about, and what needs a typed code."""
+"""Rerun: which actions may repeat after a crash, how an outcome is reconciled, and what needs a typed code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contracts.rigs import CHAT, Blocking
 
 
 def killed_after_start(make_bot, **options):
-    """A bot whose worker was killed right after it had started a deletion."""
+    """Return a bot whose worker was killed right after it had started a deletion."""
     bot = make_bot("A", "B", **options)
     bot.say("delete it")
     bot.hear("yes")
@@ -18,8 +18,8 @@ def killed_after_start(make_bot, **options):
     return bot
 
 
-def test_idempotent_tool_is_run_again_with_the_same_key(make_bot):
-    """The worker died after the effect and before its outcome: the key is the action's id."""
+def test_idempotent_tool_runs_again_with_the_same_key(make_bot):
+    """The worker was killed after the start and before the outcome: the key is the action's id."""
     bot = make_bot("A", idempotent=True)
     bot.say("delete it")
     bot.hear("yes")
@@ -30,8 +30,8 @@ def test_idempotent_tool_is_run_again_with_the_same_key(make_bot):
     assert set(bot.keys) == {bot.buttons[0].data[1:23]}
 
 
-def test_idempotent_tool_is_begun_three_times_at_most(make_bot):
-    """A tool that kills its worker each time must not do so for ever."""
+def test_idempotent_tool_is_started_three_times_at_most(make_bot):
+    """A tool that kills its worker each time is given up."""
     bot = killed_after_start(make_bot, idempotent=True)
     bot.die_after("start")
     bot.die_after("start")
@@ -39,8 +39,8 @@ def test_idempotent_tool_is_begun_three_times_at_most(make_bot):
     assert bot.deleted == []
 
 
-def test_second_tap_that_is_overtaken_by_the_truth_hears_it(make_bot):
-    """It was about to hear again that nobody knows: after a correction that would be the last word, and untrue."""
+def test_second_tap_overtaken_by_the_outcome_reports_the_outcome(make_bot):
+    """The outcome arrives while the reply "unknown" is being committed; the reply must not follow the correction."""
     bot = killed_after_start(make_bot)
     assert "cannot tell" in bot.work()
     tap = bot.buttons[0].data
@@ -58,7 +58,7 @@ def test_second_tap_that_is_overtaken_by_the_truth_hears_it(make_bot):
 
 
 def test_tool_that_is_not_idempotent_is_never_repeated(make_bot):
-    """The user hears that nobody knows."""
+    """The user reads that the outcome is unknown."""
     bot = killed_after_start(make_bot)
     assert "cannot tell" in bot.work()
     assert bot.deleted == []
@@ -75,8 +75,8 @@ def test_tool_that_is_not_idempotent_is_never_repeated(make_bot):
         (42, "cannot tell"),
     ],
 )
-def test_world_is_asked_how_an_interrupted_action_ended(make_bot, answer, words):
-    """A word or True: it took effect. False: it did not. Anything else: nobody can tell."""
+def test_reconcile_decides_how_an_interrupted_action_ended(make_bot, answer, words):
+    """A text or True means it took effect, False that it did not; anything else leaves the outcome unknown."""
     seen = []
 
     def reconcile(record):
@@ -95,7 +95,7 @@ def test_world_is_asked_how_an_interrupted_action_ended(make_bot, answer, words)
 
 
 def test_async_reconcile_is_awaited(make_bot):
-    """The world is often far away."""
+    """A reconcile function may call a remote service."""
 
     async def reconcile(_):
         return True
@@ -104,8 +104,8 @@ def test_async_reconcile_is_awaited(make_bot):
 
 
 @pytest.mark.parametrize("words", ["yes", "sim", "yes 0000x", "yes, please"])
-def test_bare_yes_is_not_enough_where_a_code_is_asked_for(make_bot, words):
-    """The person is told the code, and the action still waits."""
+def test_plain_yes_is_not_enough_where_a_code_is_required(make_bot, words):
+    """The reply repeats the code, and the action stays open."""
     bot = make_bot("A", typed_code=True, lines=["Sunny."])
     question = bot.say("delete it")
     code = bot.code_in(question)
@@ -117,7 +117,7 @@ def test_bare_yes_is_not_enough_where_a_code_is_asked_for(make_bot, words):
 
 
 def test_wrong_code_confirms_nothing(make_bot):
-    """Another number is another number."""
+    """Only the exact code confirms."""
     bot = make_bot("A", typed_code=True)
     code = bot.code_in(bot.say("delete it"))
     bot.say(f"yes {(int(code) + 1) % 10_000:04}")
@@ -125,8 +125,8 @@ def test_wrong_code_confirms_nothing(make_bot):
     assert bot.say(f"Yes {code}.") == "deleted A"
 
 
-def test_code_has_no_button_that_confirms(make_bot):
-    """It must be typed; a button minted all the same does nothing."""
+def test_question_with_a_code_has_no_confirm_button(make_bot):
+    """The code must be typed; a forged confirm button does nothing."""
     bot = make_bot("A", typed_code=True)
     bot.say("delete it")
     (cancel,) = bot.buttons
@@ -137,15 +137,15 @@ def test_code_has_no_button_that_confirms(make_bot):
     assert "Cancelled" in bot.channel.texts[-1]
 
 
-def test_yes_with_a_code_where_none_was_asked_for_confirms_nothing(make_bot):
-    """It answers something else."""
+def test_yes_with_an_unasked_code_confirms_nothing(make_bot):
+    """The text answers something else."""
     bot = make_bot("A", lines=["What do you mean?"])
     bot.say("delete it")
     bot.say("yes 1234")
     assert bot.deleted == []
 
 
-def test_tool_that_was_changed_since_the_preview_does_not_run(make_bot):
+def test_tool_changed_since_the_preview_does_not_run(make_bot):
     """A new version was deployed between the question and the yes."""
     bot = make_bot("A", version="2")
     bot.say("delete it")
@@ -154,8 +154,8 @@ def test_tool_that_was_changed_since_the_preview_does_not_run(make_bot):
     assert bot.deleted == []
 
 
-def test_words_are_in_the_language_of_the_person(make_bot):
-    """The question is asked, and its outcome told, as they write."""
+def test_question_is_asked_in_the_users_language(make_bot):
+    """The outcome is in the same language."""
     bot = make_bot("A")
     assert "**sim**" in bot.say("você pode apagar a fatura para mim, por favor? não preciso mais dela")
     assert bot.say("não") == "Cancelado: Delete A"

@@ -1,4 +1,4 @@
-"""Tampered: a record that is not what was shown runs nothing more, and its person hears as much as is known."""
+"""Tampering: a record that differs from what was shown runs nothing, and the user reads what is known."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ WORDS = texts_for("en")
 
 
 def steps(bot) -> list[str]:
-    """The ids of the steps of the plan that waits."""
+    """Return the ids of the steps of the open plan."""
     return [step["id"] for step in bot.rig.repository.find_open(CHAT.id, bot.scope).action.args["steps"]]
 
 
 def found(bot, pid: str) -> StoredAction:
-    """The record of this name."""
+    """Return the stored action with this id."""
     return bot.rig.repository.read(CHAT.id, (pid,))[0]
 
 
 def key(bot, pid: str) -> str:
-    """Where Redis has it."""
+    """Return the Redis key of the action."""
     return f"{bot.rig.shard}:pending:{pid}"
 
 
 def lose(bot, pid: str) -> None:
-    """The record is gone."""
+    """Delete the record."""
     if isinstance(bot.rig, MemoryRig):
         del bot.rig.store.repository._actions[pid]
     else:
@@ -38,7 +38,7 @@ def lose(bot, pid: str) -> None:
 
 
 def change(bot, pid: str) -> None:
-    """Somebody edits the sealed words."""
+    """Change the signed text of the record."""
     records = bot.rig.store.repository
     edited = found(bot, pid).record.replace("Delete", "Forget")
     if isinstance(bot.rig, MemoryRig):
@@ -49,7 +49,7 @@ def change(bot, pid: str) -> None:
 
 
 def take_over(bot, pid: str) -> None:
-    """Somebody begins it again: how this attempt ends is not believed any more."""
+    """Set another attempt on the record, so that the result of the current attempt is refused."""
     records = bot.rig.store.repository
     if isinstance(bot.rig, MemoryRig):
         records._put(pid, replace(records._get(pid), attempt="another"))
@@ -58,8 +58,8 @@ def take_over(bot, pid: str) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_plan_that_lost_a_step_runs_nothing(make_bot, caplog, number):
-    """Not even the steps that are there: the person agreed to all of it. A second tap hears the same."""
+def test_plan_with_a_missing_step_runs_nothing(make_bot, caplog, number):
+    """The user agreed to the whole plan, so the other steps do not run either. A second tap gets the same answer."""
     bot = make_bot("A B")
     question = bot.say("delete them")
     lose(bot, steps(bot)[number])
@@ -72,8 +72,8 @@ def test_plan_that_lost_a_step_runs_nothing(make_bot, caplog, number):
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_plan_with_a_step_that_was_changed_runs_nothing(make_bot, number):
-    """Not even the steps before it, and no changed word is repeated."""
+def test_plan_with_a_changed_step_runs_nothing(make_bot, number):
+    """The steps before it do not run either, and no changed text is shown."""
     bot = make_bot("A B C")
     bot.say("delete them")
     names = steps(bot)
@@ -92,8 +92,8 @@ def test_plan_with_a_step_that_was_changed_runs_nothing(make_bot, number):
         (0, take_over, ["A", "B"], ("unknown", "done")),
     ],
 )
-def test_record_that_is_damaged_during_the_first_step_takes_back_no_word(make_bot, number, damage, deleted, states):
-    """What was done before, and what is done nevertheless, is told as it ended, in the words that were shown."""
+def test_record_damaged_during_the_first_step_does_not_change_the_report(make_bot, number, damage, deleted, states):
+    """The report shows each step that ran with its true outcome, in the text of the preview."""
     bot = make_bot("A B")
     bot.say("delete them")
     name = steps(bot)[number]
@@ -106,8 +106,8 @@ def test_record_that_is_damaged_during_the_first_step_takes_back_no_word(make_bo
     )
 
 
-def test_plan_that_was_begun_before_a_step_vanished_is_unknown(make_bot):
-    """What an earlier worker did may have taken effect: nobody says that nothing was done."""
+def test_started_plan_with_a_missing_step_is_unknown(make_bot):
+    """An earlier worker's step may have taken effect, so the reply does not claim that nothing was done."""
     bot = make_bot("A B")
     question = bot.say("delete them")
     names = steps(bot)
@@ -120,8 +120,8 @@ def test_plan_that_was_begun_before_a_step_vanished_is_unknown(make_bot):
     assert (bot.deleted, found(bot, plan).state) == (["A"], "unknown")
 
 
-def test_plan_that_was_claimed_no_further_than_a_step_before_another_vanished_did_nothing(make_bot):
-    """Claimed has certainly not begun: the person hears that nothing was done, not that nobody knows."""
+def test_claimed_plan_with_a_missing_step_did_nothing(make_bot):
+    """A claimed step has certainly not started, so the user reads that nothing was done."""
     bot = make_bot("A B")
     question = bot.say("delete them")
     names = steps(bot)
@@ -133,8 +133,8 @@ def test_plan_that_was_claimed_no_further_than_a_step_before_another_vanished_di
     assert (bot.deleted, found(bot, plan).state) == ([], "failed")
 
 
-def test_started_action_whose_record_was_changed_is_unknown(make_bot, caplog):
-    """It cannot be called off any more, and its words are not ours to repeat; the scope is free."""
+def test_started_action_with_a_changed_record_is_unknown(make_bot, caplog):
+    """It can no longer be cancelled, and its changed text is not shown; the scope is free."""
     bot = make_bot("A", "B")
     bot.say("delete it")
     pid = bot.buttons[0].data[1:23]
@@ -150,8 +150,8 @@ def test_started_action_whose_record_was_changed_is_unknown(make_bot, caplog):
     assert bot.say("yes") == "deleted B"
 
 
-def test_action_that_was_changed_before_the_yes_is_disarmed(make_bot):
-    """The person hears that what is stored is not what was shown, in words that repeat nothing of it."""
+def test_action_changed_before_the_yes_is_disarmed(make_bot):
+    """The user reads that the stored action differs from the question, without any changed text."""
     bot = make_bot("A", "B")
     bot.say("delete it")
     pid = bot.buttons[0].data[1:23]
@@ -163,8 +163,8 @@ def test_action_that_was_changed_before_the_yes_is_disarmed(make_bot):
 
 
 @pytest.mark.parametrize("names", ["A", "A B"])
-def test_record_that_was_changed_after_the_effect_is_not_undone(make_bot, names):
-    """The worker died before its answer: the next one offers no undo of what it cannot trust."""
+def test_record_changed_after_the_effect_cannot_be_undone(make_bot, names):
+    """The worker was killed before its answer; the next one offers no undo of an untrusted record."""
     undone = []
     bot = make_bot(names, undo=lambda name: f"restored {undone.append(name) or name}")
     bot.say("delete it")

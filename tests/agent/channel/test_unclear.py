@@ -1,6 +1,6 @@
-"""Unclear: a short reply that may be an answer asks once more; a plain "ok" counts only where a channel says so."""
+"""Unclear replies: a reply that may be an answer repeats the question once; a plain "ok" counts only if configured."""
 
-# ruff: noqa: RUF001 - people do type look-alike characters
+# ruff: noqa: RUF001 - users do type look-alike characters
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.contracts.rigs import CHAT, turn
 
 
 @pytest.mark.parametrize("words", ["ok", "maybe", "yes?", "yes,", "👍", "yrs"])
-def test_unclear_reply_asks_again_and_the_window_stays(make_bot, words):
-    """It neither confirms nor drops: the question comes again with its buttons, and the next yes runs it."""
+def test_unclear_reply_asks_again_within_the_same_window(make_bot, words):
+    """It neither confirms nor drops the action: the question comes again with its buttons, and the next yes runs it."""
     bot = make_bot("A")
     bot.say("delete A")
     before = bot.rig.repository.find_open(CHAT.id, bot.scope)
@@ -28,8 +28,8 @@ def test_unclear_reply_asks_again_and_the_window_stays(make_bot, words):
     assert bot.say("yes").startswith("deleted A")
 
 
-def test_button_of_the_question_that_was_asked_again_decides(make_bot):
-    """Its buttons are those of the question."""
+def test_button_of_the_repeated_question_decides(make_bot):
+    """The repeated question has the buttons of the first."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.say("hmm")
@@ -38,7 +38,7 @@ def test_button_of_the_question_that_was_asked_again_decides(make_bot):
 
 
 def test_second_unclear_reply_drops_the_proposal(make_bot):
-    """Nobody is asked for ever."""
+    """The question is repeated only once."""
     bot = make_bot("A", lines=["I see."])
     bot.say("delete A")
     bot.say("maybe")
@@ -47,8 +47,8 @@ def test_second_unclear_reply_drops_the_proposal(make_bot):
     assert bot.deleted == []
 
 
-def test_webhook_that_comes_twice_asks_again_once(make_bot):
-    """The second copy of an unclear reply is no second unclear reply."""
+def test_redelivered_unclear_reply_asks_again_once(make_bot):
+    """The second copy of an unclear reply does not count as a second unclear reply."""
     bot = make_bot("A")
     bot.say("delete A")
     unclear = turn("ok")
@@ -62,14 +62,14 @@ def test_webhook_that_comes_twice_asks_again_once(make_bot):
 
 
 def test_unrelated_request_still_drops_the_proposal(make_bot):
-    """And says so."""
+    """The reply says so."""
     bot = make_bot("A", lines=["Sunny."])
     bot.say("delete A")
     assert "dropped this: Delete A" in bot.say("what is the weather in Rome?")
 
 
-def test_end_of_the_window_is_told_as_ever(make_bot):
-    """Having been asked again changes nothing of what a late yes hears."""
+def test_repeated_question_expires_as_before(make_bot):
+    """The repetition does not change the answer to a late yes."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.say("hmm")
@@ -79,14 +79,14 @@ def test_end_of_the_window_is_told_as_ever(make_bot):
 
 
 def test_unclear_reply_is_answered_in_the_language_of_the_question(make_bot):
-    """Also where it is an "ok", which every language has."""
+    """The language is known even for an "ok", which exists in every language."""
     bot = make_bot("A")
     bot.say("apaga a fatura de ontem, por favor, já foi paga")
     assert bot.say("ok").startswith("Não entendi se é sim ou não: Delete A")
 
 
-def test_ok_is_a_yes_only_where_the_channel_says_so(make_bot):
-    """By default it asks again."""
+def test_ok_is_a_yes_only_where_the_channel_allows_it(make_bot):
+    """By default, an "ok" repeats the question."""
     bot = make_bot("A")
     bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
@@ -94,8 +94,8 @@ def test_ok_is_a_yes_only_where_the_channel_says_so(make_bot):
 
 
 @pytest.mark.parametrize("words", ["ok?", "ok,", "ok then", "ok...", "sure"])
-def test_other_acknowledgement_is_no_ok(make_bot, words):
-    """Only the plain word counts."""
+def test_other_acknowledgement_is_not_an_ok(make_bot, words):
+    """Only the plain word "ok" counts."""
     bot = make_bot("A")
     bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
@@ -104,7 +104,7 @@ def test_other_acknowledgement_is_no_ok(make_bot, words):
 
 
 def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
-    """A reminder may have come in between: the "ok" may be meant for that."""
+    """The "ok" may answer a reminder that was sent after the question."""
     bot = make_bot("A")
     bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
@@ -114,8 +114,8 @@ def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
     assert bot.deleted == []
 
 
-def test_ok_after_another_message_of_anybody_confirms_nothing(make_bot):
-    """In a group somebody else may have asked something."""
+def test_ok_after_a_message_of_another_user_confirms_nothing(make_bot):
+    """In a group, the "ok" may answer another member."""
     bot = make_bot("A", lines=["Hello Bob."])
     bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
@@ -125,8 +125,8 @@ def test_ok_after_another_message_of_anybody_confirms_nothing(make_bot):
     assert bot.deleted == []
 
 
-def test_ok_after_it_was_asked_again_confirms_nothing(make_bot):
-    """The last word of the bot was no plain question any more."""
+def test_ok_after_the_repeated_question_confirms_nothing(make_bot):
+    """The bot's last message is then no plain question."""
     bot = make_bot("A", lines=["I see."])
     bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
@@ -135,8 +135,8 @@ def test_ok_after_it_was_asked_again_confirms_nothing(make_bot):
     assert bot.deleted == []
 
 
-def test_ok_that_was_written_before_the_question_confirms_nothing(make_bot):
-    """It came in before the question was shown."""
+def test_ok_written_before_the_question_confirms_nothing(make_bot):
+    """The "ok" arrived before the question was shown."""
     bot = make_bot("A", lines=["I see."])
     bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.hear("delete A")
@@ -145,8 +145,8 @@ def test_ok_that_was_written_before_the_question_confirms_nothing(make_bot):
     assert bot.deleted == []
 
 
-def test_ok_whose_worker_died_runs_once(make_bot):
-    """The next worker goes on with what the "ok" confirmed."""
+def test_ok_with_a_killed_worker_runs_once(make_bot):
+    """The next worker continues the action that the "ok" confirmed."""
     bot = make_bot("A")
     bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
     bot.say("delete A")
@@ -159,7 +159,7 @@ def test_ok_whose_worker_died_runs_once(make_bot):
 
 @pytest.mark.parametrize("words", ["好的", "evet mi?", "ладно", "ja maar", "sí?", "d'accord", "ठीक है"])
 def test_unclear_reply_in_another_language_asks_again(make_bot, words):
-    """A question in English is also answered in the language of its person: no yes there, and no new request."""
+    """A reply in the user's own language to an English question is neither a yes nor a new request."""
     bot = make_bot("A")
     bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")
@@ -169,7 +169,7 @@ def test_unclear_reply_in_another_language_asks_again(make_bot, words):
 
 @pytest.mark.parametrize("words", ["帮我查一下天气", "hava nasıl", "погода в Риме", "hallo daar", "menu", "INV-8"])
 def test_new_request_in_another_language_drops_the_proposal(make_bot, words):
-    """Nothing is searched for in it."""
+    """A new request in any language does not count as an unclear reply."""
     bot = make_bot("A", lines=["Sunny."])
     bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")

@@ -1,4 +1,4 @@
-"""Undo: what took effect is taken back once, by its own person, for a while."""
+"""Undo: an effect can be undone once, by the user who confirmed it, within a window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.contracts.rigs import CHAT
 
 @pytest.fixture
 def bot(make_bot):
-    """A bot whose deletions can be undone; `undone` is what came back."""
+    """Return a bot whose deletions can be undone; `undone` records what was restored."""
     undone = []
 
     def restore(name: str, result: str) -> str:
@@ -22,7 +22,7 @@ def bot(make_bot):
 
 
 def delete(bot) -> str:
-    """Confirm a deletion; the data of its Undo button."""
+    """Confirm a deletion and return the data of its Undo button."""
     bot.say("delete it")
     assert "You can undo this for 5 minutes" in bot.say("yes")
     (button,) = bot.buttons
@@ -31,36 +31,36 @@ def delete(bot) -> str:
 
 
 def test_late_undo_does_nothing(bot):
-    """After its window the button says so."""
+    """A tap after the window is answered with `expired`."""
     tap = delete(bot)
     bot.rig.pass_time(301)
     assert "expired" in bot.say(tap=tap)
     assert bot.undone == []
 
 
-def test_second_undo_does_nothing_and_hears_the_first_outcome(bot):
-    """Undo is claimed once, like everything."""
+def test_second_undo_does_nothing_and_gets_the_first_outcome(bot):
+    """An undo is claimed once, like every action."""
     tap = delete(bot)
     assert bot.say(tap=tap) == bot.say(tap=tap) == "restored A"
     assert bot.undone == [("A", "deleted A")]
 
 
 def test_undo_of_another_user_does_nothing(bot):
-    """In a group everybody sees the button."""
+    """All members of a group see the button."""
     tap = delete(bot)
     assert "the person who asked" in bot.say(tap=tap, user="bob")
     assert bot.undone == []
 
 
 def test_yes_does_not_undo(bot):
-    """Words decide on what was asked last, and an undo was not asked."""
+    """A yes answers the last question, and an undo is not a question."""
     delete(bot)
     bot.say("yes")
     assert bot.undone == []
 
 
-def test_undo_stays_behind_an_unrelated_message(bot):
-    """It is no destructive action that must be disarmed: it waits for its button, beside a new question."""
+def test_undo_stays_open_after_an_unrelated_message(bot):
+    """An undo needs no disarming: its button works beside a new question."""
     tap = delete(bot)
     bot.say("delete another")
     assert bot.say(tap=tap) == "restored A"
@@ -69,7 +69,7 @@ def test_undo_stays_behind_an_unrelated_message(bot):
 
 @pytest.mark.parametrize("step", ["claim", "finish"])
 def test_undo_survives_a_killed_worker(bot, step):
-    """Like every confirmed action."""
+    """An undo is resumed like every confirmed action."""
     tap = delete(bot)
     bot.hear(tap=tap)
     bot.die_after(step)
@@ -78,7 +78,7 @@ def test_undo_survives_a_killed_worker(bot, step):
 
 
 def test_undo_started_by_a_killed_worker_is_unknown(bot):
-    """And not repeated."""
+    """It is not repeated."""
     tap = delete(bot)
     bot.hear(tap=tap)
     bot.die_after("start")
@@ -86,8 +86,8 @@ def test_undo_started_by_a_killed_worker_is_unknown(bot):
     assert bot.undone == []
 
 
-def test_outcome_told_after_a_crash_still_offers_the_undo(bot):
-    """The worker died between the effect and its answer."""
+def test_outcome_reported_after_a_crash_still_offers_the_undo(bot):
+    """The worker was killed between the effect and its answer."""
     bot.say("delete it")
     bot.hear("yes")
     bot.die_after("finish")
@@ -96,14 +96,14 @@ def test_outcome_told_after_a_crash_still_offers_the_undo(bot):
 
 
 def test_failed_action_offers_no_undo(bot):
-    """There is nothing to take back."""
+    """There is no effect to undo."""
     bot.broken = {"A"}
     bot.say("delete it")
     assert "undo" not in bot.say("yes").lower()
 
 
-def test_undo_of_a_plan_takes_back_the_last_step_first(make_bot):
-    """Also when it stopped half-way: what was done can be undone."""
+def test_undo_of_a_plan_starts_with_the_last_step(make_bot):
+    """A plan that stopped halfway can be undone too."""
     undone = []
     bot = make_bot("A B C", undo=lambda name: f"restored {undone.append(name) or name}")
     bot.say("delete them")
@@ -114,7 +114,7 @@ def test_undo_of_a_plan_takes_back_the_last_step_first(make_bot):
 
 
 def test_undo_is_on_the_audit_log(bot):
-    """As an action of its own: armed, shown, claimed, started, done."""
+    """The undo is an action of its own: armed, shown, claimed, started, done."""
     tap = delete(bot)
     bot.say(tap=tap)
     pid = tap[1:23]

@@ -1,4 +1,4 @@
-"""A question that its platform took and did not deliver: whoever never saw it agrees to nothing."""
+"""Unseen questions: a question that was accepted but not delivered cannot be confirmed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.workers.fakes import Bot
 
 
 def report(bot: Bot, number: int, status: str = "failed") -> str:
-    """The platform says what became of a message, the number of which is that of its reply."""
+    """Report the status of the message with this number, as the platform does."""
     return bot.rig.deliveries.report(f"{CHAT.id}#{number}", f"m{number}", status, "error 63016")
 
 
 def test_yes_to_a_question_that_failed_later_does_nothing(make_bot):
-    """platforms.md 1.3: Twilio takes it with 201, and tells of 63016 a moment later: the words were never shown."""
+    """platforms.md 1.3: Twilio accepts a message with 201 and reports 63016 later, so it was never shown."""
     bot = make_bot("A", lines=["Yes to what?"])
     assert "Delete A" in bot.say("delete A")
     assert report(bot, 1) == "failed"
@@ -23,7 +23,7 @@ def test_yes_to_a_question_that_failed_later_does_nothing(make_bot):
 
 
 def test_button_of_a_question_that_failed_later_does_nothing(make_bot):
-    """However it reached somebody: what failed was shown to nobody."""
+    """A message that failed was shown to no user, so a tap on its button is not valid."""
     bot = make_bot("A")
     bot.say("delete A")
     report(bot, 1)
@@ -31,8 +31,8 @@ def test_button_of_a_question_that_failed_later_does_nothing(make_bot):
     assert bot.deleted == []
 
 
-def test_failure_may_be_told_before_the_worker_says_sent(make_bot):
-    """platforms.md 1.1: webhooks are fast: the question does not open behind its failure."""
+def test_failure_reported_before_the_send_returns_closes_the_question(make_bot):
+    """platforms.md 1.1: webhooks are fast, and the question must not open after its failure."""
     bot = make_bot("A", lines=["Yes to what?"])
     send = bot.channel.send
 
@@ -49,8 +49,8 @@ def test_failure_may_be_told_before_the_worker_says_sent(make_bot):
 
 
 @pytest.mark.parametrize("status", ["sent", "delivered", "read"])
-def test_question_that_arrived_is_answered(make_bot, status):
-    """Good news changes nothing, nor does a failure of another reply."""
+def test_delivered_question_can_be_confirmed(make_bot, status):
+    """A good status changes nothing, and neither does a failure of another reply."""
     bot = make_bot("A")
     bot.say("delete A")
     report(bot, 1, status)
@@ -59,8 +59,8 @@ def test_question_that_arrived_is_answered(make_bot, status):
     assert bot.deleted == ["A"]
 
 
-def test_answer_before_the_failure_counts(make_bot):
-    """What was done was done."""
+def test_yes_before_the_failure_report_counts(make_bot):
+    """The action has run already."""
     bot = make_bot("A")
     bot.say("delete A")
     bot.say("yes")
@@ -69,8 +69,8 @@ def test_answer_before_the_failure_counts(make_bot):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_question_of_which_a_piece_failed_later_ends(make_bot, number):
-    """Nobody agrees to half of a question, whichever half it is."""
+def test_question_with_a_failed_part_ends(make_bot, number):
+    """No part of a question may be missing when the user agrees."""
     bot = make_bot("A|A", lines=["Yes to what?"])
     bot.say("delete A")
     assert len(bot.channel.sent) == 2
@@ -79,8 +79,8 @@ def test_question_of_which_a_piece_failed_later_ends(make_bot, number):
     assert bot.deleted == []
 
 
-def test_turn_that_lets_go_of_a_question_is_answered_though_it_failed_meanwhile(make_bot):
-    """Nobody did what it asked for, whichever of the two ended it: the person hears the answer, not that it broke."""
+def test_turn_is_answered_although_its_open_question_failed_meanwhile(make_bot):
+    """The message disarms an action that the failure report has already ended; its answer arrives normally."""
     bot = make_bot("A", lines=["It is sunny."])
     bot.say("delete A")
     ask = bot.agent.agent.arun
@@ -95,8 +95,8 @@ def test_turn_that_lets_go_of_a_question_is_answered_though_it_failed_meanwhile(
     assert bot.deleted == []
 
 
-def test_question_of_which_the_second_copy_arrived_is_answered(make_bot):
-    """Sent twice, as a worker died in between: the failure of the first copy takes nothing from the other."""
+def test_question_with_a_delivered_second_copy_can_be_confirmed(make_bot):
+    """A killed worker caused two sends; the failure of the first copy does not affect the second."""
     bot = make_bot("A")
     send = bot.channel.send
 

@@ -1,4 +1,4 @@
-"""The seed's page about the agent, done here the same way: its doors, its settings and its loop."""
+"""The seed's page about the agent, run here as documented: its methods, its settings and its loop."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DEFAULTS = {
     "knowledge_graph": None,
     "knowledge_memory": None,
 }
-#: Those that its text gives without a default.
+#: Fields for which the page gives no default.
 UNTOLD = {"name": "agent", "parent_run_id": None, "stop_condition": None, "observers": (), "trace_metadata": {}}
 
 #: The seed's four patterns.
@@ -90,36 +90,36 @@ def divide(a: float, b: float) -> str:
     return str(a / b)
 
 
-def test_a_missing_key_is_named_when_the_provider_is_made(monkeypatch):
-    """Pitfall 1: not when the first person asks."""
+def test_missing_key_is_named_when_the_provider_is_constructed(monkeypatch):
+    """Pitfall 1: the error does not wait for the first request."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ProviderConfigurationError, match="OPENAI_API_KEY"):
         OpenAIProvider()
 
 
 @pytest.mark.parametrize("given", ["environment", "argument"])
-def test_a_key_comes_from_the_environment_or_as_an_argument(monkeypatch, given):
-    """Pitfall 1: both ways of the page."""
+def test_key_comes_from_the_environment_or_an_argument(monkeypatch, given):
+    """Pitfall 1: the page shows both ways."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1" if given == "environment" else "")
     assert OpenAIProvider(**({"api_key": "sk-1"} if given == "argument" else {}))
 
 
-def test_a_tool_that_always_fails_costs_no_more_than_the_steps_there_are():
-    """Pitfall 2: the default of six is safe."""
+def test_tool_that_always_fails_is_limited_by_max_iterations():
+    """Pitfall 2: the default of six steps is safe."""
     provider = ScriptedProvider([ToolCall("fails", {"query": str(number)}) for number in range(99)])
     result = Agent([fails], provider).run("go")
     assert (len(provider.requests), result.stop_reason) == (6, "max_iterations")
 
 
-def test_a_tool_that_raises_tells_the_model_why():
-    """Pitfall 3: the run goes on, with the tool's own words."""
+def test_model_reads_why_a_tool_raised():
+    """Pitfall 3: the run continues, and the model reads the tool's own text."""
     provider = ScriptedProvider([ToolCall("divide", {"a": 1, "b": 0}), "One cannot."])
     assert Agent([divide], provider).run("1 / 0?").content == "One cannot."
     assert "Cannot divide by zero" in provider.requests[1].messages[-1].content
 
 
-def test_a_provider_that_is_down_for_good_is_told_to_observers_and_to_the_caller():
-    """Final failure: the content says so, `on_error` hears it, and nothing is raised."""
+def test_final_provider_failure_reaches_observers_and_the_caller():
+    """Final failure: the content says so, `on_error` receives the error, and nothing is raised."""
     heard = Heard()
     error = ProviderError("down")
     result = Agent([], ScriptedProvider([error]), AgentConfig(max_retries=0, observers=[heard])).run("go")
@@ -129,34 +129,34 @@ def test_a_provider_that_is_down_for_good_is_told_to_observers_and_to_the_caller
 
 
 @pytest.mark.parametrize("given", [{"messages": [{"role": "user"}]}, {"messages": "go", "response_format": 42}])
-def test_arguments_that_make_no_sense_are_raised(given):
-    """Loop termination 3: only what `arun` documents gets out of a run."""
+def test_invalid_arguments_raise(given):
+    """Loop termination 3: a run raises only what `arun` documents."""
     with pytest.raises(TypeError, match="give a"):
         Agent([], LocalProvider()).run(**given)
 
 
-def test_everything_of_the_page_is_there():
-    """`Agent(tools, provider, config, memory)`, each of them optional but in this order."""
+def test_constructor_has_the_parameters_of_the_page():
+    """`Agent(tools, provider, config, memory)`: each parameter is optional, in this order."""
     assert list(inspect.signature(Agent).parameters)[:4] == ["tools", "provider", "config", "memory"]
     assert Agent(tools=[search], provider=LocalProvider(), config=AgentConfig(), memory=ConversationMemory())
 
 
-def test_an_agent_has_a_name_and_can_be_called():
-    """Named agents for multi-agent systems; the name is "agent" where none is given."""
+def test_agent_has_a_name_and_is_callable():
+    """Named agents for multi-agent systems: the default name is "agent"."""
     researcher = Agent(tools=[search], provider=ScriptedProvider(["Found."]), config=AgentConfig(name="researcher"))
     assert (researcher.name, Agent([], LocalProvider()).name) == ("researcher", "agent")
     assert researcher("Find info about Python").content == "Found."
 
 
-def test_a_single_sentence_can_be_asked():
-    """`ask` and `aask`."""
+def test_ask_takes_a_single_sentence():
+    """`ask` and `aask` return the answer."""
     agent = Agent([], ScriptedProvider(["one", "two"]))
     assert agent.ask("a?").content == "one"
     assert asyncio.run(agent.aask("b?")).content == "two"
 
 
 def test_attributes_are_those_of_the_page():
-    """Key attributes: what an agent was given, and what it counts with."""
+    """Key attributes: an agent exposes its constructor arguments and its counters."""
     provider, config, memory = LocalProvider(), AgentConfig(enable_analytics=True), ConversationMemory()
     agent = Agent([search], provider, config, memory)
     assert (agent.provider, agent.config, agent.memory, agent.tools) == (provider, config, memory, [search])
@@ -165,21 +165,21 @@ def test_attributes_are_those_of_the_page():
     assert (agent.usage.total_tokens, agent.analytics) == (0, agent.get_analytics())
 
 
-def test_there_are_no_mixins():
-    """The issue's word on "Mixin Decomposition": one class without bases."""
+def test_agent_has_no_mixins():
+    """The issue decides on "Mixin Decomposition": Agent is one class without bases."""
     assert Agent.__mro__ == (Agent, object)
 
 
 @every_door
-def test_there_is_one_loop(door):
-    """The issue's word on "Implementation Differences": each door goes the same way, step by step."""
+def test_all_methods_run_the_same_loop(door):
+    """The issue decides on "Implementation Differences": each method goes through the same steps."""
     heard = Heard()
     result = door(Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(observers=[heard])), "go")
     assert (len(heard.names), result.content, result.iterations) == (15, "done", 2)
 
 
-def test_a_result_has_the_fields_of_the_issue():
-    """From `content` to `tool_calls`."""
+def test_result_has_the_fields_of_the_issue():
+    """The result has the fields from `content` to `tool_calls`."""
     assert {field.name for field in fields(AgentResult)} >= {
         "content", "artifacts", "parsed", "reasoning", "reasoning_history", "iterations", "trace", "usage",
         "provider_used", "tool_calls",
@@ -194,8 +194,8 @@ def test_a_result_has_the_fields_of_the_issue():
         ("astream", ["messages", "response_format", "parent_run_id"]),
     ],
 )
-def test_doors_have_the_parameters_of_the_page(door, parameters):
-    """In its order, and None where it says so; ours come after them, by name only."""
+def test_methods_have_the_parameters_of_the_page(door, parameters):
+    """They have its order and its defaults of None; further parameters are keyword-only."""
     given = list(inspect.signature(getattr(Agent, door)).parameters.values())[1:]
     plain = [each for each in given if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert [each.name for each in plain] == parameters
@@ -204,15 +204,15 @@ def test_doors_have_the_parameters_of_the_page(door, parameters):
 
 @every_door
 @pytest.mark.parametrize("messages", ["Hello", [user("Hello")]])
-def test_words_are_a_text_or_messages(door, messages):
-    """`messages`: str or a list of Message."""
+def test_messages_are_a_string_or_a_list(door, messages):
+    """`messages` is a str or a list of Message."""
     result = door(Agent([], LocalProvider()), messages)
     assert result.content.endswith("Hello")
     assert result.messages[0] == user("Hello")
 
 
-def test_a_stream_handler_hears_the_chunks():
-    """`stream_handler` of run and arun."""
+def test_stream_handler_receives_the_chunks():
+    """`stream_handler` works in `run` and `arun`."""
     for door in (Agent.run, Agent.arun):
         pieces = []
         answer = door(Agent([], Streaming(["Hel", "lo"])), "hi", stream_handler=pieces.append)
@@ -220,8 +220,8 @@ def test_a_stream_handler_hears_the_chunks():
         assert (pieces, result.content) == (["Hel", "lo"], "Hello")
 
 
-def test_a_run_is_linked_to_its_parent():
-    """`parent_run_id` of a run comes before that of the config."""
+def test_run_is_linked_to_its_parent():
+    """The `parent_run_id` of a run overrides the one in the config."""
     agent = Agent([], LocalProvider(), AgentConfig(parent_run_id="outer"))
     assert agent.run("hi").trace.parent_run_id == "outer"
     assert agent.run("hi", parent_run_id="other").trace.parent_run_id == "other"
@@ -229,20 +229,20 @@ def test_a_run_is_linked_to_its_parent():
 
 @pytest.mark.parametrize("name", [*DEFAULTS, *UNTOLD])
 def test_settings_have_the_defaults_of_the_page(name):
-    """Field by field."""
+    """Each field has the documented default."""
     assert getattr(AgentConfig(), name) == (DEFAULTS | UNTOLD)[name]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_of_the_page_are_configurations(pattern):
-    """Taken as they stand, and kept."""
+def test_patterns_of_the_page_are_valid_configurations(pattern):
+    """The config keeps every value of the pattern."""
     config = AgentConfig(**PATTERNS[pattern])
     assert {name: getattr(config, name) for name in PATTERNS[pattern]} == PATTERNS[pattern]
     assert Agent([search], LocalProvider(), config).config is config
 
 
 def test_settings_reach_the_provider():
-    """Model, temperature, max_tokens and request_timeout, with the prompt, the words and the tools."""
+    """The request has model, temperature, max_tokens, request_timeout, system prompt, messages and tools."""
     provider = ScriptedProvider(["hi"])
     config = AgentConfig(model="gpt-4o-mini", temperature=0.5, max_tokens=500, request_timeout=60.0)
     Agent([search], provider, config).run("hello")
@@ -252,22 +252,22 @@ def test_settings_reach_the_provider():
     assert [schema["name"] for schema in asked.tools] == ["search"]
 
 
-def test_a_live_reply_is_printed(capsys):
-    """`stream=True`: see responses live."""
+def test_streamed_reply_is_printed(capsys):
+    """`stream=True` prints the response live."""
     Agent([], Streaming(["Hel", "lo"]), AgentConfig(stream=True)).run("hi")
     assert capsys.readouterr().out == "Hello"
 
 
 def test_verbose_prints_tokens_costs_and_calls(capsys):
-    """Best practice 3."""
+    """Best practice 3: the output has all three."""
     Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(verbose=True, model="m")).run("go")
     printed = capsys.readouterr().out
     for words in ("[agent] m: 1 + 1 tokens, $0.000000", "search(query='Python')", "3 tutorials on Python"):
         assert words in printed
 
 
-def test_costs_over_the_threshold_are_warned_of_once(caplog):
-    """Best practice 4: `cost_warning_threshold` in USD."""
+def test_costs_above_the_threshold_are_logged_once(caplog):
+    """Best practice 4: `cost_warning_threshold` is in USD."""
     config = AgentConfig(model="m", prices={"m": (1_000_000, 0)}, cost_warning_threshold=1.5)
     agent = Agent([], ScriptedProvider(["a", "b", "c"]), config)
     with caplog.at_level(logging.WARNING):
@@ -277,24 +277,24 @@ def test_costs_over_the_threshold_are_warned_of_once(caplog):
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
-def test_max_iterations_is_how_often_the_model_is_asked(limit):
-    """Best practice 1: single-shot, quick and complex."""
+def test_max_iterations_limits_model_calls(limit):
+    """Best practice 1: the limit suits single-shot, quick and complex runs."""
     calls = [ToolCall("search", {"query": str(number)}) for number in range(20)]
     provider = ScriptedProvider(calls)
     assert Agent([search], provider, AgentConfig(max_iterations=limit)).run("go").iterations == limit
     assert len(provider.requests) == limit
 
 
-def test_routing_only_chooses_and_runs_nothing():
-    """`routing_only`: the choice is the result."""
+def test_routing_only_selects_a_tool_and_runs_nothing():
+    """`routing_only` returns the selected tool and its arguments."""
     provider = ScriptedProvider([ToolCall("fails", {"query": "x"})])
     result = Agent([fails], provider, AgentConfig(routing_only=True)).run("go")
     assert (result.stop_reason, result.tool_name, result.tool_args) == ("routing", "fails", {"query": "x"})
     assert len(result.messages) == 2
 
 
-def test_a_run_goes_through_the_states_of_the_page():
-    """Start, history, step, model, tool, result, step, model, answer, end."""
+def test_run_goes_through_the_states_of_the_page():
+    """The states are start, history, step, model, tool, result, step, model, answer and end."""
     heard = Heard()
     Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(observers=[heard])).run("go")
     assert [name for name in heard.names if name != "usage"] == [
@@ -305,8 +305,8 @@ def test_a_run_goes_through_the_states_of_the_page():
     ]  # fmt: skip
 
 
-def test_the_pages_first_run():
-    """Initialization, Run Method Entry, Tool Execution: two tools, two steps of tools, an answer."""
+def test_first_run_of_the_page():
+    """Initialization, Run Method Entry, Tool Execution: two tool steps lead to an answer."""
     script = [SEARCH, ToolCall("divide", {"a": 4, "b": 2}), "Python is found, and it is 2."]
     agent = Agent(
         tools=[search, divide],
@@ -319,8 +319,8 @@ def test_the_pages_first_run():
     assert [call.tool_name for call in response.tool_calls] == ["search", "divide"]
 
 
-def test_a_call_and_its_result_join_the_transcript_and_the_memory():
-    """History Management: an assistant's message and a tool's, which names its tool; the memory has them too."""
+def test_call_and_result_are_in_the_transcript_and_the_memory():
+    """History Management: the assistant's message and the tool's message, with the tool's name, are in both."""
     memory = ConversationMemory()
     result = Agent([search], ScriptedProvider([SEARCH, "done"]), memory=memory).run("go")
     said, called, told, answer = result.messages
@@ -329,24 +329,24 @@ def test_a_call_and_its_result_join_the_transcript_and_the_memory():
     assert memory.get_history() == list(result.messages)
 
 
-def test_an_unknown_tool_is_answered_with_those_there_are():
-    """Validation Flow 2: the loop goes on."""
+def test_unknown_tool_is_answered_with_the_available_ones():
+    """Validation Flow 2: the loop continues."""
     provider = ScriptedProvider([ToolCall("find", {}), "sorry"])
     assert Agent([search, divide], provider).run("go").content == "sorry"
     assert "Unknown tool 'find'. Available: " in provider.requests[1].messages[-1].content
     assert "['search', 'divide']" in provider.requests[1].messages[-1].content
 
 
-def test_wrong_parameters_are_answered_with_what_is_wrong():
-    """Validation Flow 3: the tool does not run, and the model corrects itself."""
+def test_invalid_parameters_are_answered_with_the_error():
+    """Validation Flow 3: the tool does not run, and the model corrects its call."""
     provider = ScriptedProvider([ToolCall("search", {"text": "Python"}), SEARCH, "done"])
     result = Agent([search], provider).run("go")
     assert "query" in provider.requests[1].messages[-1].content
     assert (result.content, provider.requests[2].messages[-1].content) == ("done", "3 tutorials on Python")
 
 
-def test_a_model_without_native_tools_is_asked_in_text():
-    """Tool Selection Process: the prompt has the contract and the schemas, and a TOOL_CALL is run."""
+def test_model_without_native_tools_uses_text_calls():
+    """Tool Selection Process: the prompt has the contract and the schemas, and a TOOL_CALL runs."""
 
     class Writer(ScriptedProvider):
         supports_tools = False
@@ -361,7 +361,7 @@ def test_a_model_without_native_tools_is_asked_in_text():
 
 @every_door
 def test_async_tools_are_awaited(door):
-    """Async Tool Support: found out by `is_async`."""
+    """Async Tool Support: `is_async` is detected."""
 
     @tool(description="Fetch data from API")
     async def fetch_data(url: str) -> str:
@@ -373,8 +373,8 @@ def test_async_tools_are_awaited(door):
     assert result.messages[2].content == "text of x"
 
 
-def test_a_streaming_tool_is_heard_piece_by_piece():
-    """Tool Execution: chunk callback for streaming tools."""
+def test_chunks_of_a_streaming_tool_are_reported():
+    """Tool Execution: the chunk callback receives each chunk of a streaming tool."""
 
     @tool(streaming=True)
     def count(to: int):
@@ -388,8 +388,8 @@ def test_a_streaming_tool_is_heard_piece_by_piece():
     assert heard.of("tool_chunk") == [("c1", "count", "0"), ("c1", "count", "1"), ("c1", "count", "2")]
 
 
-def test_a_stream_is_chunks_and_then_the_result():
-    """`astream`, as the page reads it."""
+def test_stream_yields_chunks_and_then_the_result():
+    """`astream` is read as on the page."""
 
     async def read(said=""):
         async for item in Agent([], Streaming(["Hel", "lo"])).astream([user("Search for Python")]):
@@ -403,8 +403,8 @@ def test_a_stream_is_chunks_and_then_the_result():
     assert (said, result.content, result.iterations) == ("Hello", "Hello", 1)
 
 
-def test_a_streamed_run_uses_tools():
-    """How It Works: text deltas are yielded, calls are run, the result is whole."""
+def test_streamed_run_uses_tools():
+    """How It Works: text deltas are yielded, calls run, and the result is complete."""
     provider = Streaming(["I look. ", SEARCH], ["3 of ", "them."])
     *chunks, result = asyncio.run(collected(Agent([search], provider).astream("go")))
     assert [chunk.content for chunk in chunks] == ["I look. ", "3 of ", "them."]
@@ -413,8 +413,8 @@ def test_a_streamed_run_uses_tools():
 
 
 @pytest.mark.parametrize("method", ["acomplete", "complete"])
-def test_a_provider_that_cannot_stream_gives_one_chunk(method):
-    """Fallback Behavior: for API consistency."""
+def test_provider_without_streaming_yields_one_chunk(method):
+    """Fallback Behavior: the API is the same for all providers."""
 
     class Whole:
         pass
@@ -425,13 +425,13 @@ def test_a_provider_that_cannot_stream_gives_one_chunk(method):
 
 
 @pytest.mark.parametrize("vendor", ["OpenAI", "Anthropic", "Gemini", "Ollama", "Local", "Fallback"])
-def test_every_provider_of_ours_streams(vendor):
-    """Provider Protocol: text as it comes, calls when they are whole."""
+def test_every_built_in_provider_streams(vendor):
+    """Provider Protocol: text is yielded as it comes, and calls once they are complete."""
     assert callable(getattr(room, f"{vendor}Provider").astream)
 
 
-def test_a_batch_answers_in_the_order_of_its_prompts():
-    """`batch` and `abatch`, and the count of what is done."""
+def test_batch_answers_in_the_order_of_its_prompts():
+    """`batch` and `abatch` keep the order, and `on_progress` counts finished prompts."""
     prompts, progress = ["Cancel my sub", "How do I upgrade?", "Payment failed"], []
     agent = Agent([], LocalProvider())
     results = agent.batch(prompts, max_concurrency=5, on_progress=lambda *done: progress.append(done))
@@ -441,8 +441,8 @@ def test_a_batch_answers_in_the_order_of_its_prompts():
     assert [result.content for result in again] == [result.content for result in results]
 
 
-def test_a_prompt_that_fails_fails_alone():
-    """Per-request error isolation."""
+def test_failing_prompt_does_not_affect_the_others():
+    """Per-request error isolation: the other prompts are answered."""
 
     class Picky(LocalProvider):
         def complete(self, **request):
@@ -454,8 +454,8 @@ def test_a_prompt_that_fails_fails_alone():
     assert [result.stop_reason for result in results] == ["answer", "provider_error", "answer"]
 
 
-def test_no_more_run_at_once_than_allowed():
-    """`max_concurrency`."""
+def test_batch_respects_max_concurrency():
+    """No more runs than `max_concurrency` are active at once."""
     running, most = 0, 0
 
     class Counting(LocalProvider):
@@ -471,15 +471,15 @@ def test_no_more_run_at_once_than_allowed():
     assert most == 2
 
 
-def test_a_batch_has_a_response_format():
-    """It is each prompt's."""
+def test_batch_has_a_response_format():
+    """The format applies to each prompt."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     results = Agent([], ScriptedProvider(['{"n": 1}', '{"n": 2}'])).batch(["a", "b"], response_format=schema)
     assert sorted(result.parsed["n"] for result in results) == [1, 2]
 
 
-def test_many_questions_share_one_agent():
-    """Performance 1 and 2: reused, and asked concurrently."""
+def test_concurrent_questions_share_one_agent():
+    """Performance 1 and 2: the agent is reused and called concurrently."""
     agent = Agent([], LocalProvider())
 
     async def process(queries):
@@ -490,8 +490,8 @@ def test_many_questions_share_one_agent():
     assert [agent.run([user(query)]).content[-1] for query in "xy"] == ["x", "y"]
 
 
-def test_usage_is_added_up_and_reset():
-    """Usage Tracking Convenience Methods, and best practice 5."""
+def test_usage_is_summed_and_can_be_reset():
+    """Usage Tracking Convenience Methods, and best practice 5: the totals cover all runs until the reset."""
     agent = Agent([], ScriptedProvider(["a", "b"]), AgentConfig(model="m", prices={"m": (500_000, 500_000)}))
     agent.run("go")
     agent.run("go")
@@ -502,14 +502,14 @@ def test_usage_is_added_up_and_reset():
     assert (agent.total_cost, agent.total_tokens) == (0.0, 0)
 
 
-def test_a_result_tells_what_its_run_cost_and_who_answered():
-    """`usage` and `provider_used` of AgentResult."""
+def test_result_has_the_usage_and_the_provider_of_its_run():
+    """AgentResult has `usage` and `provider_used`."""
     result = Agent([search], ScriptedProvider([SEARCH, "done"])).run("go")
     assert (result.usage.total_tokens, result.provider_used) == (4, "scripted")
 
 
-def test_tools_are_counted_where_analytics_are_enabled():
-    """Best practice 7; None without."""
+def test_analytics_count_tools_where_enabled():
+    """Best practice 7: without the setting, `get_analytics` returns None."""
     provider = ScriptedProvider([SEARCH, ToolCall("fails", {"query": "x"}), "done"])
     agent = Agent([search, fails], provider, AgentConfig(enable_analytics=True))
     agent.run("go")
@@ -518,8 +518,8 @@ def test_tools_are_counted_where_analytics_are_enabled():
     assert Agent([search], provider).get_analytics() is None
 
 
-def test_analytics_count_chunks_and_parameters_without_any_observer():
-    """A figure does not depend on who else listens."""
+def test_analytics_count_chunks_and_parameters_without_observers():
+    """The figures do not depend on observers."""
 
     @tool(streaming=True)
     def count(to: int):
@@ -532,8 +532,8 @@ def test_analytics_count_chunks_and_parameters_without_any_observer():
     assert (figures.total_chunks, figures.calls_with_parameters) == (3, 1)
 
 
-def test_the_next_provider_answers_where_one_fails():
-    """Provider Fallback, with the circuit breaker's parameters of the page."""
+def test_fallback_uses_the_next_provider():
+    """Provider Fallback: the circuit breaker has the parameters of the page."""
     skipped = []
     down, local = ScriptedProvider([ProviderError("down")]), LocalProvider()
     provider = FallbackProvider(
@@ -546,15 +546,15 @@ def test_the_next_provider_answers_where_one_fails():
     assert (result.provider_used, skipped) == ("local", [("ScriptedProvider", "down")])
 
 
-def test_a_fallback_has_the_doors_and_defaults_of_the_page():
-    """The full protocol; three failures, a minute."""
+def test_fallback_has_the_methods_and_defaults_of_the_page():
+    """It has the full protocol, and defaults of three failures and one minute."""
     parameters = inspect.signature(FallbackProvider).parameters
     assert list(parameters)[:4] == ["providers", "max_failures", "cooldown_seconds", "on_fallback"]
     assert [parameters[name].default for name in ("max_failures", "cooldown_seconds")] == [3, 60]
     assert all(callable(getattr(FallbackProvider, door)) for door in ("complete", "acomplete", "stream", "astream"))
 
 
-def test_a_local_provider_needs_no_vendor():
-    """Unit testing, as the page does it."""
+def test_local_provider_needs_no_vendor():
+    """Unit testing: the page's own example runs."""
     agent = Agent(tools=[search], provider=LocalProvider(), config=AgentConfig(max_iterations=2, model="local"))
     assert agent.run([user("test")]).content == "[local provider: local] test"

@@ -1,4 +1,4 @@
-"""The seed's page about the agent, done here the same way: answers from the cache, typed ones, and their reasons."""
+"""The seed's page about the agent, run here as documented: cached answers, typed answers and reasoning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.agent.listening import SEARCH, Heard, Streaming, search, user
 
 
 class Classification(BaseModel):
-    """The page's."""
+    """The classification of the page."""
 
     intent: Literal["billing", "support", "sales", "cancel"]
     confidence: float
@@ -40,8 +40,8 @@ CANCEL = '{"intent": "cancel", "confidence": 0.95, "priority": "high"}'
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def test_results_of_tools_are_never_cached():
-    """What Gets Cached: tools act, so the second run calls them again."""
+def test_tool_results_are_never_cached():
+    """What Gets Cached: tools have effects, so the second run calls them again."""
     heard = Heard()
     caching = Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(cache=InMemoryCache(), observers=[heard]))
     caching.run("go")
@@ -50,8 +50,8 @@ def test_results_of_tools_are_never_cached():
 
 
 @pytest.mark.parametrize("door", ["run", "arun"])
-def test_the_same_question_is_asked_once(door):
-    """Basic In-Memory Caching: a miss, reset, a hit; the statistics are those of the page."""
+def test_same_question_is_sent_once(door):
+    """Basic In-Memory Caching: a miss, a reset and a hit, with the statistics of the page."""
     provider, cache = ScriptedProvider(["A language."]), InMemoryCache(max_size=500, default_ttl=600)
     caching = Agent(tools=[search], provider=provider, config=AgentConfig(model="gpt-4o-mini", cache=cache))
     for _ in range(2):
@@ -63,8 +63,8 @@ def test_the_same_question_is_asked_once(door):
     assert str(cache.stats) == "CacheStats(hits=1, misses=1, evictions=0, hit_rate=50.00%)"
 
 
-def test_a_stream_is_not_cached():
-    """What Gets Cached: nobody could be shown how it came."""
+def test_stream_is_not_cached():
+    """What Gets Cached: a cached answer could not be streamed."""
 
     async def read(streaming):
         return [item async for item in streaming.astream("go")]
@@ -75,8 +75,8 @@ def test_a_stream_is_not_cached():
     assert cache.stats == CacheStats()
 
 
-def test_what_an_answer_cost_counts_again_when_it_is_given_again():
-    """Integration with Usage Tracking: on_llm_end and usage are those of the first time."""
+def test_cached_answer_counts_its_usage_again():
+    """Integration with Usage Tracking: on_llm_end and the usage repeat those of the first call."""
     heard = Heard()
     config = AgentConfig(cache=InMemoryCache(), observers=[heard], model="m", prices={"m": (500_000, 500_000)})
     caching = Agent([], ScriptedProvider(["a"]), config)
@@ -87,8 +87,8 @@ def test_what_an_answer_cost_counts_again_when_it_is_given_again():
     assert first == again
 
 
-def test_a_cache_hit_is_printed_and_traced(capsys):
-    """Verbose Mode, in the page's words, and the step `cache_hit`."""
+def test_cache_hit_is_printed_and_traced(capsys):
+    """Verbose Mode prints the page's text, and the trace has the step `cache_hit`."""
     caching = Agent([], ScriptedProvider(["a"]), AgentConfig(cache=InMemoryCache(), verbose=True))
     caching.run("go")
     result = caching.run("go")
@@ -97,7 +97,7 @@ def test_a_cache_hit_is_printed_and_traced(capsys):
 
 
 def test_agents_share_a_cache_in_redis(redis_client):
-    """Distributed Redis Caching, under the prefix; JSON where the page has pickle (the issue's word)."""
+    """Distributed Redis Caching: keys have the prefix, and values are JSON, as the issue decides."""
     provider = ScriptedProvider(["A language."])
     for _ in range(2):
         cache = RedisCache(prefix="sayso:cache:", default_ttl=900, client=redis_client)
@@ -108,7 +108,7 @@ def test_agents_share_a_cache_in_redis(redis_client):
 
 
 def test_caches_have_the_parameters_of_the_page():
-    """With its defaults; the prefix is ours."""
+    """They have its defaults; the prefix is Sayso's own."""
     memory, redis = inspect.signature(InMemoryCache).parameters, inspect.signature(RedisCache).parameters
     assert [(name, memory[name].default) for name in list(memory)[:2]] == [("max_size", 1000), ("default_ttl", 300)]
     assert [(name, redis[name].default) for name in list(redis)[:3]] == [
@@ -116,8 +116,8 @@ def test_caches_have_the_parameters_of_the_page():
     ]  # fmt: skip
 
 
-def test_any_object_with_the_methods_is_a_cache():
-    """Cache Protocol: an agent asks it before the provider."""
+def test_object_with_the_methods_is_a_cache():
+    """Cache Protocol: an agent asks the cache before the provider."""
 
     class Own:
         def __init__(self):
@@ -143,8 +143,8 @@ def test_any_object_with_the_methods_is_a_cache():
     assert (key[:6], message, usage.total_tokens) == ("sayso:", Message(Role.ASSISTANT, "a"), 2)
 
 
-def test_a_key_is_made_as_on_the_page():
-    """SHA-256 over model, prompt, messages, tools and temperature; our prefix."""
+def test_key_is_built_as_on_the_page():
+    """The key is a SHA-256 over model, prompt, messages, tools and temperature, with Sayso's prefix."""
     request: dict[str, Any] = {
         "model": "gpt-4o",
         "system_prompt": "You are a helpful assistant.",
@@ -160,8 +160,8 @@ def test_a_key_is_made_as_on_the_page():
     assert len({key, *(CacheKeyBuilder.build(**{**request, name: value}) for name, value in other.items())}) == 6
 
 
-def test_the_use_of_a_cache_can_be_watched():
-    """Monitoring Cache Performance: as a rate and in counts."""
+def test_cache_has_statistics():
+    """Monitoring Cache Performance: the statistics have a rate and counts."""
     cache = InMemoryCache(max_size=1)
     for key in ("a", "b"):
         cache.set(key, (Message(Role.ASSISTANT, key), UsageStats()))
@@ -171,28 +171,28 @@ def test_the_use_of_a_cache_can_be_watched():
     assert (f"{stats.hit_rate:.1%}", stats.hits, stats.misses, stats.evictions) == ("50.0%", 1, 1, 1)
 
 
-def test_an_answer_that_never_has_the_form_is_told_honestly():
-    """Nothing is parsed, and the result says why."""
+def test_answer_that_never_fits_the_format_is_reported():
+    """Nothing is parsed, and the result gives the reason."""
     result = Agent([], ScriptedProvider(["no"] * 9)).ask("Cancel it", response_format=Classification)
     assert (result.parsed, result.stop_reason) == (None, "invalid_answer")
     assert result.structured_error
 
 
-def test_a_model_gives_an_instance():
-    """Usage, with a pydantic model: `parsed` is typed, `content` the raw text."""
+def test_pydantic_model_returns_an_instance():
+    """Usage: `parsed` is typed, and `content` is the raw text."""
     result = Agent([], ScriptedProvider([CANCEL])).ask("I want to cancel my account", response_format=Classification)
     assert result.parsed == Classification(intent="cancel", confidence=0.95, priority="high")
     assert result.content == CANCEL
 
 
-def test_a_schema_gives_plain_data():
-    """Supported Formats: dict JSON Schema."""
+def test_schema_returns_plain_data():
+    """Supported Formats: a dict is a JSON Schema."""
     assert Agent([], ScriptedProvider(['{"n": 3}'])).ask("How many?", response_format=SCHEMA).parsed == {"n": 3}
 
 
 @pytest.mark.parametrize("door", ["run", "arun", "astream"])
-def test_every_door_takes_a_response_format(door):
-    """The same in all."""
+def test_every_method_takes_a_response_format(door):
+    """The result is the same in all of them."""
     typed = Agent([], ScriptedProvider([CANCEL]))
 
     async def asked():
@@ -204,8 +204,8 @@ def test_every_door_takes_a_response_format(door):
     assert asyncio.run(asked()).parsed.intent == "cancel"
 
 
-def test_the_form_is_in_the_prompt_for_the_run_and_no_longer():
-    """How It Works 2."""
+def test_format_is_in_the_prompt_of_its_run_only():
+    """How It Works 2: the next run has the plain prompt."""
     provider = ScriptedProvider(['{"n": 3}', "hello"])
     typed = Agent([], provider)
     typed.ask("How many?", response_format=SCHEMA)
@@ -213,8 +213,8 @@ def test_the_form_is_in_the_prompt_for_the_run_and_no_longer():
     assert ['"n"' in request.system_prompt for request in provider.requests] == [True, False]
 
 
-def test_a_wrong_answer_is_mended_by_the_model():
-    """How It Works 5: it is told what was wrong; the trace has a `structured_retry` with the error."""
+def test_invalid_answer_is_corrected_by_the_model():
+    """How It Works 5: the model reads the error, and the trace has a `structured_retry` with it."""
     provider = ScriptedProvider(['{"n": "many"}', 'They are: {"n": 3}'])
     result = Agent([], provider).ask("How many?", response_format=SCHEMA)
     assert (result.parsed, result.iterations) == ({"n": 3}, 2)
@@ -224,12 +224,12 @@ def test_a_wrong_answer_is_mended_by_the_model():
 
 
 def test_response_format_is_a_model_or_a_schema():
-    """ResponseFormat Type; the issue's word on Type[Any]: models of pydantic."""
+    """ResponseFormat Type: the issue narrows Type[Any] to pydantic models."""
     assert get_args(ResponseFormat) == (type[BaseModel], dict[str, Any])
 
 
-def test_the_pages_pipeline_of_its_own():
-    """Standalone Helpers: extracted, then typed."""
+def test_standalone_helpers_of_the_page():
+    """Standalone Helpers: JSON is extracted, then validated."""
 
     class Sentiment(BaseModel):
         label: str
@@ -241,7 +241,7 @@ def test_the_pages_pipeline_of_its_own():
 
 
 def test_reasoning_beside_calls_is_kept():
-    """Reasoning Visibility: the last, each step's, and on the step of the trace."""
+    """Reasoning Visibility: the result has the last and each step's reasoning, and so does the trace."""
 
     def thinking(words, query):
         return Message(Role.ASSISTANT, words, (ToolCall("search", {"query": query}),))

@@ -1,4 +1,4 @@
-"""The seed's page about the agent, done here the same way: calls at once, those that end a run, those asked for."""
+"""The seed's page about the agent, run here as documented: parallel calls, terminal tools and approvals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CARD = '{"action": "present_question", "id": 7}'
 
 
 def rendezvous():
-    """Three tools that end only once all of them run at the same time."""
+    """Return three tools that finish only when all of them run at the same time."""
     gate = threading.Barrier(3, timeout=20)
 
     def named(name):
@@ -47,8 +47,8 @@ def rendezvous():
 
 
 @every_door
-def test_calls_of_one_answer_run_at_once(door):
-    """Three tools that wait for each other: one after the other they never ended."""
+def test_calls_of_one_answer_run_in_parallel(door):
+    """Three tools wait for each other, so sequential calls would never finish."""
     tools = rendezvous()
     calls = [ToolCall(each.name, {}, each.name) for each in tools]
     result = door(Agent(tools, ScriptedProvider([calls, "done"])), "go")
@@ -57,19 +57,19 @@ def test_calls_of_one_answer_run_at_once(door):
     ]  # fmt: skip
 
 
-def test_results_are_in_the_order_of_the_calls():
-    """Guarantee 1: the second is done before the first may end."""
+def test_results_have_the_order_of_the_calls():
+    """Guarantee 1: the second call finishes before the first."""
     second_is_done = asyncio.Event()
 
     @tool
     async def slow() -> str:
-        """Wait for the other."""
+        """Wait for the other tool."""
         await second_is_done.wait()
         return "slow"
 
     @tool
     async def quick() -> str:
-        """Let the other go on."""
+        """Let the other tool continue."""
         second_is_done.set()
         return "quick"
 
@@ -78,8 +78,8 @@ def test_results_are_in_the_order_of_the_calls():
     assert [message.content for message in result.messages[2:4]] == ["slow", "quick"]
 
 
-def test_one_call_that_fails_leaves_the_others_alone():
-    """Guarantee 2, and 3: start, end and error are heard of every tool."""
+def test_failing_call_does_not_affect_the_others():
+    """Guarantees 2 and 3: observers receive the start and the end or error of every call."""
     heard = Heard()
     calls = [ToolCall("fails", {"query": "x"}, "1"), ToolCall("search", {"query": "y"}, "2")]
     agent = Agent([fails, search], ScriptedProvider([calls, "done"]), AgentConfig(observers=[heard]))
@@ -89,8 +89,8 @@ def test_one_call_that_fails_leaves_the_others_alone():
     assert [args[0] for args in heard.of("tool_end")] == ["2"]
 
 
-def test_calls_run_one_after_the_other_where_that_is_configured():
-    """`parallel_tool_execution=False`."""
+def test_calls_run_sequentially_if_configured():
+    """The setting is `parallel_tool_execution=False`."""
     heard = Heard()
     calls = [ToolCall("search", {"query": "x"}, "1"), ToolCall("search", {"query": "y"}, "2")]
     config = AgentConfig(parallel_tool_execution=False, observers=[heard])
@@ -98,12 +98,12 @@ def test_calls_run_one_after_the_other_where_that_is_configured():
     assert [name for name in heard.names if name.startswith("tool")] == ["tool_start", "tool_end"] * 2
 
 
-def test_a_single_call_runs_in_the_callers_thread():
-    """Guarantee 4: no overhead."""
+def test_single_call_runs_in_the_callers_thread():
+    """Guarantee 4: a single call has no threading overhead."""
 
     @tool
     def where() -> str:
-        """Tell the thread."""
+        """Return the name of the thread."""
         return threading.current_thread().name
 
     result = Agent([where], ScriptedProvider([ToolCall("where"), "done"])).run("go")
@@ -111,24 +111,24 @@ def test_a_single_call_runs_in_the_callers_thread():
 
 
 @every_door
-def test_a_terminal_tool_ends_the_run_with_its_result(door):
-    """Static declaration: nobody asks the model again."""
+def test_terminal_tool_ends_the_run_with_its_result(door):
+    """Static declaration: the model is not called again."""
     provider = ScriptedProvider([QUESTION])
     result = door(Agent([present_question], provider), "ask me")
     assert (result.content, result.stop_reason, len(provider.requests)) == (CARD, "terminal", 1)
 
 
 @every_door
-def test_a_stop_condition_ends_the_run_with_the_result(door):
-    """Dynamic condition, on name and result."""
+def test_stop_condition_ends_the_run_with_the_result(door):
+    """Dynamic condition: it receives the tool's name and result."""
     config = AgentConfig(stop_condition=lambda tool_name, result: tool_name == "search" and "Python" in result)
     result = door(Agent([search], ScriptedProvider([ToolCall("search", {"query": "Go"}), SEARCH]), config), "go")
     assert (result.content, result.iterations) == ("3 tutorials on Python", 2)
 
 
 @every_door
-def test_a_terminal_tool_ends_the_run_beside_others(door):
-    """In parallel execution the others are done too."""
+def test_terminal_tool_ends_the_run_beside_others(door):
+    """In parallel execution the other calls finish too."""
     result = door(Agent([search, present_question], ScriptedProvider([[SEARCH, QUESTION]])), "go")
     assert (result.content, len(result.tool_calls)) == (CARD, 2)
 
@@ -143,8 +143,8 @@ def test_a_terminal_tool_ends_the_run_beside_others(door):
         ("delete_all", lambda tool_name, tool_args, reason: True, "denied"),
     ],
 )
-def test_the_table_of_policy_decisions(name, confirm, told):
-    """Allow, review with each answer and without anybody, deny."""
+def test_policy_decisions_have_the_effects_of_the_page(name, confirm, told):
+    """The table has allow, review with each answer and without a confirm function, and deny."""
 
     @tool
     def delete_all(to: str) -> str:
@@ -158,8 +158,8 @@ def test_the_table_of_policy_decisions(name, confirm, told):
     assert told in provider.requests[1].messages[-1].content
 
 
-def test_a_person_is_asked_with_tool_arguments_and_reason():
-    """`confirm_action` may be a coroutine, as the page has it."""
+def test_confirm_action_receives_tool_arguments_and_reason():
+    """`confirm_action` may be a coroutine, as on the page."""
     asked = []
 
     async def confirm(tool_name: str, tool_args: dict, reason: str) -> bool:

@@ -1,4 +1,4 @@
-"""The seed's page about the agent, done here the same way: what it remembers."""
+"""The seed's page about the agent, run here as documented: its memories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECTIONS = [
 
 @pytest.fixture(params=["json", "sqlite", "redis"])
 def new_store(request, tmp_path):
-    """Opens the same sessions anew, as a process does that begins."""
+    """Return a function that opens the same session store anew, as a new process does."""
 
     def opened() -> Any:
         if request.param == "json":
@@ -48,12 +48,12 @@ def new_store(request, tmp_path):
 
 
 def prompts(provider):
-    """The system prompts that a scripted provider was asked with."""
+    """Return the system prompts of a scripted provider's requests."""
     return [request.system_prompt for request in provider.requests]
 
 
-def test_two_people_with_memories_of_their_own_share_nothing():
-    """The issue's word on memory: it is bound to its scope, one agent or not."""
+def test_two_users_with_separate_memories_share_nothing():
+    """The issue decides that a memory is bound to its scope, also with one shared agent."""
     provider = ScriptedProvider(["Hello Alice.", "Who are you?"])
     shared, hers, his = Agent([], provider), ConversationMemory(), ConversationMemory()
     asyncio.run(shared.arun("My name is Alice", memory=hers, scope="alice"))
@@ -62,8 +62,8 @@ def test_two_people_with_memories_of_their_own_share_nothing():
     assert [message.content for message in hers.get_history()] == ["My name is Alice", "Hello Alice."]
 
 
-def test_the_second_turn_knows_the_first():
-    """Basic Memory, and best practice 6: history, then the new words; the answer is saved."""
+def test_second_turn_knows_the_first():
+    """Basic Memory, and best practice 6: history precedes the new message, and the answer is saved."""
     provider = ScriptedProvider(["Hello Alice.", "You are Alice."])
     agent = Agent(tools=[search], provider=provider, memory=ConversationMemory(max_messages=20))
     agent.run([user("My name is Alice")])
@@ -75,7 +75,7 @@ def test_the_second_turn_knows_the_first():
 
 
 def test_without_memory_each_run_is_independent():
-    """History is local to each run."""
+    """Without a memory, history is local to each run."""
     provider = ScriptedProvider(["a", "b"])
     agent = Agent(tools=[search], provider=provider)
     agent.run([user("Hello")])
@@ -84,16 +84,16 @@ def test_without_memory_each_run_is_independent():
 
 
 @pytest.mark.parametrize("limits", [{"max_messages": 2}, {"max_messages": 20, "max_tokens": 10}])
-def test_the_oldest_goes_past_a_limit(limits):
-    """Memory Limits: by messages or by tokens."""
+def test_oldest_messages_are_dropped_at_a_limit(limits):
+    """Memory Limits: the limit is in messages or in tokens."""
     agent = Agent([], ScriptedProvider(["one", "two"]), memory=ConversationMemory(**limits))
     agent.run("first words, which are long enough")
     agent.run("second words, which are long enough")
     assert [message.content for message in agent.memory.get_history()] == ["second words, which are long enough", "two"]
 
 
-def test_a_session_outlives_its_process(new_store):
-    """Persistent Sessions: loaded before each run, saved after, in each of the three stores."""
+def test_session_outlives_its_process(new_store):
+    """Persistent Sessions: a session is loaded before each run and saved after it, in each of the three stores."""
 
     def begun(answer):
         config = AgentConfig(session_store=new_store(), session_id="user-123")
@@ -107,13 +107,13 @@ def test_a_session_outlives_its_process(new_store):
 
 
 @pytest.mark.parametrize("name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"])
-def test_every_store_has_a_time_to_live(name):
-    """TTL-based expiry, off unless it is asked for."""
+def test_every_session_store_has_a_time_to_live(name):
+    """TTL-based expiry is off by default."""
     assert inspect.signature(getattr(session_backends, name)).parameters["default_ttl"].default is None
 
 
-def test_what_is_trimmed_is_summed_up_and_told_from_then_on():
-    """Summarize-on-Trim: the configured provider and model write it, within its tokens."""
+def test_trimmed_messages_are_summarized_for_later_runs():
+    """Summarize-on-Trim: the configured provider and model write the summary within its token limit."""
     provider, cheap = ScriptedProvider(["a", "b", "c", "d"]), ScriptedProvider(["Alice said hello."])
     config = AgentConfig(
         summarize_on_trim=True, summarize_provider=cheap, summarize_model="gpt-4o-mini", summarize_max_tokens=150
@@ -127,8 +127,8 @@ def test_what_is_trimmed_is_summed_up_and_told_from_then_on():
     assert "[Conversation Summary]\n- Alice said hello." in prompts(provider)[3]
 
 
-def test_without_a_provider_for_summaries_the_agents_own_writes_them():
-    """`summarize_provider`: defaults to the agent's."""
+def test_agents_provider_writes_summaries_by_default():
+    """`summarize_provider` defaults to the agent's provider."""
     provider = ScriptedProvider(["a", "b", "They said one."])
     config = AgentConfig(model="m", summarize_on_trim=True)
     own = Agent([], provider, config, ConversationMemory(max_messages=2))
@@ -138,7 +138,7 @@ def test_without_a_provider_for_summaries_the_agents_own_writes_them():
 
 
 def test_entities_of_one_turn_are_known_in_the_next():
-    """Entity Memory, as the page does it."""
+    """Entity Memory: the page's own example runs."""
     provider = ScriptedProvider(["Fine.", "Alice."])
     entity_memory = EntityMemory(provider=Reader(ALICE, ACME))
     config = AgentConfig(entity_memory=entity_memory)
@@ -150,7 +150,7 @@ def test_entities_of_one_turn_are_known_in_the_next():
 
 
 def test_relationships_of_one_turn_are_known_in_the_next(tmp_path):
-    """Knowledge Graph Memory, kept in SQLite."""
+    """Knowledge Graph Memory: the graph is stored in SQLite."""
     provider = ScriptedProvider(["Fine.", "Alice."])
     kg = KnowledgeGraphMemory(provider=Reader(MANAGES), storage="sqlite", path=tmp_path / "graph.db")
     remembering = Agent([search], provider, AgentConfig(knowledge_graph=kg), ConversationMemory())
@@ -159,8 +159,8 @@ def test_relationships_of_one_turn_are_known_in_the_next(tmp_path):
     assert "[Known Relationships]\n- Alice manages Project Alpha" in prompts(provider)[1]
 
 
-def test_what_the_agent_is_told_to_remember_survives(tmp_path):
-    """Cross-Session Knowledge Memory: the `remember` tool is there by itself, and another agent knows."""
+def test_remembered_knowledge_survives_for_another_agent(tmp_path):
+    """Cross-Session Knowledge Memory: the `remember` tool is added automatically, and another agent reads the note."""
     knowledge = KnowledgeMemory(directory=tmp_path, recent_days=2)
     config = AgentConfig(knowledge_memory=knowledge)
     note = ToolCall("remember", {"content": "Alice prefers tea"})
@@ -172,8 +172,8 @@ def test_what_the_agent_is_told_to_remember_survives(tmp_path):
     assert "Alice prefers tea" in prompts(later)[0].partition("[Long-term Memory]")[2]
 
 
-def test_what_is_known_is_told_in_the_order_of_the_page(tmp_path):
-    """Context Injection Order, with all five, behind the system prompt."""
+def test_context_sections_have_the_order_of_the_page(tmp_path):
+    """Context Injection Order: all five sections follow the system prompt."""
     knowledge = KnowledgeMemory(directory=tmp_path)
     knowledge.remember("Tea is served at five", persistent=True)
     knowledge.remember("Alice called")
@@ -190,8 +190,8 @@ def test_what_is_known_is_told_in_the_order_of_the_page(tmp_path):
     assert places == sorted(places)
 
 
-def test_reset_forgets_the_conversation():
-    """`agent.reset()`: what was said is gone, what was counted stays."""
+def test_reset_clears_the_conversation():
+    """`agent.reset()` clears the memory."""
     fresh = Agent([], LocalProvider(), memory=ConversationMemory())
     fresh.run("My name is Alice")
     fresh.reset()

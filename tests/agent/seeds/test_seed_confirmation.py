@@ -1,4 +1,4 @@
-"""Deferred confirmation as selectools' page tells it: one question, one yes on a later turn, one effect."""
+"""Deferred confirmation as selectools documents it: one question, one yes in a later turn, one effect."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ARGS = {"invoice_id": "INV-42"}
 
 @pytest.fixture(params=["memory", "redis"])
 def store(request):
-    """A store of either kind."""
+    """Return a store of either kind."""
     if request.param == "memory":
         return InMemoryPendingStore()
     return RedisPendingStore(client=request.getfixturevalue("redis_client"), secret_keys=["key"])
 
 
 class Desk:
-    """The bot of the page: a model that asks once for the invoice to be deleted, and then says `sunny`."""
+    """The bot of the page: its model requests the deletion of the invoice once, and then answers `sunny`."""
 
     def __init__(self, store) -> None:
         self.deleted: list[str] = []
@@ -54,26 +54,26 @@ class Desk:
         self.channel = ChannelAgent(Agent([delete_invoice], self.model), store=store)
 
     def say(self, words: str) -> str:
-        """One webhook turn of user-1."""
+        """Send one webhook turn of user-1 and return the answer."""
         return self.channel.ask_channel("user-1", words).content
 
 
 @pytest.fixture
 def desk(store):
-    """The bot, after the turn that previews."""
+    """Return the bot after the turn that previews."""
     desk = Desk(store)
     assert "Delete invoice INV-42" in desk.say("delete invoice INV-42")
     return desk
 
 
 def stash(store, executor=lambda: "deleted"):
-    """An action of user-1, as the page's buttons settle it."""
+    """Stash an action of user-1 that the page's buttons settle."""
     return store.stash("user-1", kind="delete_invoice", preview="Delete it", args=ARGS, executor=executor)
 
 
 @pytest.mark.parametrize("words", ["yes", "sim", "sí"])
-def test_a_yes_runs_what_an_earlier_turn_previewed_and_asks_no_model(desk, words):
-    """The first turn executes nothing; the second bypasses the model; a third finds nothing to confirm."""
+def test_yes_runs_the_previewed_action_without_a_model_call(desk, words):
+    """The first turn runs nothing, the second calls no model, and a third finds nothing to confirm."""
     assert desk.deleted == []
     assert len(desk.model.requests) == 1
     desk.say(words)
@@ -83,31 +83,31 @@ def test_a_yes_runs_what_an_earlier_turn_previewed_and_asks_no_model(desk, words
 
 
 @pytest.mark.parametrize("words", ["no", "não", "cancel"])
-def test_a_no_drops_it_and_says_so(desk, words):
-    """No model is asked, and a yes afterwards is one to nothing."""
+def test_no_drops_the_action_and_says_so(desk, words):
+    """No model is called, and a later yes confirms nothing."""
     assert "Delete invoice INV-42" in desk.say(words)
     assert len(desk.model.requests) == 1
     assert (desk.say("yes"), desk.deleted) == ("sunny", [])
 
 
 @pytest.mark.parametrize("words", ["what is the weather?", "si puedes borrar"])
-def test_anything_else_drops_it_and_goes_to_the_model(desk, words):
-    """The user moved on: nothing destructive stays armed behind an unrelated reply."""
+def test_unrelated_message_drops_the_action_and_goes_to_the_model(desk, words):
+    """No destructive action stays armed after an unrelated reply."""
     assert desk.say(words).endswith("sunny")
     assert (desk.channel.store.get("user-1"), desk.deleted) == (None, [])
 
 
 @pytest.mark.parametrize("words", ["claro", "pode"])
-def test_an_acknowledgement_runs_nothing_and_is_asked_about_once(desk, words):
-    """It may be meant for a yes: the question is asked again, and a second one drops it."""
+def test_acknowledgement_runs_nothing_and_repeats_the_question_once(desk, words):
+    """The reply may mean yes, so the question is repeated; a second such reply drops the action."""
     assert "Delete invoice INV-42" in desk.say(words)
     assert (desk.channel.store.get("user-1") is None, desk.deleted, len(desk.model.requests)) == (False, [], 1)
     assert desk.say(words).endswith("sunny")
     assert (desk.channel.store.get("user-1"), desk.deleted) == (None, [])
 
 
-def test_the_record_binds_user_words_and_arguments(desk):
-    """Scope, preview, a canonical SHA-256 of the arguments, when it was asked and for how long, and by whose parser."""
+def test_record_binds_user_preview_and_arguments(desk):
+    """It has the scope, the preview, a canonical SHA-256 of the arguments, its times, and the parser's version."""
     record = desk.channel.store.get("user-1")
     assert (record.user_id, record.kind, record.preview) == ("user-1", "delete_invoice", "Delete invoice INV-42")
     assert record.args == ARGS
@@ -125,13 +125,13 @@ def test_the_record_binds_user_words_and_arguments(desk):
         ("superseded", "cancelled"), ("expired", "expired"),
     ],
 )  # fmt: skip
-def test_the_life_of_an_action_is_told_in_the_pages_words(state, status):
-    """pending -> confirmed | cancelled | expired | consumed."""
+def test_status_has_the_values_of_the_page(state, status):
+    """The status is pending, then confirmed, cancelled, expired or consumed."""
     assert replace(stash(InMemoryPendingStore()), state=state).status == status
 
 
-def test_a_button_has_the_outcome_the_page_lists(store):
-    """None where nothing waits; executed with its result; cancelled with its preview; ignored, and still waiting."""
+def test_button_outcomes_are_those_of_the_page(store):
+    """The outcome is None without an action, else executed with a result, cancelled with a preview, or ignored."""
     assert store.pop_if_intent("user-1", "confirm", expected_kind="delete_invoice") is None
     pid = stash(store).pending_action_id
     done = store.pop_if_intent("user-1", "confirm", expected_kind="delete_invoice", expected_id=pid)
@@ -145,8 +145,8 @@ def test_a_button_has_the_outcome_the_page_lists(store):
     assert store.pop_if_confirmed("user-1", "sim").executed
 
 
-def test_an_unknown_intent_is_an_ignore_and_logged(store, caplog):
-    """It neither fires nor drops, its window is ten seconds, and the operator reads a warning; a known one is none."""
+def test_unknown_intent_is_ignored_and_logged(store, caplog):
+    """It neither runs nor drops the action, shortens the window to ten seconds, and logs a warning."""
     stash(store)
     with caplog.at_level(logging.WARNING):
         store.pop_if_intent("user-1", " IGNORE ", ignore_ttl_seconds=60)
@@ -160,8 +160,8 @@ def test_an_unknown_intent_is_an_ignore_and_logged(store, caplog):
     assert DEFAULT_IGNORE_TTL_SECONDS == 10
 
 
-def test_a_tightened_action_keeps_its_executor(store):
-    """It returns the record with the new end, None where nothing matches, and what waits can still be confirmed."""
+def test_tightened_action_keeps_its_executor(store):
+    """`tighten_ttl` returns the record with its new end, or None without a match; the action can still be confirmed."""
     assert store.tighten_ttl("user-1", 5) is None
     action = stash(store)
     assert store.tighten_ttl("user-1", 30, expected_id="A" * 22) is None
@@ -172,8 +172,8 @@ def test_a_tightened_action_keeps_its_executor(store):
     assert store.tighten_ttl("user-1", 5) is None
 
 
-def test_a_late_tighten_does_not_touch_what_was_asked_since(store):
-    """Pinned by its id, it misses: the new question keeps its whole minute."""
+def test_late_tighten_does_not_affect_a_newer_action(store):
+    """The old id does not match, and the new question keeps its whole minute."""
     old = stash(store)
     store.drop("user-1")
     new = stash(store)
@@ -181,16 +181,16 @@ def test_a_late_tighten_does_not_touch_what_was_asked_since(store):
     assert store.get("user-1") == new
 
 
-def test_a_store_in_memory_keeps_five_thousand_scopes():
-    """The one that came first is forgotten, and no other."""
+def test_store_in_memory_keeps_five_thousand_scopes():
+    """Only the oldest scope is dropped."""
     store = InMemoryPendingStore()
     for number in range(5001):
         store.stash(f"user-{number}", kind="k", preview="p")
     assert [store.get(f"user-{number}") is None for number in (0, 1, 5000)] == [True, False, False]
 
 
-def test_a_restart_forgets_what_was_in_memory(store):
-    """Only Redis keeps it for the next process: the record, and no closure that could run."""
+def test_restart_loses_what_was_in_memory(store):
+    """Only Redis keeps the record for the next process, without a closure that could run."""
     stash(store)
     if isinstance(store, InMemoryPendingStore):
         assert InMemoryPendingStore().pop_if_confirmed("user-1", "yes") is None
@@ -201,7 +201,7 @@ def test_a_restart_forgets_what_was_in_memory(store):
 
 
 class Bell:
-    """A parser of one's own."""
+    """A custom parser."""
 
     version = "bell-1"
 
@@ -212,8 +212,8 @@ class Bell:
         return msg == "dong"
 
 
-def test_a_parser_of_ones_own_decides():
-    """The protocol is two methods and a version, which is in the record."""
+def test_custom_parser_decides():
+    """The protocol is two methods and a version, which the record contains."""
     desk = Desk(InMemoryPendingStore(parser=Bell()))
     desk.say("delete invoice INV-42")
     assert desk.channel.store.get("user-1").parser_version == "bell-1"
@@ -225,18 +225,18 @@ def test_a_parser_of_ones_own_decides():
     ("words", "confirms"), [("si", True), ("Sí.", True), ("si puedes", False), ("borra si", False)]
 )
 def test_si_confirms_only_as_the_whole_message(words, confirms):
-    """In the middle of a sentence it is the conditional."""
+    """Inside a sentence it is the conditional."""
     assert RegexConfirmParser().is_confirm(words) is confirms
 
 
-def test_the_parser_says_which_languages_it_reads():
-    """The page's `pt-en-es`, behind the version of our own table."""
+def test_parser_version_names_its_languages():
+    """The version ends with the page's `pt-en-es`, behind the version of Sayso's own table."""
     name, languages = RegexConfirmParser().version.split(":")
     assert (name.startswith("regex-v"), languages) == (True, "pt-en-es")
 
 
-def test_the_prompt_of_a_pending_confirmation_is_shown(store):
-    """`PendingConfirmation.user_prompt`: the tool's own words stand between the preview and how to answer."""
+def test_prompt_of_a_pending_confirmation_is_shown(store):
+    """`PendingConfirmation.user_prompt` stands between the preview and the instructions for answering."""
 
     @tool
     def wipe() -> PendingConfirmation:
@@ -251,8 +251,8 @@ def test_the_prompt_of_a_pending_confirmation_is_shown(store):
 
 
 @pytest.mark.parametrize("preview", ["Wipe disk\u200b 1", "Wipe everything", ""])
-def test_the_prompt_is_shown_whatever_the_tool_says_beside_its_question(store, preview):
-    """The question has the preview that was stashed; nothing in the prompt is hidden from the person."""
+def test_prompt_is_shown_with_the_stashed_preview(store, preview):
+    """The question has the preview that was stashed, and the prompt's invisible characters are shown."""
 
     @tool
     def wipe() -> PendingConfirmation:

@@ -1,4 +1,4 @@
-"""What selectools' page says of definitions: what is checked when a tool is made, and how hints are read."""
+"""Tool definitions as selectools documents them: the checks at definition, and how type hints are read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sayso.agent import Tool, ToolExecutionError, ToolParameter, ToolParameterEr
 
 
 @pytest.mark.parametrize("name", ["", " ", "\n", "has space", "x" * 65])
-def test_a_name_that_is_none_is_refused(name):
-    """Empty ones first; the error names the rule."""
+def test_invalid_name_is_refused(name):
+    """The error gives the rule for names; an empty name is invalid too."""
     with pytest.raises(ToolValidationError, match="a name is 1 to 64 letters") as caught:
         Tool(name, "Does", [], lambda: "")
     assert caught.value.tool_name == name
@@ -23,20 +23,20 @@ def test_a_name_that_is_none_is_refused(name):
     ("hint", "kind"),
     [(str, "string"), (int, "integer"), (float, "number"), (bool, "boolean"), (list, "array"), (dict, "object")],
 )
-def test_a_parameter_is_of_one_of_the_six_types(hint, kind):
-    """By its Python type as by JSON's name."""
+def test_parameter_has_one_of_the_six_types(hint, kind):
+    """The type is given as a Python type or as a JSON type name."""
     for parameter in (ToolParameter("x", hint, "What"), ToolParameter("x", type=kind, description="What")):
         assert parameter.to_schema() == {"type": kind, "description": "What"}
         assert Tool("t", "t", [parameter], lambda x: x).schema()["parameters"]["properties"]["x"]["type"] == kind
 
 
-def test_what_has_no_signature_is_taken_by_its_parameters():
-    """Some built-ins have none: nobody can compare."""
+def test_function_without_a_signature_is_described_by_its_parameters():
+    """Some built-ins have no signature to compare with."""
     assert Tool("most", "The most", [ToolParameter("x", list)], max).schema()["parameters"]["required"] == ["x"]
 
 
-def test_the_enum_of_the_page_names_no_parameter_of_its_function():
-    """Best practice 3, word for word: here the author hears of it. Named rightly, it limits what is taken."""
+def test_enum_of_an_unknown_parameter_is_refused():
+    """Best practice 3 has a wrong parameter name, which Sayso reports. A correct one limits the values."""
 
     def convert_temperature(value: float, from_unit: str, to_unit: str) -> str:
         return f"{value} {from_unit} {to_unit}"
@@ -50,8 +50,8 @@ def test_the_enum_of_the_page_names_no_parameter_of_its_function():
         made.validate({"value": 1, "from_unit": "kelvin", "to_unit": "réaumur"})
 
 
-def test_a_parameter_without_a_hint_is_text():
-    """Best practice 1, what is bad of it."""
+def test_parameter_without_a_hint_is_a_string():
+    """Best practice 1 shows it as the bad example."""
 
     @tool(description="Add numbers")
     def add(a, b):
@@ -61,8 +61,8 @@ def test_a_parameter_without_a_hint_is_text():
     assert add.execute({"a": "1", "b": "2"}) == "12"
 
 
-def test_the_decorator_is_a_call_of_what_it_makes():
-    """With its options: name, description, metadata of parameters, and those that change how it runs."""
+def test_decorator_is_a_call_with_the_same_result():
+    """It accepts the name, the description, metadata of parameters, and the options for running."""
     options = {
         "name": "web_search",
         "description": "Search the web",
@@ -73,14 +73,14 @@ def test_the_decorator_is_a_call_of_what_it_makes():
     }
 
     def search(query: str, limit: int = 10) -> str:
-        """Something else."""
+        """Search something else."""
         return f"{query} {limit}"
 
     made = tool(**options)(search)
 
     @tool(**options)
     def decorated(query: str, limit: int = 10) -> str:
-        """Something else."""
+        """Search something else."""
         return f"{query} {limit}"
 
     assert (made.name, made.description) == ("web_search", "Search the web")
@@ -94,22 +94,22 @@ def test_the_decorator_is_a_call_of_what_it_makes():
 
 
 async def soon() -> str:
-    """Later."""
+    """Return a value as a coroutine."""
     return "soon"
 
 
 async def chunks() -> AsyncGenerator[str, None]:
-    """In parts."""
+    """Yield asynchronously."""
     yield "a"
 
 
 def lines() -> Generator[str, None, None]:
-    """In parts."""
+    """Yield synchronously."""
     yield "a"
 
 
 def at_once() -> str:
-    """Now."""
+    """Return a value at once."""
     return "now"
 
 
@@ -118,7 +118,7 @@ def at_once() -> str:
     [(soon, True, "soon"), (chunks, True, "a"), (lines, False, "a"), (at_once, False, "now")],
 )
 def test_async_functions_and_async_generators_are_async(function, is_async, said):
-    """Found out from the function, by both ways to make a tool; nobody has to say it."""
+    """Both ways to make a tool detect it from the function."""
     for made in (tool(function), Tool("t", "t", [], function)):
         assert (made.is_async, made.metadata.is_async) == (is_async, is_async)
         assert made.execute({}) == said
@@ -128,8 +128,8 @@ WORDS = [(word, True) for word in ("true", "1", "yes", "on")] + [(word, False) f
 
 
 @pytest.mark.parametrize(("hint", "sent", "got"), [(int, "42", 42), (float, "1.5", 1.5), *((bool, *w) for w in WORDS)])
-def test_text_is_read_as_the_type_it_is_meant_for(hint, sent, got):
-    """Every coercion the page lists, in any case of letters, by hints as by a JSON Schema."""
+def test_text_is_converted_to_the_parameters_type(hint, sent, got):
+    """Every conversion of the page works in any letter case, with hints and with a JSON Schema."""
     typed = Tool("t", "t", [ToolParameter("x", hint)], lambda x: x)
     for made in (typed, Tool("t", "t", typed.schema()["parameters"], lambda x: x)):
         for spelled in {sent, sent.upper(), sent.title()}:
@@ -138,8 +138,8 @@ def test_text_is_read_as_the_type_it_is_meant_for(hint, sent, got):
 
 
 @pytest.mark.parametrize(("hint", "sent"), [(int, "forty"), (int, "4.2"), (float, "1.x"), (bool, "maybe"), (bool, "")])
-def test_text_that_is_not_of_the_type_is_refused(hint, sent):
-    """With what was sent."""
+def test_text_that_cannot_be_converted_is_refused(hint, sent):
+    """The error shows the value that was sent."""
     typed = Tool("t", "t", [ToolParameter("x", hint)], lambda x: x)
     for made in (typed, Tool("t", "t", typed.schema()["parameters"], lambda x: x)):
         with pytest.raises(ToolParameterError, match=re.escape(repr(sent))):
@@ -156,8 +156,8 @@ def test_text_that_is_not_of_the_type_is_refused(hint, sent):
     ],
     ids=["str", "int", "float", "bool"],
 )
-def test_literals_of_every_kind_are_choices(hint, schema, sent, got, strange):
-    """The model sees them, quoted ones count, and nothing else is taken."""
+def test_literals_of_every_type_are_enums(hint, schema, sent, got, strange):
+    """The model sees the values, quoted values are converted, and other values are refused."""
     made = Tool("t", "t", [ToolParameter("x", hint)], lambda x: x)
     assert made.schema()["parameters"]["properties"]["x"] == schema
     assert made.validate({"x": sent}) == {"x": got}
@@ -165,8 +165,8 @@ def test_literals_of_every_kind_are_choices(hint, schema, sent, got, strange):
         made.validate({"x": strange})
 
 
-def test_an_optional_literal_may_be_left_out_or_none():
-    """It is not required, and None is a value of it."""
+def test_optional_literal_may_be_missing_or_none():
+    """The parameter is not required, and None is a valid value."""
 
     @tool()
     def set_mode(mode: Optional[Literal["fast", "slow"]]) -> str:  # noqa: UP045  # as on the page
@@ -182,8 +182,8 @@ def test_an_optional_literal_may_be_left_out_or_none():
 
 
 @pytest.mark.parametrize("sent", ["abc", 5, "5"])
-def test_a_union_of_types_is_text_to_the_model_and_keeps_what_it_sent(sent):
-    """The page's example."""
+def test_union_is_a_string_to_the_model_and_keeps_the_sent_value(sent):
+    """The page's own example runs."""
 
     @tool()
     def lookup(key: Union[str, int]) -> str:  # noqa: UP007  # as on the page
@@ -194,7 +194,7 @@ def test_a_union_of_types_is_text_to_the_model_and_keeps_what_it_sent(sent):
 
 
 def test_typed_collections_of_the_page():
-    """Items and values have their types, and are read as them."""
+    """Items and values have types in the schema and are converted to them."""
 
     @tool()
     def process(tags: list[str], scores: list[int], config: dict[str, str]) -> str:
@@ -209,8 +209,8 @@ def test_typed_collections_of_the_page():
     assert said == "['a'], [1, 2], {'k': 'v'}"
 
 
-def test_what_a_tool_checks_itself_is_told_to_the_model():
-    """Best practice 4."""
+def test_model_reads_the_tools_own_error():
+    """Best practice 4: the tool validates its arguments itself."""
 
     @tool(description="Divide two numbers")
     def divide(a: float, b: float) -> str:

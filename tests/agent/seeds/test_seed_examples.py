@@ -1,4 +1,4 @@
-"""What selectools' page about tools shows, done here the same way."""
+"""The examples of selectools' page about tools, run here."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sayso.agent import (
 )
 
 
-def test_a_tool_by_hand():
-    """Name, description, parameters, function: the schema of the page, and the default, which helps a model."""
+def test_tool_from_its_parts():
+    """The schema is that of the page, plus the default, which helps a model."""
 
     def get_weather(location: str, units: str = "celsius") -> str:
         return f"Weather in {location}: 72°{units[0].upper()}"
@@ -59,15 +59,15 @@ def test_a_tool_by_hand():
     assert weather.execute({"location": "Paris", "units": "celsius"}) == "Weather in Paris: 72°C"
 
 
-def test_what_is_left_out_by_a_tool_made_by_hand_is_its_functions_default():
-    """The parameters say nothing of it: the function's own counts."""
+def test_missing_argument_takes_the_functions_default():
+    """The declared parameters have no default, so the function's own applies."""
     weather = Tool("w", "w", [ToolParameter("units", str, required=False)], lambda units="celsius": units)
     assert weather.execute({}) == "celsius"
     assert weather.execute({"units": "kelvin"}) == "kelvin"
 
 
-def test_a_custom_name():
-    """The tool has it, the function keeps its own."""
+def test_custom_name():
+    """The tool has the custom name, and the function stays callable."""
 
     @tool(name="web_search", description="Search the web")
     def search_google(query: str) -> str:
@@ -77,8 +77,8 @@ def test_a_custom_name():
     assert search_google("x") == "Results: x"
 
 
-def test_unit_testing_a_tool():
-    """As the page tests one."""
+def test_unit_test_of_a_tool():
+    """The page's own unit test runs."""
 
     @tool(description="Add numbers")
     def add(a: int, b: int) -> str:
@@ -91,7 +91,7 @@ def test_unit_testing_a_tool():
 
 @dataclass(frozen=True)
 class RateLimited(ToolResult):
-    """A kind of one's own."""
+    """A custom result type."""
 
     kind: ClassVar[str] = "rate_limited"
     retry_after: int = 0
@@ -108,13 +108,13 @@ class RateLimited(ToolResult):
         ),
     ],
 )
-def test_a_typed_result_of_ones_own(result, text):
-    """`kind` is a ClassVar, and comes first all the same."""
+def test_custom_typed_result(result, text):
+    """`kind` is a ClassVar and comes first in the JSON."""
     assert Tool("t", "t", [], lambda: result).execute({}) == text
 
 
-def test_an_artifact_has_all_its_fields():
-    """A URL's digest and size are the tool's word."""
+def test_artifact_has_all_its_fields():
+    """The tool provides the digest and the size of a URL."""
     made = emit_artifact(
         "https://x.test/q2.png",
         mime_type="image/png",
@@ -127,8 +127,8 @@ def test_an_artifact_has_all_its_fields():
     assert made == Artifact("https://x.test/q2.png", "image/png", "q2.png", "ab", 3, "preview", "30d")
 
 
-def test_registries_together():
-    """Two registries' tools in one agent."""
+def test_tools_of_two_registries_in_one_agent():
+    """An agent accepts the concatenated lists."""
     sums, web = ToolRegistry(), ToolRegistry()
 
     @sums.tool(description="Add")
@@ -143,14 +143,14 @@ def test_registries_together():
     assert web.get("search") is search
 
 
-def test_a_parameter_declared_twice():
-    """Found when the tool is made."""
+def test_parameter_declared_twice_is_refused():
+    """The error is raised at definition."""
     with pytest.raises(ToolValidationError, match="declared twice"):
         Tool("t", "t", [ToolParameter("x"), ToolParameter("x")], lambda x: x)
 
 
-def test_testing_with_an_agent():
-    """The page's first example: the model is shown the schema, calls the tool, and speaks of its result."""
+def test_agent_calls_a_tool():
+    """The page's first example: the model sees the schema, calls the tool, and answers with its result."""
 
     @tool()
     def get_weather(location: str) -> str:
@@ -165,11 +165,11 @@ def test_testing_with_an_agent():
     assert told.messages[-1].content == "Weather in Paris: 22C, sunny"
 
 
-def test_a_connection_is_injected_and_hidden():
-    """A manual tool with `injected_kwargs`: what the model sees is the page's, and the function gets both."""
+def test_injected_connection_is_hidden_from_the_model():
+    """`injected_kwargs`: the model's schema is that of the page, and the function receives both arguments."""
 
     class Connection:
-        """Answers any query."""
+        """A connection that answers any query."""
 
         def ask(self, sql: str) -> str:
             return f"rows of {sql}"
@@ -198,8 +198,8 @@ def test_a_connection_is_injected_and_hidden():
         query.execute({"sql": "SELECT 1", "db_connection": "mine"})
 
 
-def test_what_the_config_injector_says_counts_over_what_is_injected():
-    """It is asked at the call, and comes last; None says nothing."""
+def test_config_injector_overrides_injected_arguments():
+    """It is called at each call; None overrides nothing."""
     said: dict | None = {"user_id": 123, "role": "admin"}
 
     def check(resource: str, user_id: int, role: str) -> str:
@@ -214,8 +214,8 @@ def test_what_the_config_injector_says_counts_over_what_is_injected():
     assert made.execute({"resource": "file"}) == "User 1 (guest) access to file: granted"
 
 
-def test_a_tool_that_returns_no_text_is_heard_all_the_same():
-    """Best practice 5 and pitfall 3: a number is its text, and None an honest "done"."""
+def test_result_that_is_no_text_is_converted():
+    """Best practice 5 and pitfall 3: a number becomes its text, and None becomes "done"."""
 
     @tool(description="Count")
     def get_count() -> int:
@@ -230,8 +230,8 @@ def test_a_tool_that_returns_no_text_is_heard_all_the_same():
     assert (log_message.execute({"msg": "hi"}), heard) == ("done", ["hi"])
 
 
-def test_a_model_that_sends_the_wrong_thing_corrects_itself():
-    """Pitfalls 1 and 2: a quoted number is taken, what is missing is told, and the next call goes through."""
+def test_model_corrects_an_invalid_call():
+    """Pitfalls 1 and 2: a quoted number is accepted, a missing argument is reported, and the next call succeeds."""
 
     @tool(description="Calculate")
     def calculate(a: int, b: int) -> str:

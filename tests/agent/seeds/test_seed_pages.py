@@ -1,4 +1,4 @@
-"""What the pages of the seeds say, where Sayso once did something else: their own examples and words."""
+"""The seeds' pages, where Sayso once differed from them: their own examples and texts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_sequential_calls_after_a_terminal_tool_do_not_run():
 
 
 def test_reasoning_history_has_one_string_per_iteration():
-    """Reasoning Visibility: a list, also where the model said nothing beside a call."""
+    """Reasoning Visibility: the list has a string also for an answer without text beside its call."""
 
     @tool
     def look() -> str:
@@ -77,28 +77,28 @@ def test_reasoning_history_has_one_string_per_iteration():
     assert result.reasoning == "Billing, I think. "
 
 
-def test_a_message_of_a_tool_takes_its_result():
-    """History Management: Message(role=Role.TOOL, ..., tool_result=...), and it survives being stored."""
+def test_message_of_a_tool_accepts_its_result():
+    """History Management: Message(role=Role.TOOL, ..., tool_result=...) works and can be stored."""
     message = Message(role=Role.TOOL, content="3", tool_name="search", tool_result={"hits": 3})
     assert Message.from_dict(message.to_dict()) == message
 
 
 @pytest.mark.parametrize("value", [("an answer", {"tokens": 3}), (Message(Role.USER, "x"), None), (1, 2, 3)])
-def test_a_cache_keeps_any_tuple(value):
-    """Cache Protocol: `value: Tuple[Any, Any]`."""
+def test_cache_stores_any_tuple(value):
+    """Cache Protocol: the signature is `value: Tuple[Any, Any]`."""
     cache = InMemoryCache()
     cache.set("key", value)
     assert cache.get("key") == value
 
 
-def test_a_cache_refuses_what_is_no_tuple():
-    """The error says what to give."""
+def test_cache_refuses_a_value_that_is_no_tuple():
+    """The error names the expected value."""
     with pytest.raises(TypeError, match="a cache keeps tuples, not 'str': give"):
         InMemoryCache().set("key", "text")
 
 
-def test_errors_have_the_words_of_the_pages():
-    """Validation Flow, Tool Execution Errors, Execution with a timeout."""
+def test_errors_have_the_texts_of_the_pages():
+    """Validation Flow, Tool Execution Errors, and Execution with a timeout give the texts."""
 
     @tool
     def divide(a: float, b: float) -> str:
@@ -123,8 +123,8 @@ def test_errors_have_the_words_of_the_pages():
         wait.execute({})
 
 
-def test_the_tools_there_are_stand_in_the_order_they_were_given():
-    """Validation Flow: `list(self._tools_by_name.keys())`."""
+def test_available_tools_are_listed_in_their_given_order():
+    """Validation Flow: the order is that of `list(self._tools_by_name.keys())`."""
 
     def named(name: str) -> Tool:
         return Tool(name, "Do.", [], lambda: "done")
@@ -134,7 +134,7 @@ def test_the_tools_there_are_stand_in_the_order_they_were_given():
 
 
 @pytest.mark.parametrize("door", ["complete", "acomplete"])
-def test_a_provider_may_answer_with_text_and_usage(door):
+def test_provider_may_answer_with_text_and_usage(door):
     """Retry and Error Handling: `response_text, usage_stats = self.provider.complete(...)`."""
 
     class Plain:
@@ -148,13 +148,13 @@ def test_a_provider_may_answer_with_text_and_usage(door):
     assert (result.content, result.usage.total_tokens) == ("hello", 3)
 
 
-def test_the_prompt_of_tools_in_text_has_the_words_of_the_page():
-    """Schema Usage."""
+def test_prompt_of_text_tools_has_the_text_of_the_page():
+    """Schema Usage: the prompt begins the list with the page's line."""
     assert "Available tools (JSON schema):" in PromptBuilder().build([present_question])
 
 
-def test_the_warning_of_a_failed_compression_names_the_exception(caplog):
-    """Failure fallback: "a WARNING with the exception type", of the summarizer's own error."""
+def test_warning_of_a_failed_compression_names_the_exception(caplog):
+    """Failure fallback: "a WARNING with the exception type" names the summarizer's own error."""
 
     class Broken:
         def complete(self, **_: Any) -> Any:
@@ -174,7 +174,7 @@ def test_the_warning_of_a_failed_compression_names_the_exception(caplog):
 
 
 def test_inferred_parameters_have_an_element_type_and_a_description():
-    """Typed Collection Parameters and Schema Inference."""
+    """Typed Collection Parameters and Schema Inference: both are derived from the hints."""
 
     @tool
     def process(tags: list[str], scores: list[int], config: dict[str, str], extra: list[str] | None, n: int) -> str:
@@ -185,7 +185,7 @@ def test_inferred_parameters_have_an_element_type_and_a_description():
     assert [each.description for each in process.parameters][::4] == ["Parameter 'tags'", "Parameter 'n'"]
 
 
-def test_the_values_of_a_literal_are_the_enum_of_its_parameter():
+def test_values_of_a_literal_are_the_enum_of_its_parameter():
     """Literal Types: "auto-extracted into the enum field of the parameter", also inside Optional."""
 
     @tool
@@ -197,8 +197,8 @@ def test_the_values_of_a_literal_are_the_enum_of_its_parameter():
     assert set_mode.execute({"mode": "fast", "other": 5}) == "fast None 5"
 
 
-def test_a_sync_function_that_claims_to_be_async_leaves_the_event_loop_alone():
-    """001: `ToolMetadata(is_async=True)` is a hint, and a plain function still runs in a thread."""
+def test_sync_function_declared_async_does_not_block_the_event_loop():
+    """Page 001: `ToolMetadata(is_async=True)` is a hint, and a plain function still runs in a thread."""
 
     def where() -> str:
         """Tell the thread."""
@@ -213,8 +213,8 @@ def test_a_sync_function_that_claims_to_be_async_leaves_the_event_loop_alone():
     assert ran != loop
 
 
-def test_a_reason_that_nobody_asked_for_is_removed():
-    """001: a model that learned to send `toolcall_reason` is not refused; a tool's own parameter stays."""
+def test_unrequested_toolcall_reason_is_removed():
+    """Page 001: a call with an extra `toolcall_reason` is accepted, and a tool's own parameter of this name is kept."""
 
     @tool
     def add(a: int, b: int) -> str:
@@ -233,7 +233,7 @@ def test_a_reason_that_nobody_asked_for_is_removed():
 
 
 def test_tool_is_subscriptable():
-    """004: the signature of the page's ToolSelector, evaluated."""
+    """Page 004: the signature of the page's ToolSelector can be evaluated."""
 
     def select(messages: Iterable[Message], tools: Iterable[Tool[Any]]) -> Iterable[Tool[Any]]:
         return tools
@@ -243,8 +243,8 @@ def test_tool_is_subscriptable():
 
 
 @pytest.mark.parametrize(("config", "asked"), [(AgentConfig(), ""), (AgentConfig(model="gpt-5-mini"), "gpt-5-mini")])
-def test_a_chosen_model_is_asked_for_although_it_is_the_default(config, asked):
-    """AgentConfig.model: a provider's own default counts only where nobody chose."""
+def test_configured_model_is_requested_although_it_is_the_default(config, asked):
+    """AgentConfig.model: a provider's own default counts only if no model was configured."""
 
     class Own(ScriptedProvider):
         default_model = "house-model"

@@ -1,4 +1,4 @@
-"""Tool, as toolregistry and xaibo document it: constructors, names, doors and what is kept apart."""
+"""Tool, as toolregistry and xaibo document it: constructors, names, ways to run it, and what is never serialized."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def divide(a: float, b: float) -> float:
 
 @pytest.fixture
 def area() -> Tool:
-    """The seed's first example."""
+    """Return the tool of the seed's first example."""
     return Tool(
         name="calculate_area",
         description="Calculate the area of a rectangle",
@@ -56,8 +56,8 @@ def area() -> Tool:
     )
 
 
-def test_code_and_secrets_are_never_serialised(area):
-    """By no way there is: what a tool is can be told, how it works and what is injected cannot."""
+def test_code_and_secrets_are_never_serialized(area):
+    """No way of serializing a tool shows its code or its injected arguments."""
     secret = Tool("t", "t", [], lambda key: key, injected_kwargs={"key": "s3cret"}, config_injector=dict)
     nested = {"tools": [secret, {"one": (secret,)}]}
     for told in (json.dumps(secret.model_dump()), repr(secret), as_json(nested), to_json(nested).decode()):
@@ -69,8 +69,8 @@ def test_code_and_secrets_are_never_serialised(area):
     assert copy.deepcopy(area) is area
 
 
-def test_a_tool_never_changes(area):
-    """Neither its fields nor its schema, which everybody shares."""
+def test_tool_is_immutable(area):
+    """Neither its fields nor its schema, which all callers share, can be changed."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         area.name = "other"
     with pytest.raises(TypeError, match="change a copy"):
@@ -82,8 +82,8 @@ def test_a_tool_never_changes(area):
     assert area.schema()["parameters"]["required"] == ["length", "width"]
 
 
-def test_a_copy_is_what_was_changed_last():
-    """`dataclasses.replace` with either name of the function, either kind of parameters, and read_only."""
+def test_replace_uses_the_changed_field():
+    """`dataclasses.replace` accepts either name of the function, either form of parameters, and read_only."""
     made = Tool("t", "t", [ToolParameter("x", int)], lambda x: x + 1)
     for name in ("function", "callable"):
         other = dataclasses.replace(made, **{name: lambda x: x + 2})
@@ -99,8 +99,8 @@ def test_a_copy_is_what_was_changed_last():
     assert not dataclasses.replace(dataclasses.replace(made, read_only=True), read_only=False).read_only
 
 
-def test_a_copy_of_an_async_tool_may_be_sync():
-    """What was found out about the old function is not said of the new one."""
+def test_copy_of_an_async_tool_may_be_sync():
+    """What was detected about the old function does not apply to the new one."""
 
     async def slow() -> str:
         return "slow"
@@ -111,14 +111,14 @@ def test_a_copy_of_an_async_tool_may_be_sync():
 
 
 @pytest.mark.parametrize("old", ["describe", "get_json_schema"])
-def test_the_old_names_of_get_schema_warn(area, old):
-    """They answer all the same."""
+def test_old_names_of_get_schema_warn(area, old):
+    """They still return the schema."""
     with pytest.warns(DeprecationWarning, match="get_schema"):
         assert getattr(area, old)("anthropic") == area.get_schema("anthropic")
 
 
-def test_a_json_schema_is_enough_to_make_a_tool(area):
-    """It is what models read, what is checked, and read back as parameters."""
+def test_json_schema_is_enough_to_make_a_tool(area):
+    """The schema is shown to models, validates arguments, and yields parameters."""
     assert area.schema()["parameters"] == AREA
     assert [(each.name, each.param_type, each.required) for each in area.parameters] == [
         ("length", float, True),
@@ -139,15 +139,15 @@ def test_a_json_schema_is_enough_to_make_a_tool(area):
         ([1, 2], "'parameters' is [1, 2]"),
     ],
 )
-def test_a_json_schema_refuses_in_the_same_words(area, params, words):
-    """A model corrects itself from them, wherever the tool is from."""
+def test_json_schema_errors_have_the_same_texts(area, params, words):
+    """A model corrects its call from these texts, regardless of the tool's origin."""
     with pytest.raises(ToolParameterError) as caught:
         area.validate(params)
     assert words in str(caught.value)
 
 
-def test_a_schema_nobody_can_use_is_an_error_of_the_call_with_its_reason():
-    """A dangling reference of a server must not end a turn."""
+def test_unusable_schema_is_an_error_of_the_call():
+    """A dangling reference in a server's schema must not end a turn."""
     many = {f"y{number}": {"type": "string"} for number in range(100)}
     odd = Tool("odd", "o", {"type": "object", "properties": {"x": {"$ref": "#/$defs/nowhere"}, **many}}, lambda x: x)
     with pytest.raises(ToolParameterError, match="its schema cannot be used") as caught:
@@ -158,14 +158,14 @@ def test_a_schema_nobody_can_use_is_an_error_of_the_call_with_its_reason():
         Tool("list", "l", {"type": "array"}, list)
 
 
-def test_null_is_left_out_where_a_schema_has_no_null():
-    """Some models fill in whatever they leave out."""
+def test_null_is_dropped_where_a_schema_forbids_it():
+    """Some models send null for an argument they leave out."""
     note = Tool("n", "n", {"type": "object", "properties": {"a": {"type": "string"}}}, lambda **given: given)
     assert note.run_raw({"a": None}) == {}
 
 
-def test_names_with_a_namespace():
-    """All the seed's examples."""
+def test_names_with_a_namespace_follow_the_seed():
+    """All examples of the seed are covered."""
     made = Tool.from_function(multiply, namespace="math_ops")
     assert (made.name, made.namespace, made.method_name) == ("math_ops-multiply", "math_ops", "multiply")
     assert made.qualified_name == "math_ops-multiply"
@@ -190,8 +190,8 @@ def test_names_with_a_namespace():
         ("old_namespace-example_tool", True, "-", "new_namespace-example_tool"),
     ],
 )
-def test_a_namespace_is_put_before_a_name(name, force, sep, expected):
-    """The seed's table. It renames in place; a tool that never changes hands back another one."""
+def test_update_namespace_prefixes_the_name(name, force, sep, expected):
+    """The seed's table applies. The seed renames in place; an immutable tool returns a copy."""
     before = Tool(name, "t", [], lambda: "")
     after = before.update_namespace("new_namespace", force=force, sep=sep)
     assert (before.name, after.name) == (name, expected)
@@ -199,8 +199,8 @@ def test_a_namespace_is_put_before_a_name(name, force, sep, expected):
     assert before.update_namespace(None) is before
 
 
-def test_from_function_reads_what_there_is():
-    """Name, description and schema; async is found out, whatever the metadata says."""
+def test_from_function_reads_name_description_and_schema():
+    """Async is detected, whatever the metadata claims."""
 
     async def fetch_data(url: str) -> dict:
         """Fetch data from a URL asynchronously."""
@@ -215,8 +215,8 @@ def test_from_function_reads_what_there_is():
     assert set(made.parameters_model.model_fields) == {"url"}
 
 
-def test_an_async_tool_made_by_hand_runs_by_both_doors():
-    """The seed's example."""
+def test_async_tool_from_a_schema_runs_sync_and_async():
+    """The seed's example runs both ways."""
 
     async def fetch_data(url: str) -> dict:
         return {"url": url, "data": "sample"}
@@ -227,14 +227,14 @@ def test_an_async_tool_made_by_hand_runs_by_both_doors():
     assert made.run_raw({"url": "u"}) == asyncio.run(made.arun_raw({"url": "u"})) == {"url": "u", "data": "sample"}
 
 
-def test_a_lambda_needs_a_name():
-    """ValueError, as the seed says."""
+def test_lambda_needs_a_name():
+    """The seed documents a ValueError."""
     with pytest.raises(ValueError, match="name="):
         Tool.from_function(lambda a: a)
 
 
-def test_run_raw_raises_what_the_tool_raises():
-    """Both doors, validation included."""
+def test_run_raw_raises_the_tools_error():
+    """Both the sync and the async method raise it, and validation errors too."""
     made = Tool.from_function(divide)
     assert made.run_raw({"a": 9, "b": 2}) == 4.5
     for run in (made.run_raw, lambda params: asyncio.run(made.arun_raw(params))):
@@ -244,8 +244,8 @@ def test_run_raw_raises_what_the_tool_raises():
             run({"a": 10})
 
 
-def test_run_swallows_and_warns():
-    """The seed's old way: an error is a text, and a DeprecationWarning names the new one."""
+def test_run_returns_errors_as_text_and_warns():
+    """The seed's deprecated method returns an error as text, and a DeprecationWarning names its replacement."""
     made = Tool.from_function(divide)
     with pytest.warns(DeprecationWarning, match="use run_raw"):
         assert made.run({"a": 10, "b": 0}) == "Error executing divide: float division by zero"
@@ -254,8 +254,8 @@ def test_run_swallows_and_warns():
     assert made.run({"a": 1, "b": 2}) == asyncio.run(made.arun({"a": 1, "b": 2})) == 0.5
 
 
-def test_run_tells_the_error_in_the_words_of_the_seed():
-    """`Error executing NAME: ` and Python's own, which of whole numbers are the page's."""
+def test_run_formats_errors_as_in_the_seed():
+    """The text is `Error executing NAME: ` and Python's message, which for integers equals the page's."""
 
     def divide(a: int, b: int) -> float:
         """Divide a by b."""
@@ -265,8 +265,8 @@ def test_run_tells_the_error_in_the_words_of_the_seed():
         assert Tool.from_function(divide).run({"a": 10, "b": 0}) == "Error executing divide: division by zero"
 
 
-def test_a_tools_own_time_limit_ends_it():
-    """In seconds; the text says that it may still be running. A TimeoutError of its own is its own."""
+def test_timeout_of_a_tool_ends_its_call():
+    """The text gives the seconds and says that the tool may still run. A TimeoutError of the tool itself is kept."""
 
     async def forever() -> str:
         await asyncio.Event().wait()
@@ -282,20 +282,20 @@ def test_a_tools_own_time_limit_ends_it():
 
 
 @pytest.mark.parametrize("bad", [{"timeout": 0}, {"timeout": -1}, {"max_result_size": 0}, {"tags": {"nonsense"}}])
-def test_metadata_that_makes_no_sense_is_refused(bad):
-    """At definition, with the value."""
+def test_invalid_metadata_is_refused(bad):
+    """The error is raised at definition and shows the value."""
     with pytest.raises(ValueError, match=repr(next(iter(bad.values())) if "tags" not in bad else "nonsense")):
         ToolMetadata(**bad)
 
 
-def test_read_only_and_its_tag_are_one():
-    """Whichever is given."""
+def test_read_only_and_its_tag_are_equivalent():
+    """Each sets the other."""
     assert ToolTag.READ_ONLY in Tool("t", "t", [], lambda: "", read_only=True).metadata.tags
     assert Tool("t", "t", [], lambda: "", metadata=ToolMetadata(tags={ToolTag.READ_ONLY})).repeatable
 
 
 def test_parameters_by_name_and_json_type():
-    """The other spelling (xaibo): optional unless required, JSON names of types, a default, an enum."""
+    """The xaibo notation: parameters are optional unless required, with JSON type names, a default and an enum."""
     described = Tool(
         name="get_weather",
         description="Get current weather information for a city",
@@ -340,8 +340,8 @@ def test_parameters_by_name_and_json_type():
         ("array", [[1, 2, 3], ["a", "b"]], {"a": 1}),
     ],
 )
-def test_each_of_jsons_types_takes_its_own_values(kind, values, strange):
-    """xaibo's table of types, with its examples."""
+def test_each_json_type_accepts_its_own_values(kind, values, strange):
+    """xaibo's table of types is used with its examples."""
     made = Tool(name="t", description="t", parameters={"x": ToolParameter(type=kind, description="X", required=True)})
     assert made.schema()["parameters"]["properties"]["x"]["type"] == kind
     for value in values:
@@ -352,14 +352,14 @@ def test_each_of_jsons_types_takes_its_own_values(kind, values, strange):
         made.validate({"x": strange})
 
 
-def test_a_description_alone_cannot_run():
-    """Its provider does; the text says so."""
+def test_tool_without_a_function_cannot_run():
+    """The error says that the tool is only a description."""
     with pytest.raises(ToolExecutionError, match="only a description"):
         Tool(name="test_tool", description="A test tool", parameters={}).execute({})
 
 
-def test_errors_carry_what_they_are_about():
-    """As the seeds construct them, and as programs read them."""
+def test_errors_have_structured_fields():
+    """The seeds construct them this way, and programs read the fields."""
     made = ToolValidationError(tool_name="t", param_name="x", issue="Missing required parameter", suggestion="Give x")
     for line in (
         "Tool Validation Error: 't'",
@@ -379,15 +379,15 @@ def test_errors_carry_what_they_are_about():
 
 
 class Greeter:
-    """Something that can be called."""
+    """An object that can be called."""
 
     async def __call__(self, name: str) -> str:
         """Greet."""
         return f"hello {name}"
 
 
-def test_partials_and_instances_are_functions_too():
-    """What is bound is not asked for; an async `__call__` is waited for."""
+def test_partials_and_instances_are_valid_functions():
+    """Bound arguments are not in the schema; an async `__call__` is awaited."""
     made = Tool.from_function(functools.partial(multiply, b=3), name="triple", injected_kwargs={"b": 3})
     assert made.execute({"a": "2"}) == "6.0"
     greet = Tool.from_function(Greeter(), description="Greet")
@@ -395,19 +395,19 @@ def test_partials_and_instances_are_functions_too():
     assert greet.execute({"name": "ana"}) == "hello ana"
 
 
-def test_a_sync_function_that_hands_back_a_coroutine_is_waited_for():
-    """A lambda around an async function, through both doors."""
+def test_sync_function_that_returns_a_coroutine_is_awaited():
+    """A lambda around an async function works in the sync and the async method."""
 
     async def answer() -> int:
         return 42
 
-    made = Tool("t", "t", [], lambda: answer())  # noqa: PLW0108  # not async by its looks
+    made = Tool("t", "t", [], lambda: answer())  # noqa: PLW0108  # the lambda hides that the function is async
     assert made.execute({}) == "42"
     assert asyncio.run(made.aexecute({})) == "42"
 
 
-def test_a_tool_that_ends_the_program_ends_its_call_only():
-    """Through both doors."""
+def test_tool_that_raises_system_exit_ends_only_its_call():
+    """It holds for the sync and the async method."""
 
     @tool
     def leave() -> str:
@@ -421,7 +421,7 @@ def test_a_tool_that_ends_the_program_ends_its_call_only():
 
 
 def test_positional_only_parameters_are_refused():
-    """Arguments come by name."""
+    """Arguments are passed by name."""
 
     def odd(x: int, /) -> str:
         """Odd."""
@@ -431,14 +431,14 @@ def test_positional_only_parameters_are_refused():
         tool(odd)
 
 
-def test_metadata_of_parameters_that_are_not_there_is_refused():
-    """A typo there would leave the real one undescribed."""
+def test_metadata_of_unknown_parameters_is_refused():
+    """A typo would otherwise leave the real parameter undescribed."""
     with pytest.raises(ToolValidationError, match=r"unknown \['aa'\]; it has \['a', 'b'\]"):
         tool(param_metadata={"aa": {"description": "x"}})(multiply)
 
 
 def doubling(levels: int) -> dict:
-    """A schema of a few lines that stands for two to the power of `levels` definitions."""
+    """Return a short schema that expands to two to the power of `levels` definitions."""
     definitions = {
         f"L{n}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/L{n + 1}"} for side in ("a", "b")}}
         for n in range(levels)
@@ -448,30 +448,30 @@ def doubling(levels: int) -> dict:
 
 
 @pytest.mark.parametrize("api_format", ["openai-chat", "anthropic", "gemini"])
-def test_a_schema_that_doubles_and_doubles_stays_small(api_format):
-    """A server's few lines must not become a gigabyte here."""
+def test_exponential_schema_stays_small(api_format):
+    """A server's few lines must not expand to a gigabyte."""
     made = Tool("laughs", "l", doubling(40), lambda x: x)
     assert len(json.dumps(made.get_schema(api_format))) < 200_000
     made.validate({"x": {"a": {"b": {}}}})
 
 
 @pytest.mark.parametrize("properties", [{"x": "text"}, {"x": 3}, ["x"], None])
-def test_what_is_no_schema_is_refused_when_the_tool_is_made(properties):
-    """Servers send anything."""
+def test_invalid_schema_is_refused_at_definition(properties):
+    """Servers may send any value as a schema."""
     with pytest.raises(ToolValidationError, match="no JSON Schema"):
         Tool("t", "t", {"type": "object", "properties": properties}, lambda x: x)
 
 
-def test_boolean_schemas_are_schemas():
-    """JSON Schema has them: anything, and nothing."""
+def test_boolean_schemas_are_valid():
+    """JSON Schema allows true for any value and false for none."""
     made = Tool("t", "t", {"type": "object", "properties": {"any": True, "none": False}}, lambda **given: given)
     assert made.run_raw({"any": [1]}) == {"any": [1]}
     with pytest.raises(ToolParameterError):
         made.validate({"none": 1})
 
 
-def test_no_reference_is_fetched():
-    """It would be a request of the schema's author's choice, from inside the company's network."""
+def test_references_are_never_fetched():
+    """Fetching would send a request chosen by the schema's author from inside the network."""
     made = Tool("t", "t", {"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/secret"}}}, lambda x: x)
     with pytest.raises(ToolParameterError, match="Unresolvable"):
         made.validate({"x": 1})
