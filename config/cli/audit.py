@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sayso.config.cli.command import (
-    FINDING,
-    Options,
-    SaysoGroup,
-    clear_errors,
-    counted,
-    fail,
-    load,
-    one_line,
-    pass_options,
-    print_result,
-    utc_time,
-)
+from sayso.config.cli.command import FINDING, Options, SaysoGroup, clear_errors, fail, one_line, pass_options, utc_time
 
 if TYPE_CHECKING:
     from sayso.pending.audit.chain import ChainReport
@@ -62,7 +50,7 @@ def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: b
         report = collector.verify(paths, keys, tail=uncollected, whole=whole)
     notes = [*notes, *report.notes]
     value = {"entries": report.entries, "shards": report.shards, "faults": [*map(str, report.faults)], "notes": notes}
-    print_result(options, value, _report_lines(report, notes))
+    options.print(value, _report_lines(report, notes))
     sys.exit(FINDING if report.faults else 0)
 
 
@@ -70,14 +58,13 @@ def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, l
     """Return the entries that are still in Redis, or None and a note where Redis cannot be reached."""
     from redis.exceptions import RedisError
 
-    from sayso.config.server.processes import find_config
     from sayso.config.settings.loader import ConfigError, load_settings
     from sayso.config.wiring.stores import find_redis
     from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.redis.client import connect
 
     try:
-        settings = load_settings(find_config(options.config, options.data))
+        settings = load_settings(options.file())
         client = connect(find_redis(settings, options.data))
         client.ping()
         return UncollectedEntries(client, prefix=settings.key_prefix), []
@@ -92,8 +79,8 @@ def _report_lines(report: ChainReport, notes: list[str]) -> Iterator[str]:
         yield f"... and {len(report.faults) - MAX_FAULTS:,} more"
     conclusion = "the chain is broken" if report.faults else "the chain holds"
     yield (
-        f"{counted(report.entries, 'entry', 'entries')}, {counted(report.shards, 'shard', 'shards')}, "
-        f"{counted(len(report.faults), 'fault', 'faults')}: {conclusion}"
+        f"{_counted(report.entries, 'entry', 'entries')}, {_counted(report.shards, 'shard', 'shards')}, "
+        f"{_counted(len(report.faults), 'fault', 'faults')}: {conclusion}"
     )
 
 
@@ -110,7 +97,7 @@ def show(options: Options, action: str, user: str, last: int) -> None:
         entries = _chosen_entries(ledger, bodies, action, user)
         newest = heapq.nlargest(last, entries, key=lambda entry: (entry.at, entry.n))
     rows = [(entry, bodies.get(entry.pid)) for entry in reversed(newest)]
-    print_result(options, [_as_json(entry, body) for entry, body in rows], [_row(entry, body) for entry, body in rows])
+    options.print([_as_json(entry, body) for entry, body in rows], [_row(entry, body) for entry, body in rows])
 
 
 def _chosen_entries(
@@ -161,7 +148,7 @@ def export(options: Options, out: Path | None) -> None:
     except OSError as exc:
         fail(f"{out} cannot be written: {exc.strerror}")
     entries = lines.count("\n")
-    print_result(options, {"file": str(out), "entries": entries}, [f"{entries:,} entries in {out}"])
+    options.print({"file": str(out), "entries": entries}, [f"{entries:,} entries in {out}"])
 
 
 @audit.command(examples=["sayso audit erase --user U0123ABCD"])
@@ -179,15 +166,20 @@ def erase(options: Options, user: str) -> None:
         bodies = ledger.erase(user, at=round(time.time() * 1000))
         texts, memories = erase_texts(data, [user]), erase_memories(data, [user])
     lines = [
-        f"{counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
-        f"{counted(texts, 'long text', 'long texts')} erased from {data}.",
-        f"{counted(memories, 'file or relationship', 'files and relationships')} of the agents' memories erased from "
+        f"{_counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
+        f"{_counted(texts, 'long text', 'long texts')} erased from {data}.",
+        f"{_counted(memories, 'file or relationship', 'files and relationships')} of the agents' memories erased from "
         f"{data}.",
         "Redis holds records for up to 48 hours: run this again to erase those that come from there later.",
         "Redis holds each conversation's last messages, its short texts, its summary and entities for 30 days: "
         "`sayso people erase` erases them. A cache of answers holds each until its ttl.",
     ]
-    print_result(options, {"user": user, "bodies": bodies, "texts": texts, "memories": memories}, lines)
+    options.print({"user": user, "bodies": bodies, "texts": texts, "memories": memories}, lines)
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    """Return a number with its noun, such as `2 entries`."""
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _ledger(options: Options) -> AuditLedger:
@@ -200,13 +192,13 @@ def _ledger_path(options: Options) -> Path:
     """Return the ledger of the configuration's bot, or the only one in the data folder. Exits where there is none."""
     from sayso.pending.audit.ledger import FILE
 
-    data, config = options.data, options.config
+    data = options.data
     ledgers = [path for path in (data / FILE, *sorted(data.glob(f"bots/*/{FILE}"))) if path.exists()]
     if not ledgers:
         fail(f"no ledger in {data}: a worker writes it; name its folder with --data")
-    if len(ledgers) == 1 and config is None:
+    if len(ledgers) == 1 and options.config is None:
         return ledgers[0]
-    path = load(config, data, without_secrets=True).state_folder(data) / FILE
+    path = options.load(without_secrets=True).state_folder(data) / FILE
     return (
         path if path in ledgers else fail(f"no ledger at {path}; in {data} there are: {', '.join(map(str, ledgers))}")
     )

@@ -22,9 +22,7 @@ from sayso.config.cli.command import (
     clear_errors,
     exit_on_failure,
     fail,
-    load,
     pass_options,
-    print_result,
     utc_time,
 )
 
@@ -90,7 +88,7 @@ def connect(options: Options, channel: str, max_connections: int, *, drop_pendin
 
     steps, results = _run(connect_and_check())
     value = {"steps": steps, "checks": [asdict(result) for result in results]}
-    print_result(options, value, [*steps, *map(str, results)])
+    options.print(value, [*steps, *map(str, results)])
     exit_on_failure(results)
 
 
@@ -101,7 +99,7 @@ def status(options: Options, channel: str) -> None:
     """Print what the platform of CHANNEL knows about it. Exits with 1 where a check fails; warnings do not count."""
     setup = _platform_setup(options, channel)
     results = _run(setup.check())
-    print_result(options, [asdict(result) for result in results], map(str, results))
+    options.print([asdict(result) for result in results], map(str, results))
     exit_on_failure(results)
 
 
@@ -113,7 +111,7 @@ def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
     """Make the platform of CHANNEL stop sending webhooks. For Slack, prints the steps to click."""
     setup = _platform_setup(options, channel, drop_pending=drop_pending)
     steps = _run(setup.delete_webhook())
-    print_result(options, {"steps": steps}, steps)
+    options.print({"steps": steps}, steps)
 
 
 def _platform_setup(
@@ -121,7 +119,7 @@ def _platform_setup(
 ) -> PlatformSetup:
     from sayso.channels.setup import SetupOptions
 
-    settings = load(options.config)
+    settings = options.load(running=False)
     with clear_errors():
         return _open_setup(settings, channel, SetupOptions(max_connections, drop_pending), "it needs no webhook")
 
@@ -190,7 +188,7 @@ async def _recover(
             click.echo(f"{utc_time(message.sent_at)}  {message.sid}  {message.conversation}  {message.state}{reason}")
     counts = ", ".join(f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state])
     summary = f"{states.total()} messages{f': {counts}' if counts else ''}"
-    print_result(options, {"messages": messages, "counts": dict(states)}, [summary])
+    options.print({"messages": messages, "counts": dict(states)}, [summary])
     return states
 
 
@@ -226,13 +224,13 @@ async def _purge(options: Options, deletion: MediaDeletion, older: float, back: 
     total = sum(day.deleted for day in days)
     summary = f"{total} files {'would be deleted' if dry_run else 'deleted'} at Twilio"
     per_day = [{**asdict(day), "day": str(day.day)} for day in days]
-    print_result(options, {"deleted": total, "dry_run": dry_run, "days": per_day}, [summary])
+    options.print({"deleted": total, "dry_run": dry_run, "days": per_day}, [summary])
 
 
 @contextmanager
 def _message_log(options: Options, channel: str) -> Iterator[tuple[Settings, MessageLog]]:
     """Yield the settings and the platform's message log. Exits for errors with a cure."""
-    settings = load(options.config, options.data)
+    settings = options.load()
     with clear_errors():
         setup = _open_setup(settings, channel, None, "what it could not send, it asks its person to send again")
         yield settings, setup.message_log()
@@ -274,18 +272,18 @@ def manifest(
     chosen = [action for action, is_chosen in actions.items() if is_chosen]
     if len(chosen) > 1:
         raise click.UsageError("--validate, --create and --update are different things: give one of them")
-    settings = load(options.config, without_secrets=True)
+    settings = options.load(running=False, without_secrets=True)
     channel = _slack_channel(settings, channel)
     with clear_errors():
         content = build_manifest(channel, find_public_url(settings), name=name, command=command, view=view)
         if chosen:
             lines = asyncio.run(_send_manifest(content, settings, channel, chosen[0], app_id or ""))
-            print_result(options, {"steps": lines}, lines)
+            options.print({"steps": lines}, lines)
             return
     import yaml
 
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-    print_result(options, content, text.splitlines())
+    options.print(content, text.splitlines())
 
 
 def _slack_channel(settings: Settings, name: str) -> str:

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sayso.config.cli.command import (
-    FINDING,
-    Options,
-    SaysoCommand,
-    clear_errors,
-    exit_on_failure,
-    fail,
-    pass_options,
-    print_result,
-)
+from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, exit_on_failure, fail, pass_options
 
 if TYPE_CHECKING:
     from sayso.agent import Tool
@@ -37,23 +28,23 @@ def check(options: Options, files: tuple[str, ...]) -> None:
     Exits with 1 where the file has a problem, each with its line and its cure; warnings do not count.
     """
     from sayso.config.checks.describe import describe
-    from sayso.config.settings.loader import ConfigError, default_config, load_settings
+    from sayso.config.settings.loader import ConfigError, load_settings
 
     if files:
         raise click.UsageError(f"the file is an option: write `sayso check -c {files[0]}`")
     with clear_errors():
-        file = options.config or default_config()
+        file = options.file(running=False)
     try:
         description = describe(load_settings(file))
     except ConfigError as exc:
         if not file.is_file():
             fail(str(exc))
-        print_result(options, {"file": str(file), "problems": exc.problems}, ())
+        options.print({"file": str(file), "problems": exc.problems}, ())
         if not options.as_json:
             click.echo(f"Error: {exc}", err=True)
         sys.exit(FINDING)
     lines = [*str(description).splitlines(), f"{file}: ok"]
-    print_result(options, {"file": str(file), "problems": [], **asdict(description)}, lines)
+    options.print({"file": str(file), "problems": [], **asdict(description)}, lines)
 
 
 @click.command(cls=SaysoCommand, examples=["sayso doctor", "sayso doctor --model --json"])
@@ -77,7 +68,7 @@ def doctor(options: Options, *, model: bool) -> None:
     asyncio.run(run_checks())
     to_look_at = sum(result.state != "ok" for result in results)
     summary = f"{len(results)} checks, {f'{to_look_at} to look at' if to_look_at else 'all fine'}"
-    print_result(options, [asdict(result) for result in results], [summary])
+    options.print([asdict(result) for result in results], [summary])
     exit_on_failure(results)
 
 
@@ -86,11 +77,11 @@ async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult
 
     from sayso.channels.setup import CheckResult
     from sayso.config.checks.doctor import WEB_SECONDS, Doctor, check_models
-    from sayso.config.server.processes import find_config, url_of
+    from sayso.config.server.processes import url_of
     from sayso.config.settings.loader import ConfigError, load_settings
 
     try:
-        file = find_config(options.config, options.data)
+        file = options.file()
         settings = load_settings(file)
     except ConfigError as exc:
         for problem in exc.problems:
@@ -126,12 +117,11 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
     """
     from sayso.config.checks.explain import BadQuestionError, explanation_lines
     from sayso.config.checks.explain import explain as explain_call
-    from sayso.config.settings.loader import default_config, load_settings
     from sayso.config.wiring.agents import load_bot_tools
 
     os.environ.setdefault("SAYSO_DATA", str(options.data))
     with clear_errors():
-        settings = load_settings(options.config or default_config())
+        settings = options.load(running=False)
         opened = load_bot_tools(settings, remote=True)
         opened.close()
         for problem in opened.problems:
@@ -141,7 +131,7 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
         except BadQuestionError as exc:
             raise click.UsageError(str(exc)) from None
-    print_result(options, asdict(explanation), explanation_lines(explanation))
+    options.print(asdict(explanation), explanation_lines(explanation))
     sys.exit(FINDING if explanation.verdict == "never" else 0)
 
 

@@ -45,6 +45,33 @@ class Options:
         """The data folder: of --data, of SAYSO_DATA, or `.sayso`."""
         return self.data_option or Path(os.environ.get("SAYSO_DATA") or DEFAULT_DATA)
 
+    def file(self, *, running: bool = True) -> Path:
+        """Return the configuration that was given; without one, with `running` that of the bot that runs on the data
+        folder, else the default file. Raises ConfigError.
+        """
+        from sayso.config.server.processes import find_config
+        from sayso.config.settings.loader import default_config
+
+        return find_config(self.config, self.data) if running else self.config or default_config()
+
+    def load(self, *, running: bool = True, without_secrets: bool = False) -> Settings:
+        """Return the settings of `file`. Exits where they cannot be used."""
+        from sayso.config.settings.loader import ConfigError, load_settings
+
+        try:
+            return load_settings(self.file(running=running), without_secrets=without_secrets)
+        except ConfigError as exc:
+            fail(str(exc))
+
+    def print(self, value: Any, lines: Iterable[str]) -> None:
+        """Print a result: `value` with --json, else the lines.
+
+        A lone surrogate, which JSON arguments can spell and no encoding can hold, is printed as its escape.
+        """
+        text = json.dumps(value, indent=2, ensure_ascii=False) if self.as_json else "\n".join(lines)
+        if text:
+            click.echo(text.encode(errors="backslashreplace").decode())
+
 
 pass_options = click.make_pass_decorator(Options, ensure=True)
 
@@ -112,21 +139,6 @@ class SaysoGroup(SaysoCommand, click.Group):
         return super().resolve_command(ctx, args)
 
 
-def load(config: Path | None, data: Path | None = None, *, without_secrets: bool = False) -> Settings:
-    """Return the settings of a file; without one, of the bot that runs on the data folder, else of the default file.
-
-    Exits where the settings cannot be used.
-    """
-    from sayso.config.server.processes import find_config
-    from sayso.config.settings.loader import ConfigError, default_config, load_settings
-
-    try:
-        file = find_config(config, data) if data else config or default_config()
-        return load_settings(file, without_secrets=without_secrets)
-    except ConfigError as exc:
-        fail(str(exc))
-
-
 @contextmanager
 def clear_errors() -> Iterator[None]:
     """Exit with one clear message for errors that an operator can cure; all others keep their traceback."""
@@ -161,16 +173,6 @@ def fail(message: str) -> NoReturn:
     sys.exit(CANNOT_RUN)
 
 
-def print_result(options: Options, value: Any, lines: Iterable[str]) -> None:
-    """Print a result: `value` with --json, else the lines.
-
-    A lone surrogate, which JSON arguments can spell and no encoding can hold, is printed as its escape.
-    """
-    text = json.dumps(value, indent=2, ensure_ascii=False) if options.as_json else "\n".join(lines)
-    if text:
-        click.echo(text.encode(errors="backslashreplace").decode())
-
-
 def exit_on_failure(results: Iterable[CheckResult]) -> None:
     """Exit with 1 where a check failed; warnings do not count."""
     if any(result.state == "fail" for result in results):
@@ -187,11 +189,6 @@ def one_line(text: str, width: int) -> str:
     """Return a text as one line of at most `width` characters, without secrets and without terminal control codes."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(text)).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def counted(number: int, one: str, many: str) -> str:
-    """Return a number with its noun, such as `2 entries`."""
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def utc_time(unix: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sayso.config.cli.command import Options, SaysoCommand, fail, pass_options, print_result
+from sayso.config.cli.command import Options, SaysoCommand, fail, pass_options
 
 _YAML = """\
 # yaml-language-server: $schema=SCHEMA_ADDRESS
@@ -153,7 +153,7 @@ def init(options: Options, folder: Path) -> None:
         "  sayso up          run it with a chat page in your browser",
         "  pytest            run its tests (pip install pytest)",
     ]
-    print_result(options, {"files": paths}, lines)
+    options.print({"files": paths}, lines)
 
 
 def schema_address() -> str:

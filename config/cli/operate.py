@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sayso.config.cli.command import (
-    FINDING,
-    Options,
-    SaysoGroup,
-    clear_errors,
-    fail,
-    load,
-    one_line,
-    pass_options,
-    print_result,
-    utc_time,
-)
+from sayso.config.cli.command import FINDING, Options, SaysoGroup, clear_errors, fail, one_line, pass_options, utc_time
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -68,7 +57,7 @@ def list_(options: Options, channel: str, state: str | None, last: int) -> None:
     ]
     lines += [_row(status) for status in newest] or ["nothing was put aside"]
     value = {"alerts": [asdict(each) for each in current_alerts], "deliveries": [_as_json(each) for each in newest]}
-    print_result(options, value, lines)
+    options.print(value, lines)
 
 
 @deliveries.command(examples=["sayso deliveries show 'web:12ab#3'", "sayso deliveries show web:12ab"])
@@ -87,7 +76,7 @@ def show(options: Options, delivery: str) -> None:
     lines = [_row(status, SHOW_WIDTH) for status in rows]
     if closed:
         lines.append(f"the address accepts nothing until its user writes again: {one_line(closed, WIDTH)}")
-    print_result(options, {"deliveries": [_as_json(status) for status in rows], "closed": closed}, lines)
+    options.print({"deliveries": [_as_json(status) for status in rows], "closed": closed}, lines)
 
 
 @deliveries.command(examples=["sayso deliveries retry 'web:12ab#3'"])
@@ -97,7 +86,7 @@ def retry(options: Options, delivery: str) -> None:
     """Put a dead DELIVERY back at the end of its conversation's outbox. It works once for each delivery."""
     with _opened(options) as (stored, _):
         new_id = stored.retry(delivery)
-    print_result(options, {"delivery": delivery, "new_id": new_id}, [f"{delivery} waits again, as {new_id}"])
+    options.print({"delivery": delivery, "new_id": new_id}, [f"{delivery} waits again, as {new_id}"])
 
 
 @contextmanager
@@ -105,7 +94,7 @@ def _opened(options: Options) -> Iterator[tuple[Deliveries, Callable[[], list[Al
     """Yield the deliveries, and a function that returns the alerts of all channels."""
     from sayso.config.wiring.bootstrap import open_deliveries
 
-    settings = load(options.config, options.data)
+    settings = options.load()
     with clear_errors():
         stored, alerts = open_deliveries(settings, options.data)
         yield stored, lambda: alerts.of(settings.channels)
@@ -138,14 +127,14 @@ def status(options: Options) -> None:
     from sayso.workers.redis.resume import halt_of
 
     with clear_errors():
-        settings = load(options.config, options.data)
+        settings = options.load()
         halt = halt_of(_checked_client(settings, options.data), prefix=settings.key_prefix)
     lines = [f"redis: {f'halted: {halt}' if halt else 'whole'}"]
     if halt:
         lines.append(
             "`sayso redis resume` continues without what is missing: docs/how-to/operate.md says what that means"
         )
-    print_result(options, {"redis": str(halt) if halt else None}, lines)
+    options.print({"redis": str(halt) if halt else None}, lines)
     sys.exit(FINDING if halt else 0)
 
 
@@ -158,11 +147,10 @@ def resume(options: Options) -> None:
     """
     from sayso.workers.redis.resume import resume as resume_server
 
-    settings = load(options.config, options.data)
+    settings = options.load()
     with clear_errors():
         result = resume_server(_checked_client(settings, options.data), prefix=settings.key_prefix)
-    print_result(
-        options,
+    options.print(
         {"redis": asdict(result) if result else None},
         [f"redis: {_summary(result) if result else 'not halted'}"],
     )

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.command import (
-    Options,
-    SaysoGroup,
-    check_channel,
-    clear_errors,
-    fail,
-    load,
-    one_line,
-    pass_options,
-    print_result,
-)
+from sayso.config.cli.command import Options, SaysoGroup, check_channel, clear_errors, fail, one_line, pass_options
 
 if TYPE_CHECKING:
     from sayso.workers.access import AccessRules
@@ -60,7 +50,7 @@ def list_(options: Options, channel: str) -> None:
         waiting, decided = commands.access_list.waiting(channel), commands.access_list.people(channel)
     lines = [_row("waiting", each, each.code) for each in waiting] + [_row(each.state, each) for each in decided]
     value = {"waiting": [asdict(each) for each in waiting], "people": [asdict(each) for each in decided]}
-    print_result(options, value, lines or ["nobody was approved or blocked, and nobody waits"])
+    options.print(value, lines or ["nobody was approved or blocked, and nobody waits"])
 
 
 @people.command(examples=["sayso people approve desk BCDFGHJK", "sayso people approve shop-wa +4915112345678"])
@@ -77,7 +67,7 @@ def approve(options: Options, channel: str, person: str) -> None:
     if waited:
         name = one_line(f"{waited.name} ({waited.ids[0]})" if waited.name else waited.ids[0], WIDTH)
     lines = [f"{name} may talk on {channel}{', and is told' if is_told else ''}", *(f"({each})" for each in remarks)]
-    print_result(options, {"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
+    options.print({"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
 
 
 @people.command(examples=["sayso people block desk U0123ABCD"])
@@ -89,7 +79,7 @@ def block(options: Options, channel: str, person: str) -> None:
     with _opened(options, channel) as commands:
         commands.register.block(channel, commands.name_of(person))
     name = one_line(person, WIDTH)
-    print_result(options, {"person": name, "channel": channel}, [f"{name} is blocked on {channel}"])
+    options.print({"person": name, "channel": channel}, [f"{name} is blocked on {channel}"])
 
 
 @people.command(examples=["sayso people forget desk U0123ABCD"])
@@ -101,7 +91,7 @@ def forget(options: Options, channel: str, person: str) -> None:
     with _opened(options, channel) as commands:
         commands.register.forget(channel, commands.name_of(person))
     name = one_line(person, WIDTH)
-    print_result(options, {"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"])
+    options.print({"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"])
 
 
 @people.command(examples=["sayso people erase desk U0123ABCD"])
@@ -118,7 +108,7 @@ def erase(options: Options, channel: str, user: str) -> None:
     from sayso.config.wiring.people import erase_person
     from sayso.config.wiring.stores import open_data
 
-    settings = load(options.config, options.data)
+    settings = options.load()
     check_channel(settings, channel)
     with clear_errors():
         try:
@@ -136,7 +126,7 @@ def erase(options: Options, channel: str, user: str) -> None:
     if erased.is_rewritten:
         lines.append("Redis has rewritten its append-only file. What remains, and until when:")
         lines += [f"  {line}" for line in remains]
-    print_result(options, {"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
+    options.print({"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
     if not erased.is_rewritten:
         fail("Redis did not finish rewriting its append-only file, which still holds what was erased: run BGREWRITEAOF")
 
@@ -184,7 +174,7 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     from sayso.config.wiring.people import rules_of
     from sayso.workers.people import Register, TooManyPeople, UnknownPerson
 
-    settings = load(options.config, options.data)
+    settings = options.load()
     check_channel(settings, channel)
     if settings.channels[channel].access is None:
         fail(f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}")

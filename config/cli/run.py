@@ -9,13 +9,12 @@ import signal
 import sqlite3
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import click
 
-from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, load, pass_options
+from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 _port = click.option(
@@ -42,11 +41,7 @@ _processes = click.option(
 def up(options: Options, host: str, port: int, workers: int, *, reload: bool) -> None:
     """Run everything on this machine: web, workers, and Redis if none is given."""
     _exit_on_signals()
-    from sayso.config.settings.loader import default_config
-
-    with clear_errors():
-        config = options.config or default_config()
-    _run_up(config, options.data, host, port, workers, reload=reload)
+    _run_up(options, host, port, workers, reload=reload)
 
 
 @click.command(cls=SaysoCommand, examples=["sayso demo"])
@@ -70,24 +65,23 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
         reset_invoices(invoices)
     except (OSError, sqlite3.Error) as exc:
         fail(f"{str(invoices)!r} cannot be reset: {exc}: let this user write to it, or give another --data")
-    _run_up(DEMO, options.data, host, port, workers)
+    options.config = DEMO
+    _run_up(options, host, port, workers)
 
 
-def _run_up(config: Path, data: Path, host: str, port: int, workers: int, *, reload: bool = False) -> None:
-    from sayso.config.server.embedded_redis import EmbeddedRedisError
-    from sayso.config.server.processes import AddressUnusable
+def _run_up(options: Options, host: str, port: int, workers: int, *, reload: bool = False) -> None:
     from sayso.config.server.up import Up, UpError
-    from sayso.config.settings.loader import ConfigError
     from sayso.config.wiring.observability import set_up_logs
 
     set_up_logs()
     if reload:
         os.environ["SAYSO_RELOAD"] = "true"
-    settings = load(config)
-    try:
-        Up(settings, config, data, host, port, workers, say=click.echo).run()
-    except (ConfigError, UpError, AddressUnusable, EmbeddedRedisError) as exc:
-        fail(str(exc))
+    settings = options.load(running=False)
+    with clear_errors():
+        try:
+            Up(settings, options.file(running=False), options.data, host, port, workers, say=click.echo).run()
+        except UpError as exc:
+            fail(str(exc))
 
 
 def _exit_on_signals() -> None:
@@ -113,13 +107,13 @@ def chat(options: Options, channel: str | None) -> None:
     """
     from sayso.channels.console.terminal import TerminalChannel
     from sayso.channels.storage.media import MemoryMediaStore
-    from sayso.config.settings.loader import default_config, load_for_terminal
+    from sayso.config.settings.loader import load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
     from sayso.config.wiring.observability import set_up_logs
 
     set_up_logs(logging.WARNING)  # INFO lines would stand between the lines of the conversation
     with clear_errors():
-        settings = load_for_terminal(options.config or default_config(), channel)
+        settings = load_for_terminal(options.file(running=False), channel)
     files = MemoryMediaStore()
     bot = terminal_agent(
         settings,
@@ -160,7 +154,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     from sayso.config.wiring.wsgi import build_app
 
     set_up_logs()
-    settings = load(options.config)
+    settings = options.load(running=False)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
     with clear_errors():
         listening = listen(host, port)
@@ -186,7 +180,7 @@ def worker(options: Options, processes: int | None, *, reload: bool) -> None:
     from sayso.workers.rq.process import run_worker
 
     set_up_logs()
-    settings = load(options.config)
+    settings = options.load(running=False)
     with clear_errors():
         preload(settings)
     if processes:
@@ -206,7 +200,7 @@ def poll(options: Options) -> None:
     from sayso.config.wiring.observability import set_up_logs
 
     set_up_logs()
-    settings = load(options.config)
+    settings = options.load(running=False)
     with clear_errors():
         services = bootstrap(settings, data=options.data)
         if not ingress.polled_channels(settings):

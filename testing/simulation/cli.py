@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options, print_result
+from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options
 
 if TYPE_CHECKING:  # commands load only what they need
     from sayso.testing.simulation.profile import Profile
@@ -56,7 +56,7 @@ def simulate(
         raise click.UsageError(str(exc)) from None
     reports = [_run(each, options) for each in profiles]
     lines = ["", table(reports, markdown=markdown), "", *(line for report in reports for line in report.details())]
-    print_result(options, [report.as_json() for report in reports], lines)
+    options.print([report.as_json() for report in reports], lines)
     sys.exit(FINDING if any(report.broken or report.exceeded for report in reports) else 0)
 
 
