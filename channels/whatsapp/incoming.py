@@ -6,7 +6,7 @@ import base64
 import contextlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
@@ -175,7 +175,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
         tap=Tap(payload, label=storable(_label(form))) if payload else None,
         media=_media(form, kind),
-        notes=_notes(form, kind),
+        notes=tuple(" ".join(note.split()) for note in _notes(form, kind)),
         message_id=sid,
         aliases=tuple(name for name in dict.fromkeys((sender, form.get("WaId"))) if name not in ("", user_id)),
         replied_to=form.get("OriginalRepliedMessageSid"),
@@ -247,13 +247,25 @@ def _media(form: TwilioForm, kind: _Kind) -> tuple[Media, ...]:
     return (Media(url, mime_type, filename=form.get("Body") if kind in ("document", "contact") else ""),)
 
 
-def _notes(form: TwilioForm, kind: _Kind) -> tuple[str, ...]:
-    """Return descriptions of content that is neither text nor a file. A message with notes cannot confirm."""
+def _notes(form: TwilioForm, kind: _Kind) -> Iterator[str]:
+    """Yield descriptions of content that is neither text nor a file, and of its origin.
+
+    A message with notes cannot confirm.
+    """
     if kind in ("tap", "reaction"):
-        return ()
-    note = _note(form, kind)
-    origin = (_forwarded(form), _advertisement(form)) if note or form.get("Body") or form.get("MediaUrl0") else ()
-    return tuple(" ".join(each.split()) for each in (note, *origin) if each)
+        return
+    if note := _note(form, kind):
+        yield note
+    elif not (form.get("Body") or form.get("MediaUrl0")):
+        return
+    if _is_true(form.get("FrequentlyForwarded")):
+        yield "forwarded many times"
+    elif _is_true(form.get("Forwarded")):
+        yield "forwarded"
+    text = ": ".join(part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part)
+    url = form.get("ReferralSourceUrl")
+    if advertisement := f"{text} ({url})" if text and url else text or url:
+        yield f"came from an advertisement: {advertisement}"
 
 
 def _note(form: TwilioForm, kind: _Kind) -> str:
@@ -273,18 +285,5 @@ def _note(form: TwilioForm, kind: _Kind) -> str:
     return "sticker" if kind == "sticker" else ""
 
 
-def _forwarded(form: TwilioForm) -> str:
-    if _is_true(form.get("FrequentlyForwarded")):
-        return "forwarded many times"
-    return "forwarded" if _is_true(form.get("Forwarded")) else ""
-
-
 def _is_true(word: str) -> bool:
     return word.casefold() not in ("", "false", "0")
-
-
-def _advertisement(form: TwilioForm) -> str:
-    text = ": ".join(part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part)
-    url = form.get("ReferralSourceUrl")
-    advertisement = f"{text} ({url})" if text and url else text or url
-    return f"came from an advertisement: {advertisement}" if advertisement else ""
