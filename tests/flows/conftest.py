@@ -1,4 +1,4 @@
-"""The running system, once for all flow tests."""
+"""Fixtures of the flow tests: one running system for all of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from tests.flows.system import System
 
 @pytest.fixture(scope="session")
 def system() -> Iterator[System]:
-    """Redis, web and two workers as processes."""
+    """Return Redis, the web and two workers as running processes."""
     with tempfile.TemporaryDirectory(prefix="sayso-flow-") as folder, System(Path(folder)) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Disks: a destructive tool whose effects are counted outside of everything that can be killed."""
+"""Disks: a destructive tool that records each effect in a file, which no killed process can lose."""
 
 from __future__ import annotations
 

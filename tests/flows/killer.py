@@ -1,4 +1,4 @@
-"""Killer: kill -9 of the worker that is at a confirmed action, at random moments between claim and outcome."""
+"""Killer: kill -9 of the worker that runs a confirmed action, at random moments between claim and outcome."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sayso.pending.redis.client import PREFIX
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from tests.flows.system import System
 
-#: What the killer sees: the first two and the last in Redis, the others in the ledger.
+#: The moments that the killer observes: the first two and the last in Redis, the others in the ledger.
 Moment = Literal["claimed", "started", "begin", "effect", "outcome"]
 
-#: How probable a kill is at each moment, and how many seconds after it at most the kill comes.
+#: The probability of a kill at each moment, and the most seconds between the moment and the kill.
 KILLS: dict[Moment, tuple[float, float]] = {
     "claimed": (0.3, 0.002),
     "started": (0.25, 0.004),
@@ -31,17 +31,17 @@ KILLS: dict[Moment, tuple[float, float]] = {
     "effect": (0.3, 0.02),
     "outcome": (0.15, 0.01),
 }
-#: How probable it is that a kill takes every worker that runs.
+#: The probability that a kill ends every running worker.
 ALL_AT_ONCE = 0.08
-#: How probable it is during a payment that its worker is not killed but stopped, until another one has spoken for it.
+#: The probability that a worker is stopped instead of killed during a payment, until another worker settled it.
 FREEZE = 0.015
-#: Tools whose worker is not stopped. What is asked of the world is certain of the dead; a sleeper may still act on it,
-#: and can tell nobody if it is killed right after that.
+#: Tools whose worker is not stopped. The reconcile query is final for a dead worker. A stopped worker may still act
+#: after the query, and cannot record that if it is killed immediately afterwards.
 NOT_FROZEN = frozenset({"refund"})
-#: Seconds after which a stopped worker goes on in any case.
+#: Seconds after which a stopped worker is resumed in any case.
 FROZEN_SECONDS = 30.0
 
-#: How far an action is, by its record's state or, once it is started, by its last step in the ledger.
+#: The stage of an action, by the state of its record or, once it is started, by its last step in the ledger.
 STAGES = {
     "claimed": "claimed",
     "begin": "before the effect",
@@ -57,7 +57,7 @@ _MOMENTS: dict[str, Moment] = {"claimed": "claimed", "started": "started", "done
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One worker hit: when, what it had in hand, and how far the action was by then, as found after its death."""
+    """One hit on a worker: its time, the conversation, and the stage of the action as found after the worker died."""
 
     at: float
     conversation: str
@@ -66,7 +66,7 @@ class Blow:
 
 
 class Killer:
-    """Lives beside a running system, on a thread of its own, from `with` to its end. Every dead worker is replaced."""
+    """Kills workers of a running system, in a thread during its `with` block, and replaces each dead worker."""
 
     def __init__(
         self, system: System, ledger: Effects, channel: str, chance: random.Random, *, freeze: float = FREEZE
@@ -99,25 +99,25 @@ class Killer:
 
     @property
     def kills(self) -> int:
-        """How many workers were killed."""
+        """Return how many workers were killed."""
         return sum(not blow.frozen for blow in self.blows)
 
     @property
     def double_kills(self) -> int:
-        """How many of the kills took both workers."""
+        """Return how many of the kills ended both workers."""
         times = Counter(blow.at for blow in self.blows if not blow.frozen)
         return sum(count > 1 for count in times.values())
 
     def tally(self) -> Counter[str]:
-        """How many workers were hit, by how far their action was."""
+        """Return how many workers were hit at each stage of an action."""
         return Counter("frozen" if blow.frozen else blow.stage for blow in self.blows)
 
     def waiting(self) -> int:
-        """How many wake-ups wait for a worker."""
+        """Return how many wake-ups wait for a worker."""
         return int(self._redis.llen("rq:queue:sayso"))
 
     def at_work(self) -> dict[int, str]:
-        """The conversation that each worker has in hand, by process id; also of the dead, as they left it."""
+        """Return the conversation that each worker processes, by process id. Dead workers keep their last one."""
         for name in set(self._redis.smembers("rq:workers")) - set(self._names):
             self._names[name] = int(self._redis.hget(name, "pid") or 0)
         jobs = {pid: self._job_of(name) for name, pid in self._names.items() if self._is_ours(pid)}
@@ -125,7 +125,7 @@ class Killer:
         return {pid: text.removeprefix("process ") for pid, text in found.items() if text}
 
     def _job_of(self, worker: str) -> str:
-        """What RQ says a worker runs: a set of executions, or in RQ 2 a field of the worker."""
+        """Return the job that RQ registers for a worker: a set of executions, or in RQ 2 a field of the worker."""
         for running in self._redis.smembers(f"{worker}:executions"):
             return str(running).rpartition(":")[0]
         return self._redis.hget(worker, "current_job") or ""
@@ -145,7 +145,7 @@ class Killer:
                 self._replace_ended()
 
     def _replace_ended(self) -> None:
-        """A worker that ended although nobody killed it is started again, as any supervisor would, and counted."""
+        """Count and restart each worker that ended without a kill, as any supervisor would."""
         for worker in [worker for worker in self._system.workers if worker.poll() is not None]:
             self.ended += 1
             self._replace(worker)
@@ -155,7 +155,7 @@ class Killer:
         self._system.start_worker()
 
     def _look(self, key: str) -> None:
-        """A record was written: has the action moved?"""
+        """Note a change of an action after its record was written."""
         state, record = self._redis.hmget(key, "state", "rec")
         if not state or not record or self._states.get(key) == state:
             return
@@ -167,7 +167,7 @@ class Killer:
             self._consider(_MOMENTS[state], self._holders(place))
 
     def _holders(self, place: str) -> list[int]:
-        """The worker that has a conversation in hand. RQ hears of what lasts; of what does not, one is guessed."""
+        """Return the worker that processes a conversation. RQ lists long jobs only; for others, one is guessed."""
         known = [pid for pid, at in self.at_work().items() if at == place]
         return known or [self._chance.choice(self._system.workers).pid]
 
@@ -189,7 +189,7 @@ class Killer:
         return entries
 
     def _consider(self, moment: Moment, pids: Sequence[int], bill: str = "") -> None:
-        """The worker with one of these process ids is at it now. Shall it live?"""
+        """Decide whether to hit one of these workers, which is at this moment of an action."""
         probability, delay = KILLS[moment]
         awake = [worker for worker in self._system.workers if worker not in self._frozen]
         victims = [worker for worker in awake if worker.pid in pids]
@@ -203,7 +203,7 @@ class Killer:
             self._kill(awake if everybody else victims)
 
     def _is_complete(self) -> bool:
-        """Whether every worker is up. One is killed in the middle of its work, not while it still starts."""
+        """Return whether every worker is up. A worker is killed during its work, not while it starts."""
         self.at_work()
         return {worker.pid for worker in self._system.workers} <= set(self._names.values())
 
@@ -229,7 +229,7 @@ class Killer:
             self.blows.append(Blow(now, place, self._stage(place), frozen))
 
     def _thaw(self, now: float) -> None:
-        """Let those go on whose time has come; it comes at once when their action was settled by somebody else."""
+        """Resume the stopped workers that are due; they are due at once when another worker settled their action."""
         for worker, (key, until) in list(self._frozen.items()):
             if now >= until:
                 worker.send_signal(signal.SIGCONT)
@@ -238,7 +238,7 @@ class Killer:
                 self._frozen[worker] = (key, now)
 
     def _stage(self, place: str) -> str:
-        """How far the last action of a conversation is, by its record and the ledger."""
+        """Return the stage of the last action of a conversation, by its record and the ledger."""
         key, bill = self._latest.get(place, ("", ""))
         state = self._redis.hget(key, "state") if key else ""
         if state != "started":

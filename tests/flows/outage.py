@@ -1,4 +1,4 @@
-"""Outage: Redis is killed while people write, and comes back; judged by what they wrote and what arrived alone."""
+"""Outage: Redis is killed while people write, and comes back. The judge reads only their messages and the answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import httpx
 from sayso.channels.types import SignedWebhook
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, free_port, until
 
-#: Seconds within which everybody must be answered once Redis is back.
+#: Seconds within which every person must be answered once Redis is back.
 PATIENCE = 300.0
 
 _SAID = re.compile(r"\bm(\d+)\b")
@@ -25,7 +25,7 @@ _MARK = "(sent again, the first try may have arrived)"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What came of the messages of one outage. `refused` were answered 503, and delivered again after it."""
+    """The result of one outage. `refused` messages were answered 503, and delivered again after the outage."""
 
     messages: int
     conversations: int
@@ -41,13 +41,13 @@ class Tally:
 
     @property
     def faults(self) -> tuple[int, int, int, int, int]:
-        """All that must be zero."""
+        """Return all counts that must be zero."""
         return self.lost, self.doubled, self.out_of_order, self.untold, self.effects_doubled
 
 
 @dataclass(slots=True)
 class Outage:
-    """People on three platforms, each with a question to say yes to, and two web processes they reach in turn."""
+    """People on three platforms, each with an open question, and two web processes that take their webhooks in turn."""
 
     system: System
     count: int
@@ -58,7 +58,7 @@ class Outage:
     platform: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30))
 
     def run(self, messages: int, seconds: float) -> Tally:
-        """Write so many messages in an outage of at least so many seconds, and wait for the answers."""
+        """Write this many messages during an outage of at least this many seconds, and wait for the answers."""
         kinds = (WhatsAppPerson, TelegramPerson, SlackPerson)
         self.people = [kinds[number % 3](self.system, 700 + number) for number in range(self.count)]
         with self._second_web():
@@ -69,7 +69,7 @@ class Outage:
             time.sleep(max(0.0, since + seconds - time.monotonic()))
             self.system.redis.restart()
             back = time.monotonic()
-            for person, number, text in self.refused:  # signed anew: a signature is too old after five minutes
+            for person, number, text in self.refused:  # a new signature, because one expires after five minutes
                 hook = person.text(number, text)
                 until(lambda hook=hook: self._deliver(*hook).status_code == 200)  # type: ignore[misc]
             until(lambda: not self._spooled(), seconds=PATIENCE)
@@ -78,14 +78,14 @@ class Outage:
             return self._tally(messages, drained, time.monotonic() - back)
 
     def _ask(self) -> None:
-        """Who may wipe disks is asked for a yes, and has read the question."""
+        """Let each person with the disk tool ask for a wipe, and wait until the question arrived."""
         for person in self._wipers:
             until(lambda person=person: self._post(person, 1, f"/wipe_disk disk=d{person.name}"))  # type: ignore[misc]
         for person in self._wipers:
             person.hears()
 
     def _write(self, messages: int, since: float, seconds: float) -> None:
-        """Everybody in turn, the pace even; every third delivered twice, the copy to the other process."""
+        """Let all people write in turn at an even pace. Every third message is repeated at the other web process."""
         for number in range(messages):
             time.sleep(max(0.0, since + seconds * number / messages - time.monotonic()))
             person = self.people[number % self.count]
@@ -105,7 +105,7 @@ class Outage:
         return answer.status_code == 200
 
     def _deliver(self, path: str, signed: SignedWebhook, *, to_sibling: bool = False) -> httpx.Response:
-        """Over a connection that is kept: a new client for each webhook costs more than the webhook."""
+        """Deliver a webhook over a kept connection: a new client for each webhook costs more than the webhook."""
         headers, body = signed
         url = self.sibling if to_sibling else self.system.url
         return self.platform.post(f"{url}/hooks/{path}", headers=headers, content=body)
@@ -124,14 +124,14 @@ class Outage:
         return len(self._heard(person)) >= self.said[person.chat]
 
     def _heard(self, person: Person) -> list[int]:
-        """The numbers of a person's messages that were answered, in order; the yes is number 1."""
+        """Return the numbers of a person's answered messages, in order; the yes is number 1."""
         heard = []
         for entry in self.system.ledger(person.chat):
-            if entry.get("edits"):  # the question, which shows its outcome: that is told besides
+            if entry.get("edits"):  # the edited question; its outcome has a message of its own
                 continue
             if f"Disk d{person.name} is wiped" in entry["text"]:
                 heard.append(1)
-            heard += [int(number) for number in _SAID.findall(entry["text"])]  # a burst is answered as one
+            heard += [int(number) for number in _SAID.findall(entry["text"])]  # one answer covers a burst
         return heard
 
     def _tally(self, messages: int, drained: float, answered: float) -> Tally:

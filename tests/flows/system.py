@@ -1,4 +1,4 @@
-"""System: Sayso as it runs for real - Redis, web and workers as processes - against fake platforms over HTTP."""
+"""System: Sayso's Redis, web and workers as real processes, against fake platforms over HTTP."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 
-#: Seconds to wait for something that should happen at once. A deadline for what hangs, not a measure of speed: five
-#: processes that start, each for itself a matter of seconds, share the machine with other tests.
+#: Seconds to wait for something that should happen at once. A deadline for hangs, not a measure of speed: five
+#: processes, which take seconds to start, share the machine with other tests.
 PATIENCE = 90.0
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ ENVIRON = {
 
 
 def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
-    """Ask again until the answer is true. Fails with the last answer."""
+    """Call the function until its result is true, and return it. Fails with the last result."""
     deadline = time.monotonic() + seconds
     while not (answer := what()):
         assert time.monotonic() < deadline, f"did not happen in {seconds:g} s; last answer: {answer!r}"
@@ -79,7 +79,7 @@ def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
 
 
 class System:
-    """Lives for one test module. Processes can be killed and started again."""
+    """The processes of one bot. Lives for one test module; processes can be killed and restarted."""
 
     def __init__(
         self, folder: Path, *, workers: int = 2, spool: bool = False, environ: Mapping[str, str] | None = None
@@ -114,7 +114,7 @@ class System:
         self.platforms.__exit__()
 
     def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
-        """Start one of our commands as a process of its own."""
+        """Start one of Sayso's commands as a process of its own."""
         environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
         full = [
             sys.executable,
@@ -130,7 +130,7 @@ class System:
             return subprocess.Popen([*full, *args], env=environ, stdout=log, stderr=log)
 
     def printed(self, *args: str) -> str:
-        """Return what a command of an operator prints, beside the system that runs."""
+        """Return the output of an operator's command, run beside the system."""
         full = [sys.executable, "-m", "sayso", *args, "--config", str(self.config), "--data", str(self.data)]
         environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
         done = subprocess.run(full, env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -138,7 +138,7 @@ class System:
         return done.stdout
 
     def start_worker(self) -> subprocess.Popen[bytes]:
-        """One more worker."""
+        """Start one more worker."""
         self.workers.append(self.process("worker"))
         return self.workers[-1]
 
@@ -148,11 +148,11 @@ class System:
         return httpx.post(f"{self.url}/hooks/{path}", headers=headers, content=body, timeout=PATIENCE)
 
     def ledger(self, chat: str) -> list[dict[str, Any]]:
-        """What has arrived at one chat, in order."""
+        """Return the messages that arrived at one chat, in order."""
         return [entry for entry in self.platforms.sent if entry["chat"] == chat]
 
     def is_settled(self) -> bool:
-        """Whether every reply that was sent is also known to have been: no person answers faster than that."""
+        """Return whether Redis has recorded the delivery of every reply: no person answers faster than that."""
         try:
             with Redis.from_url(self.redis.url) as client:
                 return next(client.scan_iter(f"{PREFIX}*:out:*", count=1000), None) is None
@@ -160,7 +160,7 @@ class System:
             return False
 
     def effects(self, what: str, invoice: str) -> int:
-        """How often an effect took place, by the invoice desk's own ledger."""
+        """Return how often an effect took place, by the invoice desk's own ledger."""
         with closing(sqlite3.connect(self.data / "invoices.sqlite3")) as db:
             rows = db.execute("SELECT count(*) FROM ledger WHERE what = ? AND id = ?", (what, invoice))
             return int(rows.fetchone()[0])
@@ -173,9 +173,9 @@ class System:
 
 
 class Person(ABC):
-    """Somebody with a phone: says things on one platform, each delivered twice, and reads what comes back."""
+    """A user on one platform. Each message is delivered twice, and each reply is read from the fake platform."""
 
-    #: How the fake platform calls the chat the answers arrive in.
+    #: The fake platform's name of the chat that receives the answers.
     chat: str
 
     def __init__(self, system: System, name: int) -> None:
@@ -193,7 +193,7 @@ class Person(ABC):
         self._deliver(self.tapped(self._next(), data))
 
     def hears(self, count: int = 1) -> list[dict[str, Any]]:
-        """The next messages, exactly as many as expected."""
+        """Return the next messages. Fails unless there are exactly as many as expected."""
         until(lambda: len(self.system.ledger(self.chat)) >= self._read + count)
         heard = self.system.ledger(self.chat)[self._read :]
         assert len(heard) == count, heard
@@ -202,16 +202,16 @@ class Person(ABC):
         return heard
 
     def hears_nothing_more(self) -> bool:
-        """Whether everything that arrived was read."""
+        """Return whether every message that arrived was read."""
         return len(self.system.ledger(self.chat)) == self._read
 
     @abstractmethod
     def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
-        """A typed message as a signed webhook: its path below /hooks/, headers and body."""
+        """Return a typed message as a signed webhook: its path below /hooks/, headers and body."""
 
     @abstractmethod
     def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
-        """A tap as a signed webhook."""
+        """Return a tap as a signed webhook."""
 
     def _deliver(self, hook: tuple[str, signing.SignedWebhook]) -> None:
         for _ in range(2):
@@ -224,7 +224,7 @@ class Person(ABC):
 
 
 class WhatsAppPerson(Person):
-    """On WhatsApp, through Twilio."""
+    """A user on WhatsApp, through Twilio."""
 
     @property
     def chat(self) -> str:  # type: ignore[override]
@@ -245,7 +245,7 @@ class WhatsAppPerson(Person):
 
 
 class TelegramPerson(Person):
-    """On Telegram."""
+    """A user on Telegram."""
 
     channel = "ops-tg"
 
@@ -264,13 +264,13 @@ class TelegramPerson(Person):
 
 
 class HurriedPerson(TelegramPerson):
-    """On a Telegram channel whose confirmations expire at once."""
+    """A user on a Telegram channel whose confirmations expire at once."""
 
     channel = "quick-tg"
 
 
 class SlackPerson(Person):
-    """In a direct message on Slack."""
+    """A user in a direct message on Slack."""
 
     @property
     def chat(self) -> str:  # type: ignore[override]
@@ -288,7 +288,7 @@ class SlackPerson(Person):
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

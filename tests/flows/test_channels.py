@@ -1,4 +1,4 @@
-"""What each platform can do, on real processes: edited prompts, albums, edits, windows, commands, lists, drafts."""
+"""Features of each platform, on real processes: edited prompts, albums, edits, windows, commands, lists, drafts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["process"]
 AGENT = """
 agent: {{model: "openai:gpt-4o-mini", api_key: "${{OPENAI_API_KEY}}", base_url: {url}/v1, max_retries: 0}}
 """
-#: A channel for which people need a code, beside one who is kept out for good.
+#: A channel that people join with a code, with one blocked person.
 CLUB = """
   club-tg:
     {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
@@ -38,7 +38,7 @@ CLUB = """
 """
 BLOCKED = 5_000_000_666
 GROUP = -1_001_234_567_890
-#: Comes in for as long as two drafts need on the slowest platform, four seconds each.
+#: Streams for as long as two drafts need on the slowest platform, four seconds each.
 STORY = " ".join(f"word{number}" for number in range(24))
 COMMANDS = {
     "help": "These commands always work",
@@ -51,7 +51,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def bots(process: Server) -> Iterator[System]:
-    """A system whose model is the fake server's; on Telegram and Slack answers are shown while they come."""
+    """Run a system whose model is the fake server's; on Telegram and Slack it streams answers as drafts."""
     with tempfile.TemporaryDirectory(prefix="sayso-cha-") as folder:
         system = System(Path(folder), environ={"OPENAI_API_KEY": KEY})
         text = system.config.read_text().replace("agent: {model: offline}", AGENT.format(url=process.url))
@@ -62,13 +62,13 @@ def bots(process: Server) -> Iterator[System]:
 
 
 class ClubPerson(TelegramPerson):
-    """On the Telegram channel that knows its people."""
+    """A user on the Telegram channel with access codes."""
 
     channel = "club-tg"
 
 
 class ConsolePerson(Person):
-    """In a browser's tab."""
+    """A user in a browser tab."""
 
     def __init__(self, system: System) -> None:
         super().__init__(system, 0)
@@ -90,7 +90,7 @@ class ConsolePerson(Person):
         return heard
 
     def _bubbles(self) -> list[dict[str, Any]]:
-        """Return what was not heard before; a new chat takes away all that came before it."""
+        """Return the messages that were not read before; a new chat removes all earlier ones."""
         entries = self.browser.get("/console/poll").json()["entries"]
         bubbles = [{"at": each["at"], "text": each["html"]} for each in entries if each["type"] == "bubble"]
         return [each for each in bubbles if each["at"] not in self._heard]
@@ -103,7 +103,7 @@ class ConsolePerson(Person):
 
 
 def sayso(system: System, *args: str) -> str:
-    """What a command of an operator prints, beside the system that runs."""
+    """Return the output of an operator's command, run beside the system."""
     done = subprocess.run(
         [sys.executable, "-m", "sayso", *args, "--config", str(system.config), "--data", str(system.data)],
         env={**os.environ, **ENVIRON, "OPENAI_API_KEY": KEY, "REDIS_URL": system.redis.url},
@@ -120,28 +120,28 @@ def twice(system: System, hooks: Sequence[tuple[str, signing.SignedWebhook]]) ->
 
 
 def telegram(update: dict[str, Any]) -> tuple[str, signing.SignedWebhook]:
-    """An update of the bot that everybody may talk to."""
+    """Return the signed webhook of an update for the public bot."""
     return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
 def slack(body: bytes) -> tuple[str, signing.SignedWebhook]:
-    """A request of Slack's."""
+    """Return the signed webhook of a Slack request."""
     return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 
 
 def wants_to_delete(process: Server, invoice: str, *then: dict[str, Any]) -> None:
-    """The model calls the tool that asks for a yes."""
+    """Let the model call the tool that asks for a yes."""
     process.script({"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": invoice}, "id": "a"}]}, *then)
 
 
 def telegram_edit(person: Person, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
-    """They change the words of their first message."""
+    """Return the webhook of an edit of the person's first message."""
     first = person.name * 1000 + 1
     return telegram(signing.telegram_edit(number, text, message_id=first, user=int(person.chat)))
 
 
 def slack_edit(person: Person, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
-    """They change the words of their first message."""
+    """Return the webhook of an edit of the person's first message."""
     ts, user = f"1795204800.{person.name * 1000 + 1:06}", f"U{person.name}"
     return slack(
         signing.slack_edit(ts, text, "get rid of it", user=user, channel=person.chat, at=f"1795204999.{number}")
@@ -150,7 +150,7 @@ def slack_edit(person: Person, number: int, text: str) -> tuple[str, signing.Sig
 
 @pytest.mark.parametrize(("kind", "name", "edit"), [(TelegramPerson, 11, telegram_edit), (SlackPerson, 12, slack_edit)])
 def test_an_edit_that_says_yes_confirms_nothing(bots: System, process: Server, kind, name: int, edit) -> None:
-    """Whoever changes an old message did not see the question when they wrote it; the agent sees the new words."""
+    """A person who edits an old message wrote it before the question; the agent gets the new text."""
     wants_to_delete(process, "INV-47", {"text": "You changed that to yes."})
     person = kind(bots, name)
     person.say("get rid of it")
@@ -161,13 +161,13 @@ def test_an_edit_that_says_yes_confirms_nothing(bots: System, process: Server, k
 
 
 def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
-    """A tap on the first button of a message in the ledger."""
+    """Return the webhook of a tap on the first button of a message in the ledger."""
     data, message_id = entry["data"], entry["number"]
     return telegram(signing.telegram_tap(number, data, user=int(person.chat), message_id=message_id))
 
 
 def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
-    """A tap on the first button of a message in the ledger."""
+    """Return the webhook of a tap on the first button of a message in the ledger."""
     ts = f"1795204700.{entry['number']:06d}"
     tap = signing.slack_tap(f"t.{number}", entry["data"], user=f"U{person.name}", channel=person.chat, message_ts=ts)
     return slack(tap)
@@ -180,7 +180,7 @@ def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, 
 def test_a_tap_closes_the_question_and_a_second_one_runs_nothing(
     bots: System, process: Server, kind, name: int, invoice: str, tap
 ) -> None:
-    """The message that asked shows its outcome and no buttons; a second tap, from a phone that is behind, hears it."""
+    """The question's message shows its outcome without buttons; a second, late tap gets the same outcome."""
     wants_to_delete(process, invoice)
     person = kind(bots, name)
     person.say("get rid of it")
@@ -196,8 +196,8 @@ def test_a_tap_closes_the_question_and_a_second_one_runs_nothing(
     assert (bots.effects("delete", invoice), len(process.calls)) == (1, 1)
 
 
-def test_an_album_is_one_answer(bots: System, process: Server) -> None:
-    """Telegram sends each of three pictures as an update of its own; the model is asked once, and sees all three."""
+def test_album_gets_one_answer(bots: System, process: Server) -> None:
+    """Telegram sends each of three pictures as an update of its own; the model is asked once, with all three."""
     process.script({"text": "Three cats."})
     person = TelegramPerson(bots, 31)
     photos = [bots.platforms.host("telegram", signing.JPEG + bytes([number])) for number in range(3)]
@@ -214,8 +214,8 @@ def test_an_album_is_one_answer(bots: System, process: Server) -> None:
 
 
 def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System, process: Server) -> None:
-    """platforms.md 1.3: 24 hours after their last message only a template arrives. Here the model answers 25 hours
-    late, by what Redis knows; nothing is sent that would be lost, and it comes before the next answer.
+    """platforms.md 1.3: from 24 hours after the person's last message on, only a template arrives. The model answers
+    after 25 hours, by Redis's clock. The reply waits for the person's message and comes before the next answer.
     """
     process.script({"text": "That took a day.", "delay": 2}, {"text": "Welcome back."})
     person = WhatsAppPerson(bots, 41)
@@ -237,7 +237,7 @@ def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System
 
 
 def test_commands_are_answered_without_a_model(bots: System, process: Server) -> None:
-    """On every platform; on Slack by the app's slash command, as Slack takes no other."""
+    """Every platform answers commands; on Slack the app's slash command does, because Slack accepts no other."""
     process.script()
     people = [WhatsAppPerson(bots, 51), TelegramPerson(bots, 52), SlackPerson(bots, 53), ConsolePerson(bots)]
     for number, (command, words) in enumerate(COMMANDS.items()):
@@ -252,8 +252,8 @@ def test_commands_are_answered_without_a_model(bots: System, process: Server) ->
     assert process.calls == []
 
 
-def test_a_stranger_gets_in_by_a_code_and_the_blocked_never_hear_a_word(bots: System, process: Server) -> None:
-    """Once an hour a stranger is told; nothing of what they wrote reaches the model before an operator says so."""
+def test_stranger_joins_with_a_code_and_blocked_person_gets_no_reply(bots: System, process: Server) -> None:
+    """A stranger gets one notice an hour, and the model sees none of their texts before an operator admits them."""
     process.script({"text": "Hello, Ada."})
     stranger, blocked = ClubPerson(bots, 61), ClubPerson(bots, 666)
     for _ in range(2):
@@ -268,8 +268,8 @@ def test_a_stranger_gets_in_by_a_code_and_the_blocked_never_hear_a_word(bots: Sy
     assert (len(process.calls), bots.ledger(blocked.chat)) == (1, [])
 
 
-def test_an_answer_is_seen_while_it_comes_and_stays_once(bots: System, process: Server) -> None:
-    """platforms.md 2.3 and 3.3: drafts in a private chat of Telegram's, edits of one message in groups and on Slack."""
+def test_answer_is_shown_while_it_streams_and_is_kept_once(bots: System, process: Server) -> None:
+    """platforms.md 2.3 and 3.3: Telegram shows drafts in a private chat; groups and Slack get edits of one message."""
     process.script(*[{"text": STORY, "pause": 0.4}] * 3)
     ada, bob = TelegramPerson(bots, 71), SlackPerson(bots, 72)
     ada.say("tell me a story")
@@ -300,8 +300,10 @@ def test_an_answer_is_seen_while_it_comes_and_stays_once(bots: System, process: 
         (SlackPerson, 83, "what is new?", "❌"),
     ],
 )
-def test_words_close_the_question_too(bots: System, process: Server, kind, name: int, said: str, shown: str) -> None:
-    """Nothing is left to tap once it was answered or dropped by a word; the message is the one that was delivered."""
+def test_text_closes_the_question_like_a_tap(
+    bots: System, process: Server, kind, name: int, said: str, shown: str
+) -> None:
+    """A text that answers or drops the question removes its buttons, in the message that was delivered."""
     wants_to_delete(process, "INV-47", {"text": "Nothing much."})
     person = kind(bots, name)
     person.say("get rid of it")
@@ -313,8 +315,8 @@ def test_words_close_the_question_too(bots: System, process: Server, kind, name:
     assert bots.effects("delete", "INV-47") == 0
 
 
-def test_what_the_model_says_before_it_asks_becomes_the_question(bots: System, process: Server) -> None:
-    """The message of the draft is the one with the buttons, and the one that their tap closes."""
+def test_draft_before_the_question_becomes_the_question(bots: System, process: Server) -> None:
+    """The message of the draft gets the buttons, and the tap closes that message."""
     call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-15"}, "id": "a"}
     process.script({"text": STORY, "pause": 0.2, "calls": [call]})
     person = SlackPerson(bots, 91)
@@ -329,8 +331,8 @@ def test_what_the_model_says_before_it_asks_becomes_the_question(bots: System, p
     assert (question["buttons"], bots.effects("delete", "INV-15")) == ([], 1)
 
 
-def test_a_stop_takes_the_place_of_what_was_shown(bots: System, process: Server) -> None:
-    """Half an answer does not stay."""
+def test_stop_replaces_the_draft(bots: System, process: Server) -> None:
+    """The notice of the stop replaces the half answer."""
     process.script({"text": STORY, "pause": 0.4})
     person = SlackPerson(bots, 92)
     person.say("tell me a story")
@@ -339,8 +341,8 @@ def test_a_stop_takes_the_place_of_what_was_shown(bots: System, process: Server)
     assert [entry["text"][:7] for entry in person.hears(2)] == ["…", "Stopped"]
 
 
-def test_a_tap_on_the_businesss_own_button_is_what_its_label_says(bots: System, process: Server) -> None:
-    """Of a template or list that the bot did not send: the model reads the label, and a yes there confirms nothing."""
+def test_tap_on_a_foreign_button_counts_as_its_label(bots: System, process: Server) -> None:
+    """The bot did not send that template or list: the model reads the label, and a yes there confirms nothing."""
     wants_to_delete(process, "INV-60", {"text": "A yes to what?"}, {"text": "Berlin it is."})
     person = WhatsAppPerson(bots, 401)
     person.say("get rid of it")
@@ -362,8 +364,8 @@ def test_a_tap_on_the_businesss_own_button_is_what_its_label_says(bots: System, 
     assert bots.effects("delete", "INV-60") == 0
 
 
-def test_a_swiped_message_reaches_the_model_with_its_words(bots: System, process: Server) -> None:
-    """Twilio names the message only: its words are asked for, of what this person sent or was sent."""
+def test_quoted_message_reaches_the_model_with_its_text(bots: System, process: Server) -> None:
+    """Twilio sends only the id of the quoted message; the adapter looks up its text in this person's chat."""
     process.script({"text": "We open at nine."}, {"text": "Every day but Sunday."}, {"text": "Hm?"})
     person, other = WhatsAppPerson(bots, 403), WhatsAppPerson(bots, 404)
     person.say("when do you open?")
@@ -381,8 +383,8 @@ def test_a_swiped_message_reaches_the_model_with_its_words(bots: System, process
     assert said == ['[replying to: "We open at nine."]\non which days?', "on which days?"]
 
 
-def test_only_their_person_sees_the_answer_to_an_ephemeral_command(bots: System, process: Server) -> None:
-    """Telegram shows such a command to nobody else; an anonymous admin hears that it cannot be told who asks."""
+def test_only_the_sender_sees_the_answer_to_an_ephemeral_command(bots: System, process: Server) -> None:
+    """Telegram shows such a command to its sender only; an anonymous admin gets a refusal."""
     group = GROUP - 1
     alone = signing.telegram_text(405_001, "/whoami@acme_bot", user=5_000_000_405, chat=group, ephemeral_message_id=3)
     alone["message"]["message_id"] = 0
@@ -399,8 +401,8 @@ def test_only_their_person_sees_the_answer_to_an_ephemeral_command(bots: System,
 
 
 @pytest.mark.parametrize("platform", ["telegram", "slack"])
-def test_a_strangers_tap_in_a_group_is_seen_by_nobody_else(bots: System, process: Server, platform: str) -> None:
-    """They alone hear that the button is not theirs, and the owner's own tap still works."""
+def test_refusal_of_a_strangers_tap_in_a_group_is_private(bots: System, process: Server, platform: str) -> None:
+    """Only the stranger reads that the button belongs to another person, and the owner's own tap still works."""
     invoice, number = {"telegram": ("INV-18", 411), "slack": ("INV-19", 412)}[platform]
     wants_to_delete(process, invoice)
     group = {"telegram": str(GROUP - number), "slack": f"C{number:08}"}[platform]

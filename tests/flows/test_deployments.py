@@ -1,4 +1,4 @@
-"""Two bots on one Redis, as real processes: each has a name of its own and answers its own people only."""
+"""Two bots on one Redis, as real processes: each has its own name and answers only its own people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ channels:
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedRedis]:
-    """The one Redis of both bots."""
+    """Run the one Redis of both bots."""
     with short_folder() as folder:
         running = EmbeddedRedis(folder)
         running.start()
@@ -36,14 +36,14 @@ def server() -> Iterator[EmbeddedRedis]:
 
 
 def written(folder: Path, name: str, channel: str, url: str, *, tools: str = "sayso.examples.invoices") -> Path:
-    """A bot's file."""
+    """Write a bot's configuration file and return its path."""
     file = folder / f"{name}.yaml"
     file.write_text(YAML.format(channel=channel, url=url, tools=tools))
     return file
 
 
 def post(up: Up, channel: str, number: int, text: str) -> None:
-    """One message, each of another person, by webhook."""
+    """Send one message by webhook, each from another person."""
     update = signing.telegram_text(number, text, user=7000 + number)
     headers, body = signing.telegram_hook(ENVIRON["TELEGRAM_SECRET"], update)
     request = urllib.request.Request(f"{up.url}/hooks/{channel}", data=body, headers=headers)
@@ -52,7 +52,7 @@ def post(up: Up, channel: str, number: int, text: str) -> None:
 
 
 def test_two_bots_on_one_redis_answer_their_own_people(server: EmbeddedRedis):
-    """Six messages to each are answered by each; every key and queue carries a name; a name is used by one bot."""
+    """Each bot answers its own six messages; every key and queue carries a bot's name, and one bot uses each name."""
     with short_folder() as first, short_folder() as second, FakePlatforms() as ours, FakePlatforms() as theirs:
         shop = written(first, "shop", "shop-tg", ours.telegram_url)
         desk = written(second, "desk", "desk-tg", theirs.telegram_url, tools="sayso.examples.reminders")

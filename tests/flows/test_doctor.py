@@ -1,4 +1,4 @@
-"""`sayso doctor` and `sayso channel` as commands, beside a bot that runs: Redis, web and workers as processes."""
+"""`sayso doctor` and `sayso channel` as commands, beside a running bot of Redis, web and workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.flows.system import ENVIRON, System
 
 
 def run(system: System, *args: str, **environ: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command on the running system."""
+    """Return exit code, output and errors of a command on the running system."""
     done = subprocess.run(
         [sys.executable, "-m", "sayso", *args, "--config", str(system.config), "--data", str(system.data)],
         env={**os.environ, **ENVIRON, "REDIS_URL": system.redis.url, **environ},
@@ -20,19 +20,19 @@ def run(system: System, *args: str, **environ: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_doctor_finds_what_is_wrong_and_nothing_else(system: System) -> None:
-    """A secret that is not the running web's, for one channel only: the round trip goes through the real web."""
+def test_doctor_reports_exactly_the_wrong_settings(system: System) -> None:
+    """The secret of one channel differs from the running web's; the check makes a round trip through the real web."""
     for channel in ("ops-tg", "quick-tg"):
         assert run(system, "channel", "connect", channel)[0] == 0
     code, words, errors = run(system, "doctor", "--json", SLACK_SIGNING_SECRET="another")
     wrong = {(each["channel"], each["check"]): each for each in json.loads(words) if each["state"] != "ok"}
-    # One bot has one webhook: the channel that set it last has it. The Sandbox's number is no sender of its account.
+    # A Telegram bot has one webhook, set by its last channel. The Sandbox's number is no sender of its account.
     assert (code, errors, wrong.keys()) == (1, "", {("ops-tg", "webhook"), ("desk", "signature")})
     assert "answered with 403" in wrong["desk", "signature"]["says"]
 
 
-def test_doctor_says_what_is_fine(system: System) -> None:
-    """A line a check, and not one secret."""
+def test_doctor_lists_every_passed_check(system: System) -> None:
+    """The output has one line for each check, and no secret."""
     _, words, errors = run(system, "doctor", "--model")
     lines = words.splitlines()
     for check in ("redis", "clock", "workers", "healthz", "shop-wa signature", "quick-tg webhook", "desk scopes"):

@@ -1,4 +1,4 @@
-"""`sayso people erase` against running processes: afterwards no byte of the person is anywhere on the disk."""
+"""`sayso people erase` against running processes: afterwards no byte of the person is left on the disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from tests.flows.system import ENVIRON, PATIENCE, System, TelegramPerson, until
 
-#: Words that nobody else says.
+#: The word of the erased person, and the word of another person.
 MINE, OTHERS = "plugh-quixotic", "another-xyzzy"
 
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """A system of its own, with reminders and one worker."""
+    """Run a separate system, with reminders and one worker."""
     with tempfile.TemporaryDirectory(prefix="sayso-era-") as folder:
         one = System(Path(folder), workers=1)
         one.config.write_text(
@@ -32,7 +32,7 @@ def system() -> Iterator[System]:
 
 
 def places_of(system: System, words: str) -> list[str]:
-    """The files of the data folder that hold these words."""
+    """Return the files of the data folder that contain these words."""
     files = [path for path in system.data.rglob("*") if path.is_file()]
     return [str(path.relative_to(system.data)) for path in files if words.encode() in path.read_bytes()]
 
@@ -47,8 +47,8 @@ def erase(system: System, channel: str, user: str) -> subprocess.CompletedProces
     )
 
 
-def test_after_an_erasure_no_byte_of_the_person_is_on_the_disk(system: System) -> None:
-    """History, a long text, a file, a timer, a pending and a done action go; somebody else's words stay."""
+def test_erasure_leaves_no_byte_of_the_person_on_the_disk(system: System) -> None:
+    """History, a long text, a file, a timer, a pending and a done action go; another person's texts stay."""
     ana, bob = TelegramPerson(system, 41), TelegramPerson(system, 42)
     bob.say(OTHERS)
     bob.hears()
@@ -57,7 +57,7 @@ def test_after_an_erasure_no_byte_of_the_person_is_on_the_disk(system: System) -
     for words in (f"I am {MINE}", f"remind me in 3000 seconds to {MINE}", f"wipe disk {MINE}", "yes"):
         ana.say(words)
         assert len(ana.hears()) == 1
-    (system.data / "wiped.txt").unlink()  # what the tool itself keeps
+    (system.data / "wiped.txt").unlink()  # the tool's own record
     photo = system.platforms.host("telegram", signing.JPEG + MINE.encode())
     update = signing.telegram_photo(41_900, photo, f"look at {MINE}", user=int(ana.chat))
     assert system.post("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)).status_code == 200
@@ -73,7 +73,7 @@ def test_after_an_erasure_no_byte_of_the_person_is_on_the_disk(system: System) -
     assert MINE not in ana.hears()[0]["text"]
 
 
-def test_an_unknown_channel_is_told_which_there_are(system: System) -> None:
-    """Before anything is touched."""
+def test_erasure_for_an_unknown_channel_lists_the_known_channels(system: System) -> None:
+    """The command refuses the channel before it erases anything."""
     done = erase(system, "nope", "1")
     assert (done.returncode, "no channel 'nope'; known: shop-wa" in done.stderr) == (2, True)

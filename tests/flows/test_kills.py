@@ -1,4 +1,4 @@
-"""Kills: workers are killed between claim and outcome. One effect at most, and every person is told the truth."""
+"""Kills: workers are killed between claim and outcome. One effect at most, and every person gets the true outcome."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from tests.flows.system import System, TelegramPerson, until
 
 #: How many confirmations; `make kills` asks for 5,000.
 COUNT = int(os.environ.get("SAYSO_KILLS", "120"))
-#: How many kills show something: where workers are through faster than the killer strikes, more people come, up to
-#: four times as many.
+#: The number of kills that a run needs. Where workers finish before the killer strikes, more people confirm, up to
+#: four times as many confirmations.
 KILLS, MOST = COUNT // 40, 4 * COUNT
-#: How many people are at it at once: some of them always wait for a dead worker's lease to end.
+#: How many people confirm at once: some of them always wait for a dead worker's lease to end.
 PEOPLE = 24
-#: Seconds after which somebody counts as told nothing.
+#: Seconds after which a person counts as uninformed.
 PATIENCE = 120.0
-#: Seconds that the death of a worker may cost the person it was working for: the lease and the next look of the reaper.
+#: Seconds that a worker's death may delay its person's answer: the lease, and the reaper's next round.
 LEASE_SECONDS = 11.0
 #: Seconds for everything else: a queue behind others, workers that start, a machine busy with other things. Less
-#: than RQ takes to miss a dead worker's job: whoever waited for that was not found by the reaper.
+#: than RQ takes to notice a dead worker's job: a longer wait means that the reaper missed the conversation.
 WORK_SECONDS = 60.0
 
 CHANNEL = "till"
-#: Twice as many of those that must never be repeated.
+#: The payment that must never be repeated counts twice.
 TOOLS = ("pay", "pay", "book", "charge", "refund")
-#: How somebody decides: by text or tap, once, delivered twice by the platform, or (a tap) done twice by the person.
+#: How a person decides: by text or tap, once, delivered twice by the platform, or (a tap) done twice by the person.
 MANNERS = ("text", "text twice delivered", "tap", "tap twice delivered", "two taps")
 
 YAML = """
@@ -63,7 +63,7 @@ channels:
 
 
 def entry(step: str, key: str = "") -> EffectEntry:
-    """A line of the ledger."""
+    """Return a line of the ledger."""
     return EffectEntry("b1", step, key, 1)
 
 
@@ -99,7 +99,7 @@ MARK = "(sent again, the first try may have arrived)\n\n"
 def test_the_judge_names_every_broken_promise(
     texts: list[str], entries: list[EffectEntry], acts: int, fault: str
 ) -> None:
-    """A judge that finds nothing must be one that would have found it."""
+    """The judge of the long runs reports each kind of fault, so its silence proves something."""
     assert fault in judge_bill(statements_by_bill([QUESTION, *texts])["b1"], entries, acts).faults
 
 
@@ -116,17 +116,17 @@ def test_the_judge_names_every_broken_promise(
         (["That confirmation expired: Pay b1\nNothing was done."], [], 1, "not started"),
     ],
 )
-def test_the_judge_has_nothing_against_the_truth(
+def test_the_judge_accepts_every_true_report(
     texts: list[str], entries: list[EffectEntry], acts: int, ending: str
 ) -> None:
-    """What may be said, was."""
+    """The judge accepts each report that a person may get."""
     verdict = judge_bill(statements_by_bill([QUESTION, *texts])["b1"], entries, acts)
     assert (verdict.ending, verdict.faults) == (ending, ())
 
 
 @pytest.mark.timeout(180 + 2 * COUNT)
-def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_everybody_is_told_the_truth() -> None:
-    """Two workers, killed again and again at random moments between claim and outcome, and right after it."""
+def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_a_true_outcome() -> None:
+    """The killer ends two workers again and again at random moments between claim and outcome, and right after it."""
     with tempfile.TemporaryDirectory(prefix="sayso-kills-") as folder:
         ledger = Effects(Path(folder))
         with Till(Path(folder)) as till, Arrivals(till) as arrivals:
@@ -141,7 +141,7 @@ def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_everybody
 
 
 class Till(System):
-    """The running system with one channel and the four payments. Posts over kept connections."""
+    """The running system with one channel and the four payments. It posts over kept connections."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, workers=2)
@@ -154,14 +154,14 @@ class Till(System):
         return self._client.post(f"{self.url}/hooks/{path}", headers=headers, content=body)
 
     def is_quiet(self) -> bool:
-        """Whether no turn and no reply waits anywhere."""
+        """Return whether no turn and no reply waits anywhere."""
         with Redis.from_url(self.redis.url) as client:
             return not any(next(client.scan_iter(f"{PREFIX}*:{kind}:*", count=1000), None) for kind in ("in", "out"))
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One message as its chat got it."""
+    """One message as it arrived at its chat."""
 
     at: float
     text: str
@@ -169,7 +169,7 @@ class Arrival:
 
 
 class Arrivals:
-    """What arrived at each chat and when, followed on the fake platform from `with` to its end."""
+    """The messages that arrive at each chat, with their times, read from the fake platform in a `with` block."""
 
     def __init__(self, system: System) -> None:
         self.chats: dict[str, list[Arrival]] = defaultdict(list)
@@ -187,7 +187,7 @@ class Arrivals:
         self._take()
 
     def about(self, chat: str, bill: str) -> list[tuple[Arrival, BillStatement]]:
-        """What a chat was told of one bill so far."""
+        """Return the messages about one bill that a chat got so far."""
         arrived = [arrival for arrival in self.chats[chat][:] if f"{bill} " in f"{_words(arrival.text)} "]
         return [(arrival, statements_by_bill([arrival.text])[bill][0]) for arrival in arrived]
 
@@ -206,14 +206,14 @@ def _words(text: str) -> str:
 
 
 class Customer(TelegramPerson):
-    """One person with a chat at the till."""
+    """A person with a chat at the till."""
 
     channel = CHANNEL
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One confirmation from the person's side: what was decided in how many acts, when, and when the answer came."""
+    """One person's confirmation: the decision, its number of acts, its time, and the time of the answer."""
 
     chat: str
     bill: str
@@ -232,7 +232,7 @@ class Case:
 
 
 def crowd(till: Till, arrivals: Arrivals, killer: Killer) -> list[Visit]:
-    """All confirmations, by many people at once, each with one after the other."""
+    """Run all confirmations, by many people at once, each with one after the other."""
     bills = iter(range(1, MOST + 1))
     visits: list[Visit] = []
 
@@ -261,7 +261,7 @@ def _watched(coming: set[Future[None]]) -> set[Future[None]]:
 
 
 def confirm(customer: Customer, arrivals: Arrivals, bill: str, tool: str, chance: random.Random) -> Visit:
-    """Ask for a payment, read the question, decide, and wait for the outcome. Who was too early decides again."""
+    """Ask for a payment, read the question, decide, and await the outcome. A person who was too early repeats it."""
     acts, decided_at, told_at = 0, 0.0, 0.0
     persist(customer, customer.text(customer._next(), f"/{tool} bill={bill}"))
     question = heard(arrivals, customer.chat, bill, "question")
@@ -288,29 +288,29 @@ def decide(customer: Customer, question: Arrival, manner: str) -> int:
 
 
 def persist(customer: Customer, hook: tuple[str, signing.SignedWebhook]) -> None:
-    """Deliver a webhook as Telegram does: again until it is taken."""
+    """Deliver a webhook as Telegram does: again until it is accepted."""
     until(lambda: customer.system.post(*hook).status_code == 200, seconds=PATIENCE)
 
 
 def heard(arrivals: Arrivals, chat: str, bill: str, kind: str) -> list[Arrival]:
-    """What was told of this kind; nothing when patience ends."""
+    """Return the messages of this kind; none when the deadline passes."""
     return within(lambda: [arrival for arrival, telling in arrivals.about(chat, bill) if telling.kind == kind])
 
 
 def outcome_at(arrivals: Arrivals, chat: str, bill: str, acts: int) -> float:
-    """When the outcome arrived; 0 when every act so far was too early, or when patience ends."""
+    """Return when the outcome arrived; 0 when every act so far was too early, or when the deadline passes."""
 
     def answered() -> list[float]:
         told = [(arrival, telling) for arrival, telling in arrivals.about(chat, bill) if telling.kind != "question"]
         outcomes = [arrival.at for arrival, telling in told if telling.kind != "early"]
-        early = sum(telling.kind == "early" for _, telling in told)  # a marked one may be the first to arrive
+        early = sum(telling.kind == "early" for _, telling in told)  # a marked message may be the first to arrive
         return outcomes or [0.0] * (early >= acts)
 
     return (within(answered) or [0.0])[0]
 
 
 def within(look: Any) -> list[Any]:
-    """What is seen as soon as something is; nothing when patience ends."""
+    """Return the first result of `look` that is not empty; an empty list when the deadline passes."""
     deadline = time.monotonic() + PATIENCE
     while not (seen := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -318,7 +318,7 @@ def within(look: Any) -> list[Any]:
 
 
 def review(visits: Sequence[Visit], arrivals: Arrivals, ledger: Effects) -> list[Case]:
-    """The verdict on every visit, when all is over."""
+    """Return the verdict on every visit, after the run."""
     entries: dict[str, list[EffectEntry]] = defaultdict(list)
     for line in ledger.read():
         entries[line.bill].append(line)
@@ -327,7 +327,7 @@ def review(visits: Sequence[Visit], arrivals: Arrivals, ledger: Effects) -> list
 
 
 def working_seconds(visit: Visit, killer: Killer) -> float:
-    """How long a person waited, without the leases of the workers that were hit while working for that person."""
+    """Return how long a person waited, without the leases of workers hit while processing that conversation."""
     place = Conversation(CHANNEL, visit.chat).id
     since = visit.decided_at - LEASE_SECONDS
     hits = sum(blow.conversation == place and since < blow.at < visit.told_at for blow in killer.blows)
@@ -335,7 +335,7 @@ def working_seconds(visit: Visit, killer: Killer) -> float:
 
 
 def report(cases: Sequence[Case], killer: Killer) -> str:
-    """The table of one run."""
+    """Return the table of one run."""
     columns = ("done", "failed", "unknown", "corrected", "not started")
     head = ["", "confirmations", "effects", *columns, "doubled", "untold", "untrue"]
     groups = [(tool, [case for case in cases if case.visit.tool == tool]) for tool in dict.fromkeys(TOOLS)]
@@ -375,6 +375,6 @@ def _counts(cases: Sequence[Case], columns: Sequence[str]) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Tell whoever watches; pytest keeps it back unless asked not to."""
+    """Print a line; pytest shows it with -s."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

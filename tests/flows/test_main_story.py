@@ -1,4 +1,4 @@
-"""The main job on real processes: every webhook is delivered twice, every reply arrives once."""
+"""The main job on real processes: every webhook is delivered twice, and every reply arrives once."""
 
 # ruff: noqa: RUF001 - people do type look-alike characters
 
@@ -17,25 +17,25 @@ from tests.flows.system import HurriedPerson, Person, SlackPerson, System, Teleg
 
 
 def people(*names: int) -> list[tuple[type[Person], int]]:
-    """One person on each platform."""
+    """Return one person on each platform."""
     return list(zip((WhatsAppPerson, TelegramPerson, SlackPerson), names, strict=True))
 
 
 @pytest.mark.parametrize("kind", [HurriedPerson])
-def test_a_late_yes_executes_nothing_and_says_so(system: System, kind: type[Person]) -> None:
-    """The window closes a moment after the preview arrived; a yes after that is told that it came too late."""
+def test_late_yes_runs_nothing_and_reports_the_expiry(system: System, kind: type[Person]) -> None:
+    """The window closes a moment after the preview arrived; the reply to a later yes says that the action expired."""
     person = kind(system, 90)
     person.say("delete invoice INV-47")
     person.hears()
-    time.sleep(0.3)  # the window itself is what is tested, on Redis's clock
+    time.sleep(0.3)  # the test needs the window itself to pass, on Redis's clock
     person.say("yes")
     assert "expired" in person.hears()[0]["text"]
     assert system.effects("delete", "INV-47") == 0
 
 
 @pytest.mark.parametrize(("kind", "name"), people(11, 12, 13))
-def test_something_else_disarms_and_says_so(system: System, kind: type[Person], name: int) -> None:
-    """Behind an unrelated message nothing destructive stays armed: the yes after it runs nothing."""
+def test_unrelated_message_drops_the_action_and_reports_it(system: System, kind: type[Person], name: int) -> None:
+    """After an unrelated message nothing destructive is pending: the next yes runs nothing."""
     person = kind(system, name)
     person.say("delete invoice INV-55")
     person.hears()
@@ -48,7 +48,7 @@ def test_something_else_disarms_and_says_so(system: System, kind: type[Person], 
 
 @pytest.mark.parametrize(("kind", "name"), people(21, 22, 23))
 def test_a_stranger_cannot_confirm(system: System, kind: type[Person], name: int) -> None:
-    """The words and the button of one person do nothing in another's hands, and his own still work."""
+    """The text and the button of one person do nothing when a stranger uses them, and the person can still decide."""
     person, stranger = kind(system, name), kind(system, name + 100)
     person.say("delete invoice INV-58")
     button = person.hears()[0]["buttons"][0]["data"]
@@ -69,8 +69,8 @@ def test_a_stranger_cannot_confirm(system: System, kind: type[Person], name: int
         (SlackPerson, 33, "INV-3", "sí"),
     ],
 )
-def test_a_typed_yes_runs_it_once(system: System, kind: type[Person], name: int, invoice: str, yes: str) -> None:
-    """Preview, yes, done: each webhook twice, one effect, each reply once."""
+def test_typed_yes_runs_the_action_once(system: System, kind: type[Person], name: int, invoice: str, yes: str) -> None:
+    """Each webhook comes twice; the action takes effect once, and each reply arrives once."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     preview = person.hears()[0]
@@ -87,10 +87,10 @@ def test_a_typed_yes_runs_it_once(system: System, kind: type[Person], name: int,
     ("kind", "name", "invoice"),
     [(WhatsAppPerson, 41, "INV-4"), (TelegramPerson, 42, "INV-8"), (SlackPerson, 43, "INV-12")],
 )
-def test_a_tap_runs_it_once_and_its_twin_hears_the_same(
+def test_tap_runs_the_action_once_and_a_second_tap_gets_the_same_outcome(
     system: System, kind: type[Person], name: int, invoice: str
 ) -> None:
-    """A second tap, later, is another webhook: it gets the first outcome again, word for word."""
+    """A second, later tap is another webhook: it gets the first outcome again, word for word."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     confirm, cancel = (button["data"] for button in person.hears()[0]["buttons"])
@@ -107,7 +107,7 @@ def test_a_tap_runs_it_once_and_its_twin_hears_the_same(
     [(WhatsAppPerson, 44, "INV-15"), (TelegramPerson, 45, "INV-18"), (SlackPerson, 46, "INV-19")],
 )
 def test_a_deletion_is_undone_once_by_its_button(system: System, kind: type[Person], name: int, invoice: str) -> None:
-    """The outcome carries an Undo button; a second tap hears the same and restores nothing more."""
+    """The outcome carries an Undo button; a second tap gets the same outcome and restores nothing more."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     person.hears()
@@ -122,7 +122,7 @@ def test_a_deletion_is_undone_once_by_its_button(system: System, kind: type[Pers
 
 @pytest.mark.parametrize(("kind", "name"), people(51, 52, 53))
 def test_the_chart_arrives_as_a_picture(system: System, kind: type[Person], name: int) -> None:
-    """The tool's PNG arrives as media, byte for byte, after the words."""
+    """The tool's PNG arrives as media, byte for byte, after the text."""
     person = kind(system, name)
     person.say("sales chart")
     words, picture = person.hears(2)
@@ -134,7 +134,7 @@ def test_the_chart_arrives_as_a_picture(system: System, kind: type[Person], name
 
 
 def test_the_export_arrives_as_a_link_on_whatsapp(system: System) -> None:
-    """WhatsApp shows no CSV: its name, its size and where it is arrive instead, and the link works."""
+    """WhatsApp shows no CSV: the person gets the file's name, its size and a link that works."""
     person = WhatsAppPerson(system, 61)
     person.say("export invoices")
     _, link = person.hears(2)
@@ -145,7 +145,7 @@ def test_the_export_arrives_as_a_link_on_whatsapp(system: System) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(TelegramPerson, 62), (SlackPerson, 63)])
 def test_the_export_arrives_as_a_file(system: System, kind: type[Person], name: int) -> None:
-    """A CSV is a file with its name."""
+    """A CSV arrives as a file with its name."""
     person = kind(system, name)
     person.say("export invoices")
     _, file = person.hears(2)
@@ -154,7 +154,7 @@ def test_the_export_arrives_as_a_file(system: System, kind: type[Person], name: 
 
 
 def test_messages_of_one_person_are_answered_in_order(system: System) -> None:
-    """Ten messages in a row, two workers: ten answers in the same order."""
+    """Two workers answer ten messages in a row in the same order."""
     person = TelegramPerson(system, 71)
     for number in range(10):
         person.say(f"message {number}")
@@ -162,8 +162,8 @@ def test_messages_of_one_person_are_answered_in_order(system: System) -> None:
     assert heard == [f"You said: message {number}" for number in range(10)]
 
 
-def test_a_proposal_by_the_tool_itself_works_the_same(system: System) -> None:
-    """refund_invoice calls stash_pending; its executor comes from a factory, in whatever worker."""
+def test_action_proposed_by_a_tool_runs_after_the_yes(system: System) -> None:
+    """refund_invoice calls stash_pending; a factory builds its executor in any worker."""
     person = TelegramPerson(system, 72)
     person.say("refund 20 EUR of INV-45")
     assert "Refund 20.00 EUR" in person.hears()[0]["text"]
@@ -174,7 +174,7 @@ def test_a_proposal_by_the_tool_itself_works_the_same(system: System) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), people(81, 82, 83))
 def test_a_forged_webhook_gets_403(system: System, kind: type[Person], name: int) -> None:
-    """One byte of the body or of the secret changed: refused, and nothing is answered."""
+    """The web refuses a webhook with a changed signature or secret, and the bot answers nothing."""
     person = kind(system, name)
     path, (headers, body) = person.text(9, "hello")
     forged = {key: value[:-3] + "AAA" if key.startswith("x-") else value for key, value in headers.items()}
@@ -183,12 +183,12 @@ def test_a_forged_webhook_gets_403(system: System, kind: type[Person], name: int
 
 
 def test_an_unknown_channel_gets_404(system: System) -> None:
-    """There is no default channel to fall into."""
+    """The web has no default channel for an unknown name."""
     assert system.post("nobody", signing.telegram_hook(fakes.TELEGRAM_SECRET, {})).status_code == 404
 
 
-def test_the_platform_is_asked_again_after_a_rate_limit(system: System) -> None:
-    """A 429 parks the conversation for as long as the platform says; then the words arrive, once."""
+def test_reply_is_sent_again_after_a_rate_limit(system: System) -> None:
+    """A 429 pauses the conversation for as long as the platform says; then the reply arrives once."""
     system.platforms.script("telegram", "429")
     person = TelegramPerson(system, 73)
     person.say("hello")
@@ -197,7 +197,7 @@ def test_the_platform_is_asked_again_after_a_rate_limit(system: System) -> None:
 
 
 def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
-    """They swipe a message and type."""
+    """Return the webhook of a typed message that quotes another message."""
     form = signing.whatsapp_text(
         f"SM{number:032x}",
         text,
@@ -210,14 +210,14 @@ def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[
 
 
 def telegram_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
-    """They reply to a message."""
+    """Return the webhook of a reply to a message."""
     original = {"message_id": int(quoted), "from": {"id": 7000000001, "is_bot": True}, "text": "?"}
     update = signing.telegram_text(number, text, user=int(person.chat), reply_to_message=original)
     return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
 def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
-    """They write in another thread, for the message that they would quote is in none."""
+    """Return the webhook of a message in another thread, because the quoted message is in none."""
     thread = {"thread_ts": "1795204600.000100"} if quoted else {}
     body = signing.slack_text(f"1795204800.{number:06}", text, user=f"U{person.name}", channel=person.chat, **thread)
     return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
@@ -232,7 +232,7 @@ def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str
     ],
 )
 def test_a_yes_to_another_message_decides_nothing(system: System, kind, name: int, invoice: str, says, another) -> None:
-    """It hears which question is open; a yes that quotes the question itself runs it once."""
+    """The reply names the open question; a yes that quotes the question itself runs the action once."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     (question,) = person.hears()
@@ -248,7 +248,7 @@ def test_a_yes_to_another_message_decides_nothing(system: System, kind, name: in
 
 @pytest.mark.parametrize(("kind", "name", "invoice"), [(TelegramPerson, 275, "INV-47"), (SlackPerson, 276, "INV-55")])
 def test_a_yes_written_before_the_question_decides_nothing(system: System, kind, name: int, invoice: str) -> None:
-    """Its platform delivers it late: the date and the number of the message tell."""
+    """The platform delivers the yes late; its date and message number show that it is older than the question."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     person.hears()
@@ -273,7 +273,7 @@ def test_a_yes_written_before_the_question_decides_nothing(system: System, kind,
 def test_an_unclear_reply_asks_again_with_buttons_that_decide(
     system: System, kind: type[Person], name: int, invoice: str
 ) -> None:
-    """A "yes" with a comma is unfinished: it runs nothing, and the question comes once more."""
+    """A "yes" with a comma is unfinished: it runs nothing, and the bot repeats the question."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     person.hears()
@@ -299,7 +299,7 @@ def test_an_unclear_reply_asks_again_with_buttons_that_decide(
 def test_a_person_is_asked_and_understood_in_their_language(
     system: System, name: int, app: str, invoice: str, asked: str, unclear: str, answer: str, effects: int
 ) -> None:
-    """Their app says which: what is no consent there asks again; an everyday yes runs it once, a no does not."""
+    """The bot asks in the app's language. An unclear text asks again, an everyday yes runs it, a no does not."""
     person = TelegramPerson(system, name)
 
     def say(number: int, text: str) -> str:

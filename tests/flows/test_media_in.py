@@ -1,4 +1,4 @@
-"""A photo with a caption on real processes: fetched from its platform, kept, and shown to the model."""
+"""A photo with a caption on real processes: downloaded from its platform, stored, and shown to the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Hook = tuple[str, signing.SignedWebhook]
 
 
 def whatsapp_photo(system: System, person: Person, url: str, caption: str) -> Hook:
-    """A photo kept at Twilio, claimed to be a PNG."""
+    """Return the webhook of a photo stored at Twilio and declared as PNG."""
     form = signing.whatsapp_photo(
         f"MM{person.name:032x}",
         url,
@@ -31,21 +31,21 @@ def whatsapp_photo(system: System, person: Person, url: str, caption: str) -> Ho
 
 
 def telegram_photo(system: System, person: Person, file_id: str, caption: str) -> Hook:
-    """A photo kept at Telegram."""
+    """Return the webhook of a photo stored at Telegram."""
     update = signing.telegram_photo(person.name, file_id, caption, user=int(person.chat))
     return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
 def slack_photo(system: System, person: Person, url: str, caption: str) -> Hook:
-    """A photo kept at Slack, which tells its name."""
+    """Return the webhook of a named photo stored at Slack."""
     body = signing.slack_photo(
         f"1795204800.{person.name:06}", url, caption, size=1, user=f"U{person.name}", channel=person.chat
     )
     return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 
 
-def test_a_photo_that_is_gone_is_answered_all_the_same(system: System) -> None:
-    """The bytes cannot be had: the words are answered, and no size is claimed."""
+def test_caption_of_a_missing_photo_is_answered(system: System) -> None:
+    """The download fails: the bot answers the caption and states no size."""
     person = TelegramPerson(system, 901)
     for _ in range(2):
         assert system.post(*telegram_photo(system, person, "no-such-file", CAPTION)).status_code == 200
@@ -61,7 +61,7 @@ def test_a_photo_that_is_gone_is_answered_all_the_same(system: System) -> None:
     ],
 )
 def test_a_photo_reaches_the_model(system: System, kind: type[Person], name: int, platform: str, photo) -> None:
-    """Its true type and the size that arrived, once, though the webhook came twice."""
+    """The model gets the photo's true type and size once, although the webhook came twice."""
     person = kind(system, name)
     ref = system.platforms.host(platform, JPEG)
     for _ in range(2):
@@ -82,7 +82,7 @@ def test_a_photo_reaches_the_model(system: System, kind: type[Person], name: int
 def test_a_yes_below_a_photo_confirms_nothing(
     system: System, kind: type[Person], name: int, platform: str, photo, invoice: str
 ) -> None:
-    """A caption decides nothing, and what waited is dropped, as behind any other message."""
+    """A caption decides nothing, and drops the pending action as any other message does."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     person.hears()
@@ -92,7 +92,7 @@ def test_a_yes_below_a_photo_confirms_nothing(
 
 
 def test_no_secret_and_no_address_of_a_file_in_the_logs(system: System) -> None:
-    """Of all processes, after all of the above."""
+    """The logs of all processes contain none after all tests above."""
     log = system.log.read_text()
     tokens = (fakes.TELEGRAM_TOKEN, fakes.SLACK_BOT_TOKEN, fakes.TWILIO_AUTH_TOKEN)
     assert not [secret for secret in (*tokens, "files-pri", "/Media/", "/cdn/") if secret in log]

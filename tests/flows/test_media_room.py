@@ -1,4 +1,4 @@
-"""Files of many people, on real processes: what they cost a worker, and what happens when the disk is full."""
+"""Many people's files on real processes: the memory they cost a worker, and recovery from a full disk."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sayso.testing.platforms import webhooks as signing
 from tests.config.processes import REDIS, WEB, Up, until
 from tests.flows.system import System, TelegramPerson
 
-#: Nearly as large as Telegram's bots may download.
+#: Nearly the largest file that a Telegram bot may download.
 FILE_BYTES = 19_500_000
 PEOPLE = 40
-#: Bytes of memory that a worker may take for inbound files, over what it takes when idle.
+#: Bytes of memory that a worker may use for inbound files, above its idle memory.
 ALLOWED_BYTES = 64 * 1024 * 1024
 
 
 def memory_of(pid: int, line: str) -> int:
-    """A process's memory now (VmRSS), or its peak (VmHWM), in bytes."""
+    """Return a process's memory now (VmRSS), or its peak (VmHWM), in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * next(int(each.split()[1]) for each in status.splitlines() if each.startswith(line))
 
 
-def test_forty_films_at_once_cost_a_worker_little_memory(tmp_path: Path) -> None:
-    """40 people send 19.5 MB each to one worker process: all are answered, and it stays within 64 MB over idle."""
+def test_forty_large_files_at_once_cost_a_worker_little_memory(tmp_path: Path) -> None:
+    """40 people send 19.5 MB each to one worker process: it answers all, and stays within 64 MB above idle."""
     with tempfile.TemporaryDirectory(prefix="sayso-room-") as folder, System(Path(folder), workers=1) as system:
         people = [TelegramPerson(system, 700 + number) for number in range(PEOPLE)]
         film = system.platforms.host("telegram", b"\x1aE\xdf\xa3" + bytes(FILE_BYTES - 4))
@@ -51,7 +51,7 @@ def test_forty_films_at_once_cost_a_worker_little_memory(tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def small_disk(megabytes: int) -> Iterator[Path]:
-    """A disk of its own. Needs the right to mount one: without it the test is skipped, and fails in CI."""
+    """Mount a separate disk. Without the right to mount, the test is skipped, and fails in CI."""
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
     with tempfile.TemporaryDirectory(prefix="sd") as folder:
         options = f"size={megabytes}m,uid={os.geteuid()},mode=700"
@@ -76,8 +76,8 @@ def fill_up(disk: Path) -> Path:
     return filler
 
 
-def test_a_full_disk_ends_nothing_and_is_recovered_from_without_help() -> None:
-    """Redis cannot write and dies; `sayso up` and the web live on, answer 503, and all goes on once there is room."""
+def test_bot_recovers_from_a_full_disk_without_help() -> None:
+    """Redis cannot write and dies; `sayso up` and the web live on, answer 503, and recover once there is room."""
     with small_disk(48) as disk, Up(disk, "--workers", "1") as up:
         up.ready()
         filler, web = fill_up(disk), up.pids(*WEB)

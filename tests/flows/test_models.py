@@ -1,4 +1,4 @@
-"""A model of a vendor, asked over HTTP by a worker process: tools, a confirmed action, what it keeps and may spend."""
+"""A worker process asks a vendor's model over HTTP: tools, a confirmed action, remembered facts and the budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ agent:
 
 @pytest.fixture(scope="module")
 def asked(process: Server) -> Iterator[System]:
-    """One worker whose model is the fake server's, and a budget of four questions of 120 tokens."""
+    """Run one worker whose model is the fake server's, with a budget of four requests of 120 tokens."""
     with tempfile.TemporaryDirectory(prefix="sayso-mod-") as folder:
         system = System(Path(folder), workers=1, environ={"OPENAI_API_KEY": KEY})
         agent = AGENT.format(url=process.url, most=500)
@@ -39,8 +39,8 @@ def asked(process: Server) -> Iterator[System]:
             yield running
 
 
-def test_a_yes_runs_what_the_model_called_once(asked: System, process: Server) -> None:
-    """It looks an invoice up, proposes to delete it, and is not asked whether the person meant it."""
+def test_yes_runs_the_models_tool_call_once(asked: System, process: Server) -> None:
+    """The model looks an invoice up and proposes its deletion; no model call decides whether the person agreed."""
     process.script(
         {"calls": [{"name": "find_invoice", "arguments": {"query": "INV-42"}, "id": "a"}]},
         {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "b"}]},
@@ -55,8 +55,8 @@ def test_a_yes_runs_what_the_model_called_once(asked: System, process: Server) -
     assert "INV-42" in next(each["content"] for each in process.bodies[1]["messages"] if each["role"] == "tool")
 
 
-def test_what_somebody_asked_to_keep_is_theirs_alone(asked: System, process: Server) -> None:
-    """The policy names no `remember`, and nobody is asked; the next turn knows, and another person's does not."""
+def test_remembered_fact_belongs_to_one_person(asked: System, process: Server) -> None:
+    """The policy does not list `remember`, so no yes is needed; only the same person's next turn knows the fact."""
     process.script(
         {"calls": [{"name": "remember", "arguments": {"content": "The user likes tea"}, "id": "c"}]},
         {"text": "Noted."}, {"text": "Tea."}, {"text": "I do not know."},
@@ -69,10 +69,8 @@ def test_what_somebody_asked_to_keep_is_theirs_alone(asked: System, process: Ser
     assert knows == [False, False, True, False]
 
 
-def test_a_model_that_fails_is_told_in_fitting_words_and_the_operator_finds_the_cause(
-    asked: System, process: Server
-) -> None:
-    """Status, vendor's code and model: in the worker's log at error level, and beside the reply that told of it."""
+def test_model_failure_gets_a_fitting_reply_and_the_operator_finds_the_cause(asked: System, process: Server) -> None:
+    """Status, vendor's code and model stand in the worker's log at error level, and beside the failed reply."""
     person = WhatsAppPerson(asked, 66)
     failures = (
         ({"status": 429, "code": "rate_limit_exceeded"}, "model_busy", "kind=busy status=429 code=rate_limit_exceeded"),
@@ -91,8 +89,8 @@ def test_a_model_that_fails_is_told_in_fitting_words_and_the_operator_finds_the_
         assert sum(f"{cause} model=gpt-4o-mini" in line for line in logged) == 1
 
 
-def test_what_a_model_refuses_or_does_not_finish_is_said(asked: System, process: Server) -> None:
-    """The model's own refusal, and a mark under an answer that reached its length limit."""
+def test_refused_or_unfinished_answer_is_marked(asked: System, process: Server) -> None:
+    """The person gets the model's own refusal, and a mark under an answer that reached its length limit."""
     person = WhatsAppPerson(asked, 67)
     process.script({"refusal": "I do not talk about that."}, {"text": "One, two,", "finish": "length"})
     person.say("something bad")
@@ -101,8 +99,8 @@ def test_what_a_model_refuses_or_does_not_finish_is_said(asked: System, process:
     assert person.hears()[0]["text"] == "One, two,\n\n" + catalogue("en")["answer_cut"]
 
 
-def test_whoever_has_spent_a_day_is_told_so_and_no_model_is_asked(asked: System, process: Server) -> None:
-    """Counted in Redis, for each conversation by itself."""
+def test_spent_daily_budget_is_reported_without_a_model_call(asked: System, process: Server) -> None:
+    """Redis counts the budget of each conversation separately."""
     process.script(*[{"text": "Hello.", "usage": [500, 20, 0]}] * 2)
     ana, bob = WhatsAppPerson(asked, 64), WhatsAppPerson(asked, 65)
     ana.say("hello")

@@ -1,4 +1,4 @@
-"""What breaks in the middle: Redis stopped, a worker killed, a platform that hangs up."""
+"""Failures in the middle of work: Redis is stopped, a worker is killed, a platform closes the connection."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.flows.system import PATIENCE, System, TelegramPerson, WhatsAppPerson,
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[System]:
-    """A system of its own: these tests kill parts of it and bring them back."""
+    """Run a separate system, because these tests kill and restart its parts."""
     with tempfile.TemporaryDirectory(prefix="sayso-out-") as folder, System(Path(folder)) as running:
         yield running
 
 
 def test_with_redis_stopped_a_webhook_gets_503_and_counts_when_repeated(fragile: System) -> None:
-    """Nothing is half done: the platform hears 503 with Retry-After, and its repetition is answered once."""
+    """The platform gets 503 with Retry-After and nothing is half done; its repetition is answered once."""
     person = WhatsAppPerson(fragile, 11)
     hook = person.text(1, "hello")
     fragile.redis.stop()
@@ -33,7 +33,7 @@ def test_with_redis_stopped_a_webhook_gets_503_and_counts_when_repeated(fragile:
 
 
 def test_a_confirmation_survives_a_restart_of_redis_and_of_all_workers(fragile: System) -> None:
-    """The preview was shown before the outage, the yes comes after it, to other processes: it runs once."""
+    """The preview arrived before the outage. A later yes reaches other processes and runs the action once."""
     person = TelegramPerson(fragile, 21)
     person.say("delete invoice INV-7")
     person.hears()
@@ -51,7 +51,7 @@ def test_a_confirmation_survives_a_restart_of_redis_and_of_all_workers(fragile: 
 
 
 def test_a_turn_of_a_killed_worker_is_answered_by_another(fragile: System) -> None:
-    """kill -9 in the middle of a slow tool: within the lease and a second, another worker answers, once."""
+    """kill -9 in the middle of a slow tool: within the lease and a second, another worker answers once."""
     person = TelegramPerson(fragile, 22)
     person.say("sales report")
     busy = until(lambda: [worker for worker in fragile.workers if _is_busy(fragile, worker.pid)])
@@ -64,8 +64,8 @@ def test_a_turn_of_a_killed_worker_is_answered_by_another(fragile: System) -> No
     assert person.hears()[0]["text"].startswith("You said: hello\n")
 
 
-def test_a_reply_that_the_platform_did_not_take_is_sent_again(fragile: System) -> None:
-    """The platform hangs up before it accepts, twice: the words arrive all the same, and in order."""
+def test_reply_is_sent_again_after_a_dropped_connection(fragile: System) -> None:
+    """The platform closes the connection twice before it accepts; the replies arrive all the same, and in order."""
     person = TelegramPerson(fragile, 23)
     fragile.platforms.script("telegram", "502", times=2)
     person.say("one")
@@ -76,8 +76,8 @@ def test_a_reply_that_the_platform_did_not_take_is_sent_again(fragile: System) -
     ]
 
 
-def test_a_worker_told_to_stop_finishes_its_turn_first(fragile: System) -> None:
-    """SIGTERM in the middle of a slow tool: the person hears the whole answer, from the same worker."""
+def test_stopping_worker_finishes_its_turn_first(fragile: System) -> None:
+    """A worker gets SIGTERM in the middle of a slow tool, and sends the whole answer itself."""
     person = TelegramPerson(fragile, 24)
     person.say("sales report")
     busy = until(lambda: [worker for worker in fragile.workers if _is_busy(fragile, worker.pid)])
@@ -89,7 +89,7 @@ def test_a_worker_told_to_stop_finishes_its_turn_first(fragile: System) -> None:
 
 
 def _is_busy(system: System, pid: int) -> bool:
-    """Whether RQ's own register says that this process is at work."""
+    """Return whether RQ's own register says that this process is at work."""
     from redis import Redis
     from rq import Worker
 

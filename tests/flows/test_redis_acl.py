@@ -1,4 +1,4 @@
-"""The Redis ACL file that ships with Sayso: each process logs in as a user of its own, and a whole turn works."""
+"""The Redis ACL file that ships with Sayso: each process has a user of its own, and a whole turn works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.flows.system import System, TelegramPerson, free_port, until
 
 @dataclass(slots=True)
 class GuardedRedis:
-    """The bundled server with the shipped ACL file, whose passwords were replaced."""
+    """The bundled server with the shipped ACL file, with test passwords."""
 
     folder: Path
     user: str = "sayso-web"
@@ -33,7 +33,7 @@ class GuardedRedis:
 
     @property
     def url(self) -> str:
-        """Where the current user logs in."""
+        """Return the Redis URL with the current user's login."""
         password = self.user.removeprefix("sayso-").upper()
         return f"unix://{self.user}:{password}-secret@{self.folder}/guarded.sock"
 
@@ -48,13 +48,13 @@ class GuardedRedis:
         until(self._answers)
 
     def stop(self) -> None:
-        """End the server."""
+        """Stop the server."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
 
     def login(self, user: str) -> Redis:
-        """A client of one user."""
+        """Return a client of one user."""
         self.user = user
         return Redis.from_url(self.url, decode_responses=True)
 
@@ -66,7 +66,7 @@ class GuardedRedis:
 
 
 class GuardedSystem(System):
-    """Web and worker, each with a login of its own."""
+    """A web and a worker, each with a login of its own."""
 
     def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
         """Start a command as its user."""
@@ -86,7 +86,7 @@ def system() -> Iterator[GuardedSystem]:
 
 
 def test_web_and_worker_do_a_whole_turn_with_the_shipped_acl(system: GuardedSystem) -> None:
-    """A question, its yes, the effect, a stop, and an erasure by the operator; nothing was denied on the way."""
+    """A question, its yes, the effect, a stop, and an operator's erasure all work without a denied command."""
     person = TelegramPerson(system, 61)
     person.say("delete invoice INV-51")
     assert "INV-51" in person.hears()[0]["text"]
@@ -101,8 +101,8 @@ def test_web_and_worker_do_a_whole_turn_with_the_shipped_acl(system: GuardedSyst
     assert ("NoPermission" in log, "No permissions" in log) == (False, False), log[-3000:]
 
 
-def test_web_can_tell_how_it_is_with_the_shipped_acl(system: GuardedSystem) -> None:
-    """What readiness and health ask of Redis, its login may ask."""
+def test_web_reports_readiness_and_health_with_the_shipped_acl(system: GuardedSystem) -> None:
+    """The web's login allows every Redis command of the readiness and health checks."""
     for path in ("/readyz", "/healthz?full"):
         answer = httpx.get(f"{system.url}{path}", timeout=10)
         assert (answer.status_code, answer.json()["redis"]) == (200, "ok"), answer.text
@@ -119,15 +119,17 @@ def test_web_can_tell_how_it_is_with_the_shipped_acl(system: GuardedSystem) -> N
         ("sayso-operator", ("CONFIG", "SET", "appendonly", "no")),
     ],
 )
-def test_nobody_may_do_what_is_not_theirs(system: GuardedSystem, user: str, command: tuple[str, ...]) -> None:
-    """A web that was broken into reads no history; no process reads another bot or empties the server."""
+def test_each_user_is_denied_commands_outside_its_role(
+    system: GuardedSystem, user: str, command: tuple[str, ...]
+) -> None:
+    """A compromised web cannot read history; no process can read another bot or empty the server."""
     guarded: GuardedRedis = system.redis  # type: ignore[assignment]
     with guarded.login(user) as client, pytest.raises(NoPermissionError):
         client.execute_command(*command)
 
 
 def own_address() -> str:
-    """An address of this machine that is not loopback."""
+    """Return an address of this machine that is not loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("10.255.255.255", 9))  # sends nothing
@@ -137,7 +139,7 @@ def own_address() -> str:
 
 
 def test_a_remote_redis_without_a_login_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
-    """Every start names the cure; a password, or a line in the YAML, lets it go on."""
+    """Every start names the fix; a password or a line in the YAML allows the start."""
     host, port = own_address(), free_port()
     options = ["--port", str(port), "--bind", host, "--protected-mode", "no", "--save", "", "--appendonly", "yes"]
     options += ["--unixsocket", f"{tmp_path}/here.sock"]

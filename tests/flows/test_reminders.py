@@ -1,4 +1,4 @@
-"""Reminders: Redis and every worker are killed between the promise and its time, and it is kept, once."""
+"""Reminders: Redis and every worker are killed before a reminder is due, and it still arrives once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.flows.system import System, TelegramPerson, until
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[System]:
-    """A system of its own, with reminders and one worker."""
+    """Run a separate system, with reminders and one worker."""
     with tempfile.TemporaryDirectory(prefix="sayso-rem-") as folder:
         system = System(Path(folder), workers=1)
         system.config.write_text(
@@ -28,7 +28,7 @@ def forgetful() -> Iterator[System]:
 
 
 def test_reminder_outlives_redis_and_its_worker(forgetful: System) -> None:
-    """Both are killed with SIGKILL; a message in between is answered at once, and the reminder arrives once."""
+    """SIGKILL ends both; a message in between is answered at once, and the reminder arrives once."""
     person = TelegramPerson(forgetful, 31)
     person.say("remind me in 6 seconds to stretch")
     assert person.hears()[0]["text"].startswith("Reminder set for 20")
@@ -43,7 +43,7 @@ def test_reminder_outlives_redis_and_its_worker(forgetful: System) -> None:
     until(lambda: forgetful.post(*person.text(2, "hello")).status_code == 200)
     heard = {
         each["text"].partition("\n")[0] for each in person.hears(2)
-    }  # on a slow machine it is due before the worker has started
+    }  # on a slow machine the reminder is due before the worker has started
     assert heard == {"You said: hello", "Reminder: stretch"}
     person.say("list reminders")
     assert person.hears()[0]["text"] == "There are no reminders."

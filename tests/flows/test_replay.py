@@ -1,4 +1,4 @@
-"""Every recorded webhook, sent to the running web process with a valid signature: the turn is in the mailbox."""
+"""Every recorded webhook goes to the running web with a valid signature, and its turn is in the mailbox."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from tests.flows.system import System, until
 
 CHANNELS = {"whatsapp": "wa", "telegram": "tg", "slack": "sl"}
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json"))
-#: Headers that are made anew for the address and the hour at which a webhook is replayed.
+#: Headers that a replay replaces, because they depend on the web's address and the time.
 SIGNED = ("x-twilio-signature", "x-twilio-webhooks-signature-settings", "x-slack-signature", "host", "content-length")
 SECRET = "x-telegram-bot-api-secret-token"
-#: How the keys of this bot begin: its name is that of its file, sayso.yaml.
+#: The prefix of this bot's keys: the bot is named after its file, sayso.yaml.
 KEYS = f"{PREFIX}sayso:"
 
 
 class Stage:
-    """A web process, its Redis, and no worker: what was accepted stays where it is."""
+    """A web process and its Redis without a worker, so that accepted turns stay in the mailbox."""
 
     def __init__(self, system: System) -> None:
         self.system = system
         self.redis = Redis.from_url(system.redis.url, decode_responses=True)
 
     def post(self, name: str, signed: SignedWebhook) -> int:
-        """The status with which a recorded webhook is answered."""
+        """Return the status of the answer to a recorded webhook."""
         return self.system.post(place(name), signed).status_code
 
     def kept(self, conversation: Conversation) -> list[Turn]:
-        """The turns of a conversation that wait in its mailbox, in order."""
+        """Return the turns of a conversation that wait in its mailbox, in order."""
         entries = self.redis.lrange(f"{KEYS}{{{shard_of(conversation.id)}}}:in:{conversation.id}", 0, -1)
         return [Turn.from_json(entry.split(" ", 4)[4]) for entry in entries]
 
     def all_kept(self) -> int:
-        """How many turns wait in all mailboxes."""
+        """Return the number of turns that wait in all mailboxes."""
         return sum(self.redis.llen(key) for key in self.redis.scan_iter(f"{KEYS}*:in:*", count=1000))
 
     def is_up(self) -> bool:
-        """Whether the web answers."""
+        """Return whether the web answers."""
         with suppress(httpx.HTTPError):
             return httpx.get(f"{self.system.url}/healthz", timeout=5).status_code == 200
         return False
@@ -64,7 +64,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    """One for all payloads."""
+    """Run one stage for all payloads."""
     with tempfile.TemporaryDirectory(prefix="sayso-replay-") as folder:
         system = System(Path(folder), workers=0)
         system.config.write_text(YAML.format(public_url=system.url, url=system.platforms.url))
@@ -76,13 +76,13 @@ def stage() -> Iterator[Stage]:
 
 
 def place(name: str) -> str:
-    """The path below /hooks/ that a recorded webhook goes to here."""
+    """Return the path below /hooks/ for a recorded webhook."""
     recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
     return CHANNELS[name.partition("/")[0]] + ("/status" if "/status" in recorded["url"] else "")
 
 
 def signed(name: str, url: str) -> SignedWebhook:
-    """A recorded webhook, with a signature for this address and this moment beside its other headers."""
+    """Return a recorded webhook, with a signature for this address and time beside its other headers."""
     recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
     body = (recorded["raw_body"] if "raw_body" in recorded else json.dumps(recorded["json"])).encode()
     told = {header.lower(): value for header, value in recorded["headers"].items() if header.lower() not in SIGNED}
@@ -95,9 +95,9 @@ def signed(name: str, url: str) -> SignedWebhook:
 
 
 def with_one_byte_changed(name: str, hook: SignedWebhook) -> list[SignedWebhook]:
-    """The webhook with one byte of what is signed changed: at both ends, in the middle, and between."""
+    """Return copies of the webhook with one signed byte changed: at both ends, in the middle, and between."""
     headers, body = hook
-    if name.startswith("telegram/"):  # it signs nothing: the secret must be right, byte for byte
+    if name.startswith("telegram/"):  # Telegram signs nothing: the secret must be right, byte for byte
         secret = headers[SECRET].encode()
         return [({**headers, SECRET: flipped(secret, at).decode()}, body) for at in (0, len(secret) // 2, -1)]
     step = max(1, len(body) // 7)
@@ -105,7 +105,7 @@ def with_one_byte_changed(name: str, hook: SignedWebhook) -> list[SignedWebhook]
 
 
 def flipped(data: bytes, at: int) -> bytes:
-    """With one bit of one byte turned."""
+    """Return the data with one bit of one byte flipped."""
     changed = bytearray(data)
     changed[at] ^= 1
     return bytes(changed)
@@ -113,7 +113,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_changed_byte_is_forbidden(stage: Stage, name: str):
-    """403 for each, and nothing is kept. platforms.md 1.2, 2.2 and 3.2."""
+    """Each copy gets 403, and no turn is stored. platforms.md 1.2, 2.2 and 3.2."""
     before = stage.all_kept()
     for forged in with_one_byte_changed(name, signed(name, stage.system.url)):
         assert stage.post(name, forged) == 403
@@ -121,19 +121,19 @@ def test_one_changed_byte_is_forbidden(stage: Stage, name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replayed_webhook_brings_its_turn(stage: Stage, name: str):
-    """Answered with 200; the turn is the last of its conversation, or one that came before; else nothing is kept."""
+def test_replayed_webhook_stores_its_turn(stage: Stage, name: str):
+    """The web answers 200; the turn is the conversation's last or a known one, and other webhooks store nothing."""
     expected, before = TURNS.get(name), stage.all_kept()
     kept = stage.kept(expected.conversation) if expected else []
     assert stage.post(name, signed(name, stage.system.url)) == 200
     if expected is None or expected.event_id in {turn.event_id for turn in kept}:
         assert stage.all_kept() == before
-    elif kept or expected.addressed:  # what names nobody counts in a conversation that has begun
+    elif kept or expected.addressed:  # a group message without a mention counts in an open conversation
         assert stage.kept(expected.conversation) == [*kept, as_said(expected)]
 
 
 def as_said(turn: Turn) -> Turn:
-    """With the label as the person's words, where the button is none of ours."""
+    """Return the turn with the button's label as its text, unless the button is one of the bot's."""
     if turn.tap and split_button_token(turn.tap.data) is None and turn.tap.label:
         return replace(turn, text=turn.tap.label, tap=None, kind="choice")
     return turn

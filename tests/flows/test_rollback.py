@@ -1,4 +1,4 @@
-"""What happens when Redis forgets what it had acknowledged: everything stops, and goes on when somebody says so."""
+"""Redis loses acknowledged writes: everything stops, and continues when the operator resumes it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from sayso.workers.redis.data_loss import keys_of
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
 
 HALTED = keys_of("sayso:sayso:")[2]
-#: Seconds that are forgotten.
+#: Seconds of writes that Redis loses.
 FORGOTTEN_SECONDS = 2.0
 
 
 @pytest.fixture
 def system() -> Iterator[System]:
-    """A system of its own: its Redis is not what it was."""
+    """Run a separate system, because its Redis loses data."""
     with tempfile.TemporaryDirectory(prefix="sayso-back-") as folder, System(Path(folder)) as running:
         yield running
 
 
 class OldFile:
-    """Redis is killed, and comes back on the append-only file as it was before."""
+    """Kills Redis and restarts it on an older copy of the append-only file."""
 
     def __init__(self, system: System) -> None:
         self._redis = system.redis
@@ -41,7 +41,7 @@ class OldFile:
         shutil.copytree(self._files, self._copy)
 
     def bring_back(self) -> None:
-        """Kill, and start on the copy."""
+        """Kill Redis, and start it on the copy."""
         _kill(self._redis)
         shutil.rmtree(self._files)
         self._copy.rename(self._files)
@@ -49,7 +49,7 @@ class OldFile:
 
 
 class Replica:
-    """Redis is killed, and its replica, which heard no more from some moment on, takes its place and address."""
+    """Kills Redis and replaces it, at its address, by a replica that was cut off earlier."""
 
     def __init__(self, system: System, folder: Path) -> None:
         self._primary, self.server = system.redis, EmbeddedRedis(folder)
@@ -64,11 +64,11 @@ class Replica:
             until(lambda: primary.wait(1, 1000) == 1)
 
     def cut(self) -> None:
-        """It hears no more."""
+        """Cut the replica off from the primary."""
         self.client.replicaof("no", "one")
 
     def bring_back(self) -> None:
-        """Kill the primary, promote, and answer at its address."""
+        """Kill the primary, promote the replica, and serve it at the primary's address."""
         _kill(self._primary)
         self.cut()
         self._socket.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ class Replica:
 
 @contextmanager
 def loss(kind: str, system: System) -> Iterator[OldFile | Replica]:
-    """From here on Redis forgets."""
+    """Yield the kind of data loss; Redis loses all writes from here on."""
     if kind == "an old file":
         yield OldFile(system)
         return
@@ -91,8 +91,8 @@ def loss(kind: str, system: System) -> Iterator[OldFile | Replica]:
 
 
 @pytest.mark.parametrize("kind", ["an old file", "a replica that lagged"])
-def test_redis_that_forgot_two_seconds_is_stopped_until_somebody_says_go_on(system: System, kind: str) -> None:
-    """Nothing is sent, a webhook gets 503, and afterwards nothing is called what something else was called before."""
+def test_redis_that_lost_two_seconds_is_halted_until_the_operator_resumes(system: System, kind: str) -> None:
+    """No reply goes out, webhooks get 503, and after the resume no id is used for a second thing."""
     known, new = TelegramPerson(system, 31), WhatsAppPerson(system, 32)
     known.say("delete invoice INV-7")
     known.hears()
@@ -122,8 +122,8 @@ def test_redis_that_forgot_two_seconds_is_stopped_until_somebody_says_go_on(syst
             process.wait()
 
 
-def test_failover_that_loses_nothing_stops_nobody(system: System, tmp_path: Path) -> None:
-    """The replica has all that was acknowledged: people notice nothing."""
+def test_failover_without_loss_halts_nothing(system: System, tmp_path: Path) -> None:
+    """The replica has every acknowledged write, so people notice nothing."""
     person = TelegramPerson(system, 33)
     with tempfile.TemporaryDirectory(prefix="sayso-back-") as folder:
         replica = Replica(system, Path(folder))
@@ -140,7 +140,7 @@ def test_failover_that_loses_nothing_stops_nobody(system: System, tmp_path: Path
 
 
 def _talk(person: TelegramPerson | WhatsAppPerson, *, seconds: float) -> None:
-    """Say something and hear the answer, again and again for so long, and once at least."""
+    """Send messages and read their answers for this many seconds, and at least once."""
     ends = time.monotonic() + seconds
     while True:
         until(lambda: _is_taken(person))

@@ -1,4 +1,4 @@
-"""Spool: Redis is killed while people write on three platforms, to two web processes."""
+"""Spool: Redis is killed while people on three platforms write to two web processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.flows.system import System, TelegramPerson, until
 
 @pytest.mark.parametrize("spool", [True, False])
 def test_messages_of_an_outage_are_answered_once_in_order(spool: bool) -> None:
-    """With a spool all hear 200; without one all hear 503, and what the platform sends again is answered."""
+    """With a spool all get 200; without one all get 503, and the platform's repetitions are answered."""
     with tempfile.TemporaryDirectory(prefix="sayso-spool-") as folder, System(Path(folder), spool=spool) as system:
         tally = Outage(system, count=20).run(messages=200, seconds=3)
     assert tally.faults == (0, 0, 0, 0, 0), tally
-    assert (tally.refused >= 200) is not spool  # the first one after the restart may come too early as well
+    assert (tally.refused >= 200) is not spool  # the first message after the restart may come too early as well
 
 
-def test_message_on_the_spool_survives_the_web() -> None:
-    """Killed in the outage and started again while Redis is still away, it hands over what it had kept."""
+def test_spooled_message_survives_a_kill_of_the_web() -> None:
+    """The web is killed in the outage, restarts while Redis is away, and later hands over its spooled message."""
     with tempfile.TemporaryDirectory(prefix="sayso-spool-") as folder, System(Path(folder), spool=True) as system:
         person = TelegramPerson(system, 31)
         system.redis.stop()
@@ -39,7 +39,7 @@ def test_message_on_the_spool_survives_the_web() -> None:
 
 
 def _heard(person: TelegramPerson) -> list[str]:
-    """All words that arrived: a burst may be answered as one."""
+    """Return all answered texts: one answer may cover a burst."""
     return " ".join(entry["text"] for entry in person.system.ledger(person.chat)).split()
 
 
